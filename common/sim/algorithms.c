@@ -4,38 +4,30 @@
 
 /* ---- what routes take of the links -------------------------------------------------------------- */
 
-/* Bytes that pass each resource, per byte of a phase's share. */
-typedef double *link_loads;
-
-static status loads_open(const sim_topology *t, link_loads *out)
+static status begin_phase(sim_plan *p)
 {
-    *out = calloc((size_t)t->resource_count, sizeof **out);
-    return *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the links of a collective");
+    p->loads = calloc((size_t)p->rings->topology->resource_count, sizeof *p->loads);
+    return p->loads ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the links of a collective");
 }
 
-static void add_route(link_loads load, const sim_route *route, double weight)
-{
-    for (int h = 0; h < route->count; h++) load[route->hops[h].resource] += route->hops[h].weight * weight;
-}
-
-static void add_part(const sim_topology *t, link_loads load, const sim_route *route, int machine,
-                     double weight)
+static void add_route(sim_plan *p, const sim_route *route, double weight)
 {
     for (int h = 0; h < route->count; h++)
-        if (route->hops[h].resource / t->per_machine == machine)
-            load[route->hops[h].resource] += route->hops[h].weight * weight;
+        p->loads[route->hops[h].resource] += route->hops[h].weight * weight;
 }
 
-static void add_uses(link_loads load, const sim_rings *r)
+static void add_part(sim_plan *p, const sim_route *route, int machine, double weight)
 {
-    for (int i = 0; i < r->use_count; i++) load[r->uses[i].resource] += r->uses[i].weight;
+    for (int h = 0; h < route->count; h++)
+        if (route->hops[h].resource / p->rings->topology->per_machine == machine)
+            p->loads[route->hops[h].resource] += route->hops[h].weight * weight;
 }
 
-/* Adds the phase to the plan, and frees the loads. */
-static status end_phase(sim_plan *p, link_loads *load, sim_phase phase)
+static status end_phase(sim_plan *p, sim_phase phase)
 {
-    status rc = sim_rings_uses(p->rings->topology, *load, &phase.uses, &phase.use_count, &phase.bus);
-    free(*load);
+    status rc = sim_rings_uses(p->rings->topology, p->loads, &phase.uses, &phase.use_count, &phase.bus);
+    free(p->loads);
+    p->loads = NULL;
     p->phases[p->count++] = phase;
     return rc;
 }
@@ -63,8 +55,9 @@ typedef struct tree_member {
     int nic;
 } tree_member;
 
-static void add_both_ways(const sim_topology *t, link_loads load, tree_member a, tree_member b, double weight)
+static void add_both_ways(sim_plan *p, tree_member a, tree_member b, double weight)
 {
+    const sim_topology *t = p->rings->topology;
     sim_route there, back;
     if (a.place.machine == b.place.machine) {
         sim_topology_route(t, a.place, b.place, &there);
@@ -73,15 +66,16 @@ static void add_both_ways(const sim_topology *t, link_loads load, tree_member a,
         sim_topology_route_over(t, a.place, a.nic, b.place, b.nic, &there);
         sim_topology_route_over(t, b.place, b.nic, a.place, a.nic, &back);
     }
-    add_route(load, &there, weight);
-    add_route(load, &back, weight);
+    add_route(p, &there, weight);
+    add_route(p, &back, weight);
 }
 
 /* Adds one of the trees that share the bytes. Within a machine the tree is a chain along the ring, from
  * the member at which the ring enters. Two binary trees connect these members. `roots` has room for all
  * machines. */
-static void add_tree(const sim_rings *r, int ring, link_loads load, tree_member *roots)
+static void add_tree(sim_plan *p, int ring, tree_member *roots)
 {
+    const sim_rings *r = p->rings;
     double weight = 1.0 / r->count;
     size_t first = (size_t)ring * (size_t)r->ranks;
     tree_member before = {.nic = -1};
@@ -89,28 +83,27 @@ static void add_tree(const sim_rings *r, int ring, link_loads load, tree_member 
     for (int i = 0; i < r->ranks; i++) {
         tree_member here = {r->places[r->order[first + (size_t)i]], r->nics[first + (size_t)i]};
         if (i > 0 && here.place.machine == before.place.machine)
-            add_both_ways(r->topology, load, before, here, weight);
+            add_both_ways(p, before, here, weight);
         else
             roots[m++] = here;
         before = here;
     }
     for (int x = 1; x < m; x++) {
         int up = parent_of(x, m);
-        add_both_ways(r->topology, load, roots[x], roots[up], weight / 2);
-        add_both_ways(r->topology, load, roots[other_number(x, m)], roots[other_number(up, m)], weight / 2);
+        add_both_ways(p, roots[x], roots[up], weight / 2);
+        add_both_ways(p, roots[other_number(x, m)], roots[other_number(up, m)], weight / 2);
     }
 }
 
 static status plan_tree(sim_plan *p)
 {
-    const sim_rings *r = p->rings;
-    link_loads load;
-    tree_member *roots = calloc((size_t)r->machines, sizeof *roots);
-    if (!roots) return fail(STATUS_SYSTEM, "no memory for a tree of %d machines", r->machines);
-    status rc = loads_open(r->topology, &load);
-    for (int ring = 0; rc == STATUS_OK && ring < r->count; ring++) add_tree(r, ring, load, roots);
+    int machines = p->rings->machines;
+    TRY(begin_phase(p));
+    tree_member *roots = calloc((size_t)machines, sizeof *roots);
+    if (!roots) return fail(STATUS_SYSTEM, "no memory for a tree of %d machines", machines);
+    for (int ring = 0; ring < p->rings->count; ring++) add_tree(p, ring, roots);
     free(roots);
-    return rc == STATUS_OK ? end_phase(p, &load, (sim_phase){.share = 1}) : rc;
+    return end_phase(p, (sim_phase){.share = 1});
 }
 
 /* ---- two-shot ----------------------------------------------------------------------------------- */
@@ -122,8 +115,7 @@ static status plan_two_shot(sim_plan *p)
     const sim_rings *r = p->rings;
     const sim_topology *t = r->topology;
     double weight = 1.0 / (r->ranks - 1);
-    link_loads load;
-    TRY(loads_open(t, &load));
+    TRY(begin_phase(p));
     for (int i = 0; i < r->ranks; i++) {
         sim_place here = r->places[i], far = {.machine = here.machine ? 0 : 1};
         sim_route route;
@@ -131,21 +123,20 @@ static status plan_two_shot(sim_plan *p)
         for (int j = 0; j < r->ranks; j++) {
             if (r->places[j].machine != here.machine || i == j) continue;
             sim_topology_route(t, here, r->places[j], &route);
-            add_route(load, &route, weight);
+            add_route(p, &route, weight);
             peers++;
         }
         double others = r->ranks - 1 - peers;
         if (others == 0) continue;
         sim_topology_route(t, here, far, &route);
-        add_part(t, load, &route, here.machine, others * weight);
+        add_part(p, &route, here.machine, others * weight);
         sim_topology_route(t, far, here, &route);
-        add_part(t, load, &route, here.machine, others * weight);
+        add_part(p, &route, here.machine, others * weight);
     }
     bool crosses = r->machines > 1;
-    return end_phase(p, &load,
-                     (sim_phase){.share = 2.0 * (r->ranks - 1) / r->ranks,
-                                 .hops = crosses ? 0 : 2,
-                                 .outer_hops = crosses ? 2 : 0});
+    return end_phase(p, (sim_phase){.share = 2.0 * (r->ranks - 1) / r->ranks,
+                                    .hops = crosses ? 0 : 2,
+                                    .outer_hops = crosses ? 2 : 0});
 }
 
 /* ---- hierarchical ------------------------------------------------------------------------------- */
@@ -153,35 +144,28 @@ static status plan_two_shot(sim_plan *p)
 static status plan_inside(sim_plan *p, int each)
 {
     const sim_rings *r = p->rings;
-    link_loads load;
-    TRY(loads_open(r->topology, &load));
+    TRY(begin_phase(p));
     for (int m = 0; m < r->machines; m++) {
-        sim_rings *inner = NULL;
-        status rc = sim_rings_open(r->topology, r->places + m * each, each, &inner);
-        if (rc == STATUS_OK) add_uses(load, inner);
+        sim_rings *inner;
+        TRY(sim_rings_open(r->topology, r->places + m * each, each, &inner));
+        for (int i = 0; i < inner->use_count; i++) p->loads[inner->uses[i].resource] += inner->uses[i].weight;
         sim_rings_close(&inner);
-        if (rc != STATUS_OK) {
-            free(load);
-            return rc;
-        }
     }
-    return end_phase(p, &load, (sim_phase){.share = (double)(each - 1) / each, .hops = each - 1});
+    return end_phase(p, (sim_phase){.share = (double)(each - 1) / each, .hops = each - 1});
 }
 
 /* Plans a phase with a ring over the machines for each place in a machine. */
 static status plan_between(sim_plan *p, int each)
 {
     const sim_rings *r = p->rings;
-    link_loads load;
-    TRY(loads_open(r->topology, &load));
+    TRY(begin_phase(p));
     for (int i = 0; i < r->ranks; i++) {
         sim_route route;
         sim_topology_route(r->topology, r->places[i], r->places[(i + each) % r->ranks], &route);
-        add_route(load, &route, 1);
+        add_route(p, &route, 1);
     }
-    return end_phase(p, &load,
-                     (sim_phase){.share = 2.0 * (r->machines - 1) / r->machines / each,
-                                 .outer_hops = 2 * (r->machines - 1)});
+    return end_phase(p, (sim_phase){.share = 2.0 * (r->machines - 1) / r->machines / each,
+                                    .outer_hops = 2 * (r->machines - 1)});
 }
 
 static status plan_hierarchical(sim_plan *p)
@@ -214,6 +198,7 @@ status sim_plan_open(const sim_rings *rings, sim_algorithm algorithm, sim_plan *
 void sim_plan_close(sim_plan *plan)
 {
     for (int i = 0; i < plan->count; i++) free(plan->phases[i].uses);
+    free(plan->loads);
     *plan = (sim_plan){0};
 }
 

@@ -32,6 +32,7 @@ typedef struct sim_phase {
 typedef struct sim_plan {
     sim_algorithm algorithm;
     const sim_rings *rings;
+    double *loads; /* bytes that pass each resource, per byte that a rank sends, of the phase in planning */
     int count;
     sim_phase phases[SIM_PHASES_MOST];
 } sim_plan;

@@ -9,37 +9,29 @@
  * A constant that is not always `needed` may still be needed by a topology or an option. An efficiency has
  * two values: of the peak, and of the memory's bandwidth. A constant of NCCL with three values has one per
  * protocol (LL, LL128, Simple), or one per number of machines (one, two, more). */
+#define SIM_EFFICIENCY(X, NAME, name)                                                                        \
+    X(NAME, "efficiency_" name, "1", 2, 0.001, 2, true, "shares of the peak and of the memory bandwidth")
 #define SIM_CONSTANT_LIST(X)                                                                                 \
     X(GPU_MEMORY, "gpu_memory", "GiB", 1, 0.1, 1e4, true, "memory of a GPU")                                 \
     X(PEAK_FP32, "peak_fp32", "TFLOP/s", 1, 1e-4, 1e4, true, "float32 arithmetic")                           \
     X(PEAK_TF32, "peak_tf32", "TFLOP/s", 1, 1e-4, 1e5, false, "matrix products in TF32, dense")              \
     X(PEAK_HALF, "peak_half", "TFLOP/s", 1, 1e-4, 1e5, false, "matrix products in half precision, dense")    \
     X(MEMORY_BANDWIDTH, "memory_bandwidth", "GB/s", 1, 0.1, 1e5, true, "bandwidth of a GPU's memory")        \
-    X(CONVOLUTION_FORWARD, "efficiency_convolution_forward", "1", 2, 0.001, 2, true,                         \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(CONVOLUTION_BACKWARD, "efficiency_convolution_backward", "1", 2, 0.001, 2, true,                       \
-      "shares of the peak and of the memory bandwidth")                                                      \
+    SIM_EFFICIENCY(X, CONVOLUTION_FORWARD, "convolution_forward")                                            \
+    SIM_EFFICIENCY(X, CONVOLUTION_BACKWARD, "convolution_backward")                                          \
     X(CONVOLUTION_3X3_FORWARD, "efficiency_convolution_3x3_forward", "1", 2, 0.001, 10, false,               \
       "3 x 3 with stride 1; if absent, as other convolutions")                                               \
     X(CONVOLUTION_3X3_BACKWARD, "efficiency_convolution_3x3_backward", "1", 2, 0.001, 10, false,             \
       "3 x 3 with stride 1; if absent, as other convolutions")                                               \
-    X(GEMM_FORWARD, "efficiency_gemm_forward", "1", 2, 0.001, 2, true,                                       \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(GEMM_BACKWARD, "efficiency_gemm_backward", "1", 2, 0.001, 2, true,                                     \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(ATTENTION, "efficiency_attention", "1", 2, 0.001, 2, true,                                             \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(NORMALIZATION, "efficiency_normalization", "1", 2, 0.001, 2, true,                                     \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(ELEMENTWISE, "efficiency_elementwise", "1", 2, 0.001, 2, true,                                         \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(POOLING, "efficiency_pooling", "1", 2, 0.001, 2, true,                                                 \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(EMBEDDING, "efficiency_embedding", "1", 2, 0.001, 2, true,                                             \
-      "shares of the peak and of the memory bandwidth")                                                      \
-    X(LOSS, "efficiency_loss", "1", 2, 0.001, 2, true, "shares of the peak and of the memory bandwidth")     \
-    X(OPTIMIZER, "efficiency_optimizer", "1", 2, 0.001, 2, true,                                             \
-      "shares of the peak and of the memory bandwidth")                                                      \
+    SIM_EFFICIENCY(X, GEMM_FORWARD, "gemm_forward")                                                          \
+    SIM_EFFICIENCY(X, GEMM_BACKWARD, "gemm_backward")                                                        \
+    SIM_EFFICIENCY(X, ATTENTION, "attention")                                                                \
+    SIM_EFFICIENCY(X, NORMALIZATION, "normalization")                                                        \
+    SIM_EFFICIENCY(X, ELEMENTWISE, "elementwise")                                                            \
+    SIM_EFFICIENCY(X, POOLING, "pooling")                                                                    \
+    SIM_EFFICIENCY(X, EMBEDDING, "embedding")                                                                \
+    SIM_EFFICIENCY(X, LOSS, "loss")                                                                          \
+    SIM_EFFICIENCY(X, OPTIMIZER, "optimizer")                                                                \
     X(WEIGHT_BANDWIDTH, "weight_bandwidth", "GB/s", 1, 0.1, 1e5, false,                                      \
       "bandwidth for the weights of convolutions, except 3 x 3")                                             \
     X(KERNEL_OVERHEAD, "kernel_overhead", "us", 1, 0, 1000, true, "fixed time of a launch on the device")    \

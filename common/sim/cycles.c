@@ -13,11 +13,6 @@ typedef struct search {
     sim_cycles now, best;
 } search;
 
-static bool finished(const search *s)
-{
-    return s->best.count == s->most || s->steps >= STEPS_MOST;
-}
-
 /* Returns the next GPU to try from `at`: the one with the most unused links, and of equals the lowest.
  * Returns -1 if all have been tried. `used` and `tried` are sets of bits. */
 static int next_choice(const search *s, int at, unsigned used, unsigned tried)
@@ -56,8 +51,9 @@ static void extend(search *s, int length, unsigned used)
         return;
     }
     unsigned tried = 0;
-    for (int g = next_choice(s, at, used, tried); g >= 0 && !finished(s);
-         g = next_choice(s, at, used, tried)) {
+    while (s->best.count < s->most && s->steps < STEPS_MOST) {
+        int g = next_choice(s, at, used, tried);
+        if (g < 0) return;
         tried |= 1u << g;
         order[length] = (int8_t)g;
         s->left[at][g]--;

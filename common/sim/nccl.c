@@ -16,12 +16,6 @@ static double constant(const sim_rings *r, sim_constant c, int index)
     return sim_profile_at(r->topology->profile, c, index);
 }
 
-/* Returns the index for constants by number of machines: one, two, more. */
-static int scale(const sim_rings *r)
-{
-    return r->machines <= 2 ? r->machines - 1 : 2;
-}
-
 static double steps_of(const sim_rings *r, sim_collective c)
 {
     switch (c) {
@@ -85,7 +79,8 @@ static bool possible(const sim_rings *r, sim_protocol p)
 
 static double most(const sim_rings *r, sim_constant c, double channels)
 {
-    return channels * constant(r, c, scale(r)) * SIM_GB_PER_S;
+    int machines = r->machines < 3 ? r->machines : 3; /* the values are for one, two and more machines */
+    return channels * constant(r, c, machines - 1) * SIM_GB_PER_S;
 }
 
 double sim_nccl_bus(const sim_rings *r, sim_protocol p, double bus)

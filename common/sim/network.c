@@ -44,15 +44,12 @@ static status grow_hops(sim_network *n, int32_t needed)
 
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count)
 {
-    size_t slots = count > 0 ? (size_t)count : 1;
+    int32_t slots = count > 0 ? count : 1;
     *n = (sim_network){.queue = queue, .resource_count = count};
-    n->resources = calloc(slots, sizeof *n->resources);
-    n->dirty = calloc(slots, sizeof *n->dirty);
-    n->part = calloc(slots, sizeof *n->part);
-    n->links = calloc(slots, sizeof *n->links);
-    n->filling = calloc(slots, sizeof *n->filling);
     status rc;
-    if (!n->resources || !n->dirty || !n->part || !n->links || !n->filling) {
+    if (!resize(&n->resources, slots, sizeof *n->resources) || !resize(&n->dirty, slots, sizeof *n->dirty) ||
+        !resize(&n->part, slots, sizeof *n->part) || !resize(&n->links, slots, sizeof *n->links) ||
+        !resize(&n->filling, slots, sizeof *n->filling)) {
         rc = fail(STATUS_SYSTEM, "no memory for %d links", count);
         goto failed;
     }
@@ -145,12 +142,6 @@ static void make_room(sim_network *n, sim_resource *r)
     n->used_ids += room;
 }
 
-static void add_id(sim_network *n, sim_resource *r, int32_t id)
-{
-    if (r->flow_count == r->room) make_room(n, r);
-    n->flow_ids[r->first + r->flow_count++] = id;
-}
-
 static void remove_id(sim_network *n, sim_resource *r, int32_t id)
 {
     int32_t *ids = n->flow_ids + r->first, at = 0;
@@ -162,7 +153,11 @@ static void remove_id(sim_network *n, sim_resource *r, int32_t id)
 static void enter(sim_flow *f)
 {
     sim_network *n = f->network;
-    for (int32_t i = 0; i < f->hop_count; i++) add_id(n, &n->resources[f->hops[i].resource], f->id);
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        sim_resource *r = &n->resources[f->hops[i].resource];
+        if (r->flow_count == r->room) make_room(n, r);
+        n->flow_ids[r->first + r->flow_count++] = f->id;
+    }
     if (takes_place(f)) {
         for (int32_t i = 0; i < f->hop_count; i++)
             n->resources[f->hops[i].resource].used += f->rate * f->hops[i].weight;
@@ -173,16 +168,11 @@ static void enter(sim_flow *f)
     }
 }
 
-static void forget(sim_network *n, const sim_flow *f)
-{
-    for (int32_t i = 0; i < n->fresh_count; i++)
-        if (n->fresh[i] == f) n->fresh[i--] = n->fresh[--n->fresh_count];
-}
-
 static void leave(sim_flow *f)
 {
     sim_network *n = f->network;
-    if (f->rate <= 0) forget(n, f);
+    for (int32_t i = 0; f->rate <= 0 && i < n->fresh_count; i++)
+        if (n->fresh[i] == f) n->fresh[i--] = n->fresh[--n->fresh_count];
     n->left = f;
     n->left_dirty = n->dirty_count;
     for (int32_t i = 0; i < f->hop_count; i++) {

@@ -48,9 +48,7 @@ static const char suffix[] = ".json";
 /* Returns the length of `file` without its suffix, or 0 if it has no suffix. */
 static size_t stem(const char *file)
 {
-    size_t length = strlen(file), end = sizeof suffix - 1;
-    if (length <= end || strcmp(file + length - end, suffix) != 0) return 0;
-    return length - end;
+    return text_ends_with(file, suffix) ? strlen(file) - strlen(suffix) : 0;
 }
 
 static bool is_path(const char *name)

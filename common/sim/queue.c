@@ -6,11 +6,6 @@
 /* A heap with four children per node is flatter than a binary heap, and siblings share cache lines. */
 enum { CHILDREN = 4, SEQUENCE_BITS = 43 };
 
-void sim_queue_init(sim_queue *q)
-{
-    *q = (sim_queue){0};
-}
-
 void sim_queue_deinit(sim_queue *q)
 {
     free(q->heap);

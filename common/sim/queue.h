@@ -86,7 +86,7 @@ typedef struct sim_queue {
     int64_t fired;
 } sim_queue;
 
-void sim_queue_init(sim_queue *q);
+/* Frees the events. An empty queue is all zeros. */
 void sim_queue_deinit(sim_queue *q);
 
 /* Returns STATUS_SYSTEM if memory is short. After a failure the event needs no sim_event_deinit(). */

@@ -42,12 +42,6 @@ static bool all_linked(const sim_topology *t, const sim_place *gpus, int count,
     return all;
 }
 
-static bool lays_one_ring(const sim_topology *t)
-{
-    return sim_profile_has(t->profile, SIM_NCCL_RINGS_MOST) &&
-           sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1;
-}
-
 static void find_local_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     int8_t links[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS] = {{0}};
@@ -57,7 +51,7 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     for (int i = 0; i < g->count; i++) g->cycles.order[0][i] = (int8_t)i;
     if (g->count == 1) return;
     bool all = all_linked(t, gpus + g->first, g->count, links);
-    if (lays_one_ring(t)) { /* uses NVLink if all neighbors are linked */
+    if (sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1) { /* uses NVLink if all neighbors are linked */
         g->nvlink = true;
         for (int i = 0; i < g->count; i++) g->nvlink = g->nvlink && links[i][(i + 1) % g->count] > 0;
         return;

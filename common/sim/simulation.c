@@ -60,11 +60,6 @@ void sim_actor_wake(sim_actor *a, sim_time at)
 
 /* ---- opening ---------------------------------------------------------------------------------- */
 
-static status no_memory(void)
-{
-    return fail(STATUS_SYSTEM, "no memory for a simulation");
-}
-
 /* Replaces the values of a constant, and records the command line as the source of the new values. */
 static status replace(sim_profile *p, const char *what, sim_override o)
 {
@@ -160,9 +155,8 @@ status simulation_open(const simulation_config *config, simulation **out)
 {
     *out = NULL;
     simulation *s = calloc(1, sizeof *s);
-    if (!s) return no_memory();
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a simulation");
     s->config = *config;
-    sim_queue_init(&s->queue);
     status rc = open_all(s);
     if (rc != STATUS_OK) simulation_close(&s);
     *out = s;

@@ -200,13 +200,6 @@ static void add_path(const sim_topology *t, sim_route *r, int machine, int from,
     }
 }
 
-/* Returns the weight of PCIe links between two GPUs. NCCL counts the packet overhead of a host bridge only
- * on paths through exactly one bridge (src/graph/search.cc, followPath: PATH_PHB). */
-static double peer_weight(const sim_topology *t, int from, int to)
-{
-    return sockets_between(t, from, to) == 1 ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1;
-}
-
 static void route_gpus(const sim_topology *t, sim_route *r, int machine, int from, int to)
 {
     int a = t->gpu_node[from], b = t->gpu_node[to];
@@ -214,7 +207,10 @@ static void route_gpus(const sim_topology *t, sim_route *r, int machine, int fro
     if (sim_topology_nvlinks(t, from, to)) {
         add_path(t, r, machine, a, b, 1);
     } else if (t->w->peer_access) {
-        add_path(t, r, machine, a, b, peer_weight(t, a, b));
+        /* NCCL counts the packet overhead of a host bridge only on paths through exactly one bridge
+         * (src/graph/search.cc, followPath: PATH_PHB). */
+        bool one_bridge = sockets_between(t, a, b) == 1;
+        add_path(t, r, machine, a, b, one_bridge ? sim_profile_get(t->profile, SIM_PEER_OVERHEAD) : 1);
     } else {
         int socket = t->gpu_socket[from], s = t->socket_node[socket];
         add_path(t, r, machine, a, s, 1);
@@ -244,10 +240,7 @@ static void route_within(const sim_topology *t, sim_route *r, sim_place from, si
     } else {
         int gpu = from.host ? to.index : from.index, socket = from.host ? from.index : to.index;
         int g = t->gpu_node[gpu], s = t->socket_node[socket];
-        if (from.host)
-            add_path(t, r, machine, s, g, 1);
-        else
-            add_path(t, r, machine, g, s, 1);
+        add_path(t, r, machine, from.host ? s : g, from.host ? g : s, 1);
         add_hop(t, r, machine, memory_of(t, socket), 1);
     }
     if (!from.host || !to.host) r->latency += sim_from_us(sim_profile_get(t->profile, SIM_COPY_LATENCY));
@@ -275,10 +268,7 @@ static void route_to_nic(const sim_topology *t, sim_route *r, sim_place place, i
     int node = place.host ? t->socket_node[place.index] : t->gpu_node[place.index], n = t->nic_node[nic];
     int first = r->count;
     if (place.host) add_hop(t, r, place.machine, memory_of(t, place.index), 1);
-    if (receives)
-        add_path(t, r, place.machine, n, node, 1);
-    else
-        add_path(t, r, place.machine, node, n, 1);
+    add_path(t, r, place.machine, receives ? n : node, receives ? node : n, 1);
     drop_link_of_nic(t, r, first, nic, adapter_of(t, nic, receives));
     add_hop(t, r, place.machine, adapter_of(t, nic, receives), 1);
 }

@@ -40,7 +40,7 @@ static bench *open_bench(const double *capacities, int resources)
 {
     bench *b = calloc(1, sizeof *b);
     assert_non_null(b);
-    sim_queue_init(&b->queue);
+    b->queue = (sim_queue){0};
     assert_int_equal(sim_network_init(&b->network, &b->queue, capacities, resources), STATUS_OK);
     return b;
 }

@@ -35,7 +35,7 @@ static void record(void *context)
 static void open_recorder(recorder *r, const int *ranks, int count)
 {
     memset(r, 0, sizeof *r);
-    sim_queue_init(&r->queue);
+    r->queue = (sim_queue){0};
     for (int i = 0; i < count; i++) {
         targets[i] = (target){r, i};
         assert_int_equal(sim_event_init(&r->queue, &r->events[i], ranks[i], record, &targets[i]), STATUS_OK);
