@@ -23,19 +23,6 @@ typedef struct batches {
     int64_t epoch;        /* -1 before the first epoch */
 } batches;
 
-static int64_t order_at(const batches *b, int64_t position)
-{
-    return b->order ? b->order[position] : position;
-}
-
-static sampler_span list_rank(const batches *b, int rank, int64_t epoch_step, int32_t *samples)
-{
-    sampler_span span = sampler_span_of(&b->sampler, rank, epoch_step);
-    for (int64_t i = 0; i < span.count; i++)
-        samples[i] = (int32_t)order_at(b, sampler_position(&b->sampler, &span, i));
-    return span;
-}
-
 static void list_samples(batches *b, int32_t *samples, batch_view *out)
 {
     const batches_config *c = &b->config;
@@ -46,9 +33,12 @@ static void list_samples(batches *b, int32_t *samples, batch_view *out)
         b->epoch = out->epoch;
     }
     for (int rank = first; rank < end; rank++) {
-        sampler_span span = list_rank(b, rank, out->epoch_step, samples + out->count);
-        out->count += span.count;
+        sampler_span span = sampler_span_of(&b->sampler, rank, out->epoch_step);
         out->padding += span.padding;
+        for (int64_t i = 0; i < span.count; i++) {
+            int64_t position = sampler_position(&b->sampler, &span, i);
+            samples[out->count++] = (int32_t)(b->order ? b->order[position] : position);
+        }
     }
     pthread_mutex_unlock(&b->lock);
 }
@@ -154,10 +144,11 @@ status batches_open(const batches_config *config, batch_source **out)
                          .input_bytes = (size_t)largest * b->input_bytes,
                          .target_bytes = (size_t)largest * b->target_bytes,
                          .make = make_batch,
-                         .close = close_batches};
-    loader_config loading = {
-        .threads = config->threads, .first_step = config->first_step, .memory = config->memory};
-    return loader_open(&loading, &maker, out);
+                         .close = close_batches,
+                         .threads = config->threads,
+                         .first_step = config->first_step,
+                         .memory = config->memory};
+    return loader_open(&maker, out);
 }
 
 /* ---- options ---------------------------------------------------------------------------------- */

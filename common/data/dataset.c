@@ -83,16 +83,33 @@ size_t dataset_input_bytes(const dataset *set)
            (form->kind == DATA_IMAGE ? sizeof(uint8_t) : sizeof(float));
 }
 
+static int64_t row_of(const stored_part *part, int64_t index)
+{
+    return part->picks ? part->picks[index] : index;
+}
+
 const void *dataset_input(const dataset *set, data_part part, int64_t index, void *scratch)
 {
+    const stored_part *stored = &set->stored[part];
+    const data_form *form = &set->description.form;
     assert(index >= 0 && index < set->description.samples[part]);
-    return set->type->input(set, part, index, scratch);
+    if (set->type == &dataset_synthetic) {
+        synthetic_input(set, part, index, scratch);
+        return scratch;
+    }
+    int64_t offset = row_of(stored, index) * data_form_input_elements(form);
+    if (form->kind == DATA_IMAGE) return stored->pixels + offset;
+    return stored->features + offset;
 }
 
 void dataset_target(const dataset *set, data_part part, int64_t index, void *target)
 {
+    const stored_part *stored = &set->stored[part];
     assert(index >= 0 && index < set->description.samples[part]);
-    set->type->target(set, part, index, target);
+    if (set->type == &dataset_synthetic)
+        synthetic_target(set, part, index, target);
+    else
+        *(int32_t *)target = stored->labels[row_of(stored, index)];
 }
 
 /* ---- for the data sets ------------------------------------------------------------------------ */
@@ -138,43 +155,25 @@ status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint6
     return STATUS_OK;
 }
 
-static int64_t row_of(const stored_part *part, int64_t index)
-{
-    return part->picks ? part->picks[index] : index;
-}
-
-const void *dataset_stored_input(const dataset *set, data_part part, int64_t index, void *scratch)
-{
-    (void)scratch;
-    const stored_part *stored = &set->stored[part];
-    int64_t offset = row_of(stored, index) * data_form_input_elements(&set->description.form);
-    if (set->description.form.kind == DATA_IMAGE) return stored->pixels + offset;
-    return stored->features + offset;
-}
-
-void dataset_stored_target(const dataset *set, data_part part, int64_t index, void *target)
-{
-    const stored_part *stored = &set->stored[part];
-    *(int32_t *)target = stored->labels[row_of(stored, index)];
-}
-
 /* ---- files ------------------------------------------------------------------------------------ */
 
-static status unpack(const char *path, z_stream *z, file_bytes *out)
+static status unpack(const char *path, z_stream *z, text_buffer *out)
 {
-    for (size_t capacity = 0;;) {
-        if (out->size == capacity) {
-            if (capacity >= (size_t)FILE_LIMIT_MIB << 20)
+    for (;;) {
+        if (out->length == out->capacity) {
+            if (out->capacity >= (size_t)FILE_LIMIT_MIB << 20)
                 return fail(STATUS_DATA, "%s: expected at most %d MiB", path, (int)FILE_LIMIT_MIB);
-            capacity = capacity ? 2 * capacity : 1 << 20;
-            uint8_t *data = realloc(out->data, capacity);
+            size_t capacity = out->capacity ? 2 * out->capacity : 1 << 20;
+            char *data = realloc(out->data, capacity);
             if (!data) return fail(STATUS_SYSTEM, "%s: no memory for %zu bytes", path, capacity);
             out->data = data;
+            out->capacity = capacity;
         }
-        z->next_out = out->data + out->size;
-        z->avail_out = (uInt)(capacity - out->size < UINT_MAX ? capacity - out->size : UINT_MAX);
+        size_t room = out->capacity - out->length;
+        z->next_out = (uint8_t *)out->data + out->length;
+        z->avail_out = (uInt)(room < UINT_MAX ? room : UINT_MAX);
         int code = inflate(z, Z_NO_FLUSH);
-        out->size = (size_t)(z->next_out - out->data);
+        out->length = (size_t)((char *)z->next_out - out->data);
         if (code == Z_STREAM_END && z->avail_in == 0) return STATUS_OK;
         if (code == Z_STREAM_END && (z->avail_in < 2 || memcmp(z->next_in, gzip_magic, 2) != 0))
             return fail(STATUS_DATA,
@@ -182,33 +181,26 @@ static status unpack(const char *path, z_stream *z, file_bytes *out)
                         z->avail_in);
         if (code == Z_STREAM_END) code = inflateReset(z);
         if (code == Z_BUF_ERROR || (code == Z_OK && z->avail_in == 0 && z->avail_out > 0))
-            return fail(STATUS_DATA, "%s: gzip data end early, after %zu unpacked bytes", path, out->size);
+            return fail(STATUS_DATA, "%s: gzip data end early, after %zu unpacked bytes", path, out->length);
         if (code == Z_MEM_ERROR) return fail(STATUS_SYSTEM, "%s: no memory to read it", path);
         if (code != Z_OK)
             return fail(STATUS_DATA, "%s: damaged gzip data: %s", path, z->msg ? z->msg : zError(code));
     }
 }
 
-status file_read(const char *path, file_bytes *out)
+status file_read(const char *path, text_buffer *out)
 {
     enum { GZIP = 16 + MAX_WBITS };
-    text_buffer text = {0};
-    *out = (file_bytes){0};
-    TRY(input_read(path, ((int64_t)FILE_LIMIT_MIB << 20) - 1, &text));
-    *out = (file_bytes){.data = (uint8_t *)text.data, .size = text.length};
-    if (text.length < 2 || memcmp(text.data, gzip_magic, 2) != 0) return STATUS_OK;
-    z_stream z = {.next_in = out->data, .avail_in = (uInt)text.length};
-    *out = (file_bytes){0};
+    *out = (text_buffer){0};
+    TRY(input_read(path, ((int64_t)FILE_LIMIT_MIB << 20) - 1, out));
+    if (out->length < 2 || memcmp(out->data, gzip_magic, 2) != 0) return STATUS_OK;
+    text_buffer packed = *out;
+    *out = (text_buffer){0};
+    z_stream z = {.next_in = (uint8_t *)packed.data, .avail_in = (uInt)packed.length};
     status rc = inflateInit2(&z, GZIP) == Z_OK ? unpack(path, &z, out)
                                                : fail(STATUS_SYSTEM, "%s: no memory to read it", path);
     inflateEnd(&z);
-    text_free(&text);
-    if (rc != STATUS_OK) file_free(out);
+    text_free(&packed);
+    if (rc != STATUS_OK) text_free(out);
     return rc;
-}
-
-void file_free(file_bytes *bytes)
-{
-    free(bytes->data);
-    *bytes = (file_bytes){0};
 }

@@ -9,7 +9,7 @@ enum { TRAIN_FILES = 5, FILES = TRAIN_FILES + 1 };
 static const char *const names[FILES] = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                          "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"};
 
-static status load_part(dataset *set, data_part part, const char *folder, file_bytes *files, int first,
+static status load_part(dataset *set, data_part part, const char *folder, text_buffer *files, int first,
                         int end)
 {
     const char *paths[FILES];
@@ -19,7 +19,7 @@ static status load_part(dataset *set, data_part part, const char *folder, file_b
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         TRY(dataset_add_file(set, path, &paths[i]));
         TRY(file_read(paths[i], &files[i]));
-        TRY(cifar10_count(paths[i], files[i].size, &counts[i]));
+        TRY(cifar10_count(paths[i], files[i].length, &counts[i]));
         total += counts[i];
     }
     void *pixels, *labels;
@@ -27,10 +27,10 @@ static status load_part(dataset *set, data_part part, const char *folder, file_b
     TRY(dataset_allocate(set, (size_t)total, &labels));
     int64_t done = 0;
     for (int i = first; i < end; i++) {
-        TRY(cifar10_decode(paths[i], files[i].data, counts[i], (uint8_t *)pixels + done * CIFAR10_PIXELS,
-                           (uint8_t *)labels + done));
+        TRY(cifar10_decode(paths[i], (const uint8_t *)files[i].data, counts[i],
+                           (uint8_t *)pixels + done * CIFAR10_PIXELS, (uint8_t *)labels + done));
         done += counts[i];
-        file_free(&files[i]);
+        text_free(&files[i]);
     }
     set->stored[part] = (stored_part){.pixels = pixels, .labels = labels};
     set->description.samples[part] = total;
@@ -42,10 +42,10 @@ static status open_cifar10(dataset *set, const dataset_config *config, const cha
 {
     static const float mean[] = {0.4914f, 0.4822f, 0.4465f}, deviation[] = {0.2470f, 0.2435f, 0.2616f};
     if (!argument) return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
-    file_bytes files[FILES] = {{0}};
+    text_buffer files[FILES] = {{0}};
     status result = load_part(set, DATA_TRAIN, argument, files, 0, TRAIN_FILES);
     if (result == STATUS_OK) result = load_part(set, DATA_TEST, argument, files, TRAIN_FILES, FILES);
-    for (int i = 0; i < FILES; i++) file_free(&files[i]);
+    for (int i = 0; i < FILES; i++) text_free(&files[i]);
     set->description.form = (data_form){DATA_IMAGE,   DATA_TARGET_CLASS, CIFAR10_SIDE,
                                         CIFAR10_SIDE, CIFAR10_CHANNELS,  .classes = CIFAR10_CLASSES};
     for (int c = 0; c < CIFAR10_CHANNELS; c++) {
@@ -55,5 +55,4 @@ static status open_cifar10(dataset *set, const dataset_config *config, const cha
     return result;
 }
 
-const dataset_type dataset_cifar10 = {"cifar10", "cifar10:DIR", open_cifar10, dataset_stored_input,
-                                      dataset_stored_target};
+const dataset_type dataset_cifar10 = {"cifar10", "cifar10:DIR", open_cifar10};

@@ -14,12 +14,12 @@
 enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 /* 255 marks a missing label */ };
 
 /* Reads a file into memory of the set. *path becomes the set's copy of the path. */
-static status read_file(dataset *set, const char **path, file_bytes *file)
+static status read_file(dataset *set, const char **path, text_buffer *file)
 {
     TRY(dataset_add_file(set, *path, path));
     TRY(file_read(*path, file));
     dataset_own(set, file->data);
-    set->description.stored_bytes += (int64_t)file->size;
+    set->description.stored_bytes += (int64_t)file->length;
     return STATUS_OK;
 }
 
@@ -28,15 +28,15 @@ static status read_file(dataset *set, const char **path, file_bytes *file)
 static status read_pair(dataset *set, const char *image_path, const char *label_path, int classes, int64_t h,
                         int64_t w, stored_part *rows, idx_images *images, idx_labels *labels)
 {
-    file_bytes file;
+    text_buffer file;
     TRY(read_file(set, &image_path, &file));
-    TRY(idx_decode_images(image_path, file.data, file.size, images));
+    TRY(idx_decode_images(image_path, (const uint8_t *)file.data, file.length, images));
     if (h && (images->h != h || images->w != w))
         return fail(STATUS_DATA,
                     "%s: offset 8: expected images of %" PRId64 "x%" PRId64 ", got %" PRId64 "x%" PRId64,
                     image_path, h, w, images->h, images->w);
     TRY(read_file(set, &label_path, &file));
-    TRY(idx_decode_labels(label_path, file.data, file.size, classes, labels));
+    TRY(idx_decode_labels(label_path, (const uint8_t *)file.data, file.length, classes, labels));
     if (labels->count != images->count)
         return fail(STATUS_DATA,
                     "%s: offset 4: expected %" PRId64 " labels, one per image in %s, got %" PRId64,
@@ -132,9 +132,6 @@ static status open_pair(dataset *set, const dataset_config *config, const char *
     return STATUS_OK;
 }
 
-const dataset_type dataset_fashion_mnist = {"fashion-mnist", "fashion-mnist[:DIR]", open_fashion_mnist,
-                                            dataset_stored_input, dataset_stored_target};
-const dataset_type dataset_mnist = {"mnist", "mnist:DIR", open_mnist, dataset_stored_input,
-                                    dataset_stored_target};
-const dataset_type dataset_idx = {"idx", "idx:IMAGES,LABELS", open_pair, dataset_stored_input,
-                                  dataset_stored_target};
+const dataset_type dataset_fashion_mnist = {"fashion-mnist", "fashion-mnist[:DIR]", open_fashion_mnist};
+const dataset_type dataset_mnist = {"mnist", "mnist:DIR", open_mnist};
+const dataset_type dataset_idx = {"idx", "idx:IMAGES,LABELS", open_pair};

@@ -2,6 +2,7 @@
 #ifndef COMMON_DATA_DATASET_IMPL_H
 #define COMMON_DATA_DATASET_IMPL_H
 
+#include "common/base/text.h"
 #include "common/data/dataset.h"
 
 enum { DATASET_MAX_BLOCKS = 24 };
@@ -12,8 +13,6 @@ typedef struct dataset_type {
     /* Fills the set's description, except its name, and its parts or streams. `argument` is the text after
      * the name's colon, or NULL. After a failure dataset_close() frees the memory of the set. */
     status (*open)(dataset *set, const dataset_config *config, const char *argument);
-    const void *(*input)(const dataset *set, data_part part, int64_t index, void *scratch);
-    void (*target)(const dataset *set, data_part part, int64_t index, void *target);
 } dataset_type;
 
 /* A part whose samples are in memory. */
@@ -40,18 +39,12 @@ struct dataset {
 
 /* ---- files -------------------------------------------------------------------------------------- */
 
-typedef struct file_bytes {
-    uint8_t *data; /* allocated with malloc */
-    size_t size;
-} file_bytes;
-
 enum { FILE_LIMIT_MIB = 4096 }; /* limit of a file's size, unpacked */
 
 /* Reads `path`, plain or compressed with gzip. Returns STATUS_DATA, with the name of the file, if the file
  * cannot be read, its compressed data are damaged or truncated, other bytes follow them, or it is larger
  * than FILE_LIMIT_MIB. */
-status file_read(const char *path, file_bytes *out);
-void file_free(file_bytes *bytes);
+status file_read(const char *path, text_buffer *out);
 
 /* ---- data sets ---------------------------------------------------------------------------------- */
 
@@ -67,9 +60,6 @@ status dataset_add_file(dataset *set, const char *path, const char **out);
 /* Splits rows into the training part and the test part, a stratified fifth. The training part and the test
  * part share the memory of the rows. */
 status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint64_t seed);
-
-const void *dataset_stored_input(const dataset *set, data_part part, int64_t index, void *scratch);
-void dataset_stored_target(const dataset *set, data_part part, int64_t index, void *target);
 
 /* ---- synthetic data ----------------------------------------------------------------------------- */
 
@@ -96,5 +86,9 @@ void dataset_stored_target(const dataset *set, data_part part, int64_t index, vo
  * NULL) to the form of the data. A single number is a number of tokens if the model takes tokens, else of
  * features. Returns STATUS_USAGE or STATUS_CONFIG. */
 status synthetic_form(const char *argument, const data_form *model, data_form *out);
+
+/* Compute a sample's input and target, like dataset_input() and dataset_target(). */
+void synthetic_input(const dataset *set, data_part part, int64_t index, void *out);
+void synthetic_target(const dataset *set, data_part part, int64_t index, void *target);
 
 #endif

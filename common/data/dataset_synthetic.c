@@ -119,19 +119,18 @@ static void draw_tokens(uint64_t start, uint64_t sample, uint64_t drawn, uint64_
         out[i] = (int32_t)random_below(start, sample * drawn + skip + i, vocabulary);
 }
 
-static const void *synthetic_input(const dataset *set, data_part part, int64_t index, void *scratch)
+void synthetic_input(const dataset *set, data_part part, int64_t index, void *out)
 {
     const data_form *form = &set->description.form;
     uint64_t start = set->synthetic[part].input, sample = (uint64_t)index;
     uint64_t elements = (uint64_t)data_form_input_elements(form);
     if (form->kind == DATA_IMAGE)
-        draw_pixels(start, sample, elements, scratch);
+        draw_pixels(start, sample, elements, out);
     else if (form->kind == DATA_FEATURES)
-        draw_signed(start, sample, elements, scratch);
+        draw_signed(start, sample, elements, out);
     else
         draw_tokens(start, sample, elements + (form->target == DATA_TARGET_NEXT), 0, elements,
-                    (uint64_t)form->vocabulary, scratch);
-    return scratch;
+                    (uint64_t)form->vocabulary, out);
 }
 
 static void draw_masked(const synthetic_part *part, uint64_t sample, uint64_t sequence, uint64_t vocabulary,
@@ -147,7 +146,7 @@ static void draw_masked(const synthetic_part *part, uint64_t sample, uint64_t se
             out[i] = LOSS_IGNORE;
 }
 
-static void synthetic_target(const dataset *set, data_part which, int64_t index, void *target)
+void synthetic_target(const dataset *set, data_part which, int64_t index, void *target)
 {
     const data_form *form = &set->description.form;
     const synthetic_part *part = &set->synthetic[which];
@@ -162,5 +161,4 @@ static void synthetic_target(const dataset *set, data_part which, int64_t index,
         draw_tokens(part->input, sample, sequence + 1, 1, sequence, (uint64_t)form->vocabulary, target);
 }
 
-const dataset_type dataset_synthetic = {"synthetic", "synthetic[:SHAPE[:CLASSES]]", open_synthetic,
-                                        synthetic_input, synthetic_target};
+const dataset_type dataset_synthetic = {"synthetic", "synthetic[:SHAPE[:CLASSES]]", open_synthetic};

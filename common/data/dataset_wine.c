@@ -62,7 +62,7 @@ static status open_wine(dataset *set, const dataset_config *config, const char *
 {
     char found[PATH_MAX];
     const char *path;
-    file_bytes file;
+    text_buffer file;
     csv_table table;
     if (!argument) {
         TRY(find_wine(found, sizeof found));
@@ -70,8 +70,8 @@ static status open_wine(dataset *set, const dataset_config *config, const char *
     }
     TRY(dataset_add_file(set, argument, &path));
     TRY(file_read(path, &file));
-    status result = csv_decode(path, file.data, file.size, &table);
-    file_free(&file);
+    status result = csv_decode(path, (const uint8_t *)file.data, file.length, &table);
+    text_free(&file);
     TRY(result);
     dataset_own(set, table.labels);
     result = load(set, &table, config->seed);
@@ -79,5 +79,4 @@ static status open_wine(dataset *set, const dataset_config *config, const char *
     return result;
 }
 
-const dataset_type dataset_wine = {"wine", "wine[:FILE]", open_wine, dataset_stored_input,
-                                   dataset_stored_target};
+const dataset_type dataset_wine = {"wine", "wine[:FILE]", open_wine};

@@ -44,12 +44,9 @@ static status check_dimension(const char *name, const uint8_t *bytes, size_t off
 
 static status check_size(const char *name, size_t size, size_t wanted, const char *content)
 {
-    if (size < wanted)
-        return fail(STATUS_DATA, "%s: truncated: expected %zu bytes (%s), got %zu", name, wanted, content,
-                    size);
-    if (size > wanted)
-        return fail(STATUS_DATA, "%s: expected %zu bytes (%s), got %zu", name, wanted, content, size);
-    return STATUS_OK;
+    if (size == wanted) return STATUS_OK;
+    return fail(STATUS_DATA, "%s: %sexpected %zu bytes (%s), got %zu", name,
+                size < wanted ? "truncated: " : "", wanted, content, size);
 }
 
 status idx_decode_images(const char *name, const uint8_t *bytes, size_t size, idx_images *out)

@@ -249,10 +249,10 @@ int loader_depth(int threads)
     return depth < LOADER_MIN_DEPTH ? LOADER_MIN_DEPTH : depth > LOADER_MAX_DEPTH ? LOADER_MAX_DEPTH : depth;
 }
 
-status loader_open(const loader_config *config, const batch_maker *maker, batch_source **out)
+status loader_open(const batch_maker *maker, batch_source **out)
 {
     static const loader_memory plain = {.allocate = allocate_plain, .release = release_plain};
-    assert(config->threads >= 0 && config->threads <= LOADER_MAX_THREADS && config->first_step >= 0);
+    assert(maker->threads >= 0 && maker->threads <= LOADER_MAX_THREADS && maker->first_step >= 0);
     *out = NULL;
     loader *l = calloc(1, sizeof *l);
     if (!l) {
@@ -264,14 +264,14 @@ status loader_open(const loader_config *config, const batch_maker *maker, batch_
                                .largest_batch = maker->largest_batch,
                                .steps_per_epoch = maker->steps_per_epoch};
     l->maker = *maker;
-    l->memory = config->memory ? *config->memory : plain;
-    l->depth = loader_depth(config->threads);
-    l->next_made = l->next_asked = config->first_step;
+    l->memory = maker->memory ? *maker->memory : plain;
+    l->depth = loader_depth(maker->threads);
+    l->next_made = l->next_asked = maker->first_step;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->work, NULL);
     pthread_cond_init(&l->done, NULL);
     status result = allocate_slots(l);
-    if (result == STATUS_OK) result = start_threads(l, config->threads);
+    if (result == STATUS_OK) result = start_threads(l, maker->threads);
     *out = &l->source;
     if (result != STATUS_OK) batch_source_close(out);
     return result;

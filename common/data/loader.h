@@ -10,6 +10,13 @@
 
 enum { LOADER_MAX_THREADS = 4, LOADER_MIN_DEPTH = 2, LOADER_MAX_DEPTH = 4 };
 
+/* Allocates buffers, e.g. in memory from which a device copies fast. */
+typedef struct loader_memory {
+    void *context;
+    status (*allocate)(void *context, size_t bytes, void **out); /* aligned to 64 bytes */
+    void (*release)(void *context, void *data);
+} loader_memory;
+
 /* Makes batches. The loader copies the maker and closes `context`. */
 typedef struct batch_maker {
     void *context;
@@ -20,21 +27,11 @@ typedef struct batch_maker {
      * threads call at the same time, each with another `worker`, counted from 0. */
     status (*make)(void *context, int worker, void *inputs, void *targets, batch_view *b);
     void (*close)(void *context);
-} batch_maker;
-
-/* Allocates buffers, e.g. in memory from which a device copies fast. */
-typedef struct loader_memory {
-    void *context;
-    status (*allocate)(void *context, size_t bytes, void **out); /* aligned to 64 bytes */
-    void (*release)(void *context, void *data);
-} loader_memory;
-
-typedef struct loader_config {
     /* Number of threads. If 0, the caller of batch_source_next() makes the batches. */
     int threads;
     int64_t first_step;          /* first step to prepare */
     const loader_memory *memory; /* allocator of the buffers, or NULL for aligned_alloc(); copied */
-} loader_config;
+} batch_maker;
 
 /* Returns the number of buffers for `threads`: one more than threads, but at least 2 and at most 4. */
 int loader_depth(int threads);
@@ -42,6 +39,6 @@ int loader_depth(int threads);
 /* Opens a loader. Fails with STATUS_SYSTEM for lack of memory or threads, and then closes the maker's
  * context. The consumer may hold all but one of the buffers when it requests the next batch. If the consumer
  * holds all buffers, the request fails with STATUS_INTERNAL. */
-status loader_open(const loader_config *config, const batch_maker *maker, batch_source **out);
+status loader_open(const batch_maker *maker, batch_source **out);
 
 #endif

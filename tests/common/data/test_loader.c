@@ -68,7 +68,9 @@ static batch_source *open_loader(fake *f, int threads, int64_t first_step)
                          .target_bytes = BATCH * sizeof(int32_t),
                          .make = fake_make,
                          .close = fake_close};
-    must(loader_open(&(loader_config){.threads = threads, .first_step = first_step}, &maker, &source));
+    maker.threads = threads;
+    maker.first_step = first_step;
+    must(loader_open(&maker, &source));
     return source;
 }
 
@@ -319,10 +321,15 @@ static void buffers_come_from_the_memory_given_and_go_back(void **state)
         fake f = NOTHING;
         pool p = {.left = buffers};
         loader_memory memory = {&p, pool_allocate, pool_release};
-        batch_maker maker = {
-            .context = &f, .input_bytes = 100, .target_bytes = 8, .make = fake_make, .close = fake_close};
+        batch_maker maker = {.context = &f,
+                             .input_bytes = 100,
+                             .target_bytes = 8,
+                             .make = fake_make,
+                             .close = fake_close,
+                             .threads = 1,
+                             .memory = &memory};
         batch_source *source;
-        status result = loader_open(&(loader_config){.threads = 1, .memory = &memory}, &maker, &source);
+        status result = loader_open(&maker, &source);
         if (buffers < 4) {
             assert_fails(result, STATUS_SYSTEM, "the pool is empty");
             assert_null(source);
