@@ -204,7 +204,7 @@ status ps_transport_options(ps_member *m, int number, transport_options *out)
     out->hub = c->hub;
     out->in_sight = m->options->payload != PS_PAYLOAD_ZMQ;
     m->adapter.link = c->link;
-    out->pacer = transport_pacer_of(&m->adapter);
+    out->adapter = &m->adapter;
     return STATUS_OK;
 }
 

@@ -101,13 +101,9 @@ typedef struct rendezvous_member {
     uint64_t host_id; /* shm_host_id() */
 } rendezvous_member;
 const rendezvous_member *rendezvous_members(const rendezvous *r); /* [world] */
-const char *rendezvous_address(const rendezvous *r);
 
 /* A rank's contribution, valid until the next call. */
-typedef struct rendezvous_blob {
-    const void *data;
-    size_t bytes;
-} rendezvous_blob;
+typedef message_frame rendezvous_blob;
 
 /* Collective calls. `tag` is shorter than 64 bytes. A call returns when all ranks have called. Fails with
  * STATUS_PEER at the deadline, naming the ranks that have not called, or if a rank is lost. If a rank that

@@ -54,15 +54,6 @@ static const char *known(const char *host)
     return strcmp(host, "localhost") == 0 ? "127.0.0.1" : host;
 }
 
-/* If the host is a number, rank 0 listens at this address. If the host is a name, which may resolve
- * differently on other hosts, rank 0 listens at all addresses. */
-static void endpoints_of_tcp(rendezvous_endpoints *out, const char *host, int64_t port)
-{
-    host = known(host);
-    write_tcp(out->listen, is_number(host) ? host : "*", port);
-    write_tcp(out->connect, strcmp(host, "*") == 0 ? "127.0.0.1" : host, port);
-}
-
 static status endpoints_of_environment(rendezvous_endpoints *out)
 {
     const char *host = getenv("MASTER_ADDR"), *text = getenv("MASTER_PORT");
@@ -88,7 +79,10 @@ status rendezvous_address_parse(const char *url, rendezvous_endpoints *out)
         char host[ADDRESS_TEXT];
         int64_t port;
         TRY(split_host(url, url + 6, host, &port));
-        endpoints_of_tcp(out, host, port);
+        /* A name may resolve differently on other hosts, so rank 0 then listens at all addresses. */
+        const char *name = known(host);
+        write_tcp(out->listen, is_number(name) ? name : "*", port);
+        write_tcp(out->connect, strcmp(name, "*") == 0 ? "127.0.0.1" : name, port);
         return STATUS_OK;
     }
     if (starts(url, "file://") && url[7]) {

@@ -2,7 +2,8 @@
  *
  * rendezvous_address.c      parses an address
  * rendezvous_wire.c         packs and unpacks packets
- * rendezvous.c              joins and calls, on a rank
+ * rendezvous.c              joins and leaves, on a rank
+ * rendezvous_calls.c        calls, on a rank
  * rendezvous_store.c        runs the store, which accepts ranks and sends results
  * rendezvous_store_calls.c  handles hellos and calls in the store
  * rendezvous_status.c       lets ranks without a common status table stop together */
@@ -34,21 +35,6 @@ typedef enum rendezvous_kind {
     RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
 
-/* Columns: name, name in messages. */
-#define RENDEZVOUS_OPERATION_LIST(X)                                                                         \
-    X(ALLGATHER, "allgather")                                                                                \
-    X(BROADCAST, "broadcast")                                                                                \
-    X(BARRIER, "barrier")                                                                                    \
-    X(SUM, "sum")
-
-#define RENDEZVOUS_OPERATION_ENUM(name, text) RENDEZVOUS_##name,
-typedef enum rendezvous_operation {
-    RENDEZVOUS_OPERATION_LIST(RENDEZVOUS_OPERATION_ENUM) RENDEZVOUS_OPERATION_COUNT
-} rendezvous_operation;
-#undef RENDEZVOUS_OPERATION_ENUM
-
-const char *rendezvous_operation_name(rendezvous_operation operation);
-
 /* A packet. An unpacked string is never NULL; when packed, NULL counts as "". */
 typedef struct rendezvous_packet {
     rendezvous_kind kind;
@@ -60,9 +46,8 @@ typedef struct rendezvous_packet {
     const char *host;
     uint32_t pid;
     uint64_t sequence;
-    rendezvous_operation operation;
-    const char *tag;
-    int root;
+    const char *call; /* operation and tag, "barrier 'end'" */
+    int root;         /* first rank whose blob is in the result; `blobs` is their number */
     int64_t timeout_ms;
     status code;
     const char *text;
@@ -72,6 +57,7 @@ typedef struct rendezvous_packet {
     int signal; /* Signal that requests a stop, or 0. */
 } rendezvous_packet;
 
+#define RENDEZVOUS_PEER_TIMEOUT_NS (10 * NS_PER_S)
 enum {
     RENDEZVOUS_PACKET_CAP = 64 * 1024,
     RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* bytes of an unpacked packet at most */
@@ -126,10 +112,10 @@ char *rendezvous_address_diagnose(const char *address, char *buffer, size_t size
 
 typedef struct store store;
 
-enum { STORE_TAG_BYTES = 64 };
+enum { STORE_CALL_BYTES = 80 };
 
-/* Listens, then starts the thread. `context` outlives the store. `token` and `key` belong to the job; `key`
- * may be NULL. */
+/* Listens, then starts the thread. `options` and `context` outlive the store. `token` and `key` belong to the
+ * job; `key` may be NULL. */
 status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
                    const char *key, zsocket_context *context, store **out);
 /* Sends a goodbye to the ranks, flushes, and ends the thread. */
@@ -155,16 +141,15 @@ typedef struct store_member {
 /* The current collective call. Calls run one after another. */
 typedef struct store_call {
     uint64_t sequence;
-    int callers, first; /* `first` is the rank that called first */
-    rendezvous_operation operation;
-    char tag[STORE_TAG_BYTES];
-    int root;
+    int callers, first;          /* `first` is the rank that called first */
+    char name[STORE_CALL_BYTES]; /* operation and tag */
+    int root, blobs;
 } store_call;
 
 struct store {
+    const rendezvous_options *options;
     int world;
-    uint64_t token, config_hash;
-    char *program, *config_text;
+    uint64_t token;
     char address[ADDRESS_TEXT];
     char own_url[64]; /* inproc:// url for the client of rank 0 */
     zsocket_context *context;
@@ -177,7 +162,6 @@ struct store {
     status failed; /* STATUS_OK, or the error that every rank receives instead of results */
     char failure[1024];
     int64_t strangers;
-    status_table *table;
     int signal; /* Signal that stops the job, or 0. */
     bool decided;
     int64_t decide_ns; /* Time until which the store waits for the steps that ranks have begun. */
@@ -204,6 +188,50 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
 int64_t store_next_deadline(const store *s); /* CLOCK_NEVER if no call is pending */
 void store_check_deadline(store *s, int64_t now_ns);
 
+/* ---- a rank ---- */
+
+typedef struct status_sender status_sender;
+
+struct rendezvous {
+    rendezvous_options options;
+    rendezvous_endpoints endpoints;
+    char address[ADDRESS_TEXT];
+    uint64_t token;
+    char key[NET_KEY_TEXT]; /* "" among threads of one process */
+    zsocket_context *context;
+    bool own_context;
+    store *store; /* only on rank 0 */
+    status_sender *sender;
+    int64_t canceled_ns; /* time at which `canceled` first returned true, or 0 */
+    zsocket socket;
+    bool refused_by_stranger, connected, lost;
+    bool denied;    /* the store requires another key */
+    int hang_ups;   /* consecutive handshakes that the listener has ended */
+    bool hello_due; /* the connection is up, and the hello is not yet sent */
+    bool left;      /* the store has said goodbye */
+    bool counted;   /* the store has answered this rank's hello */
+    bool joined;
+    rendezvous_member own, *members; /* [world] */
+    zmq_msg_t *blobs;                /* [blob_count], of the last result */
+    int blob_count;
+    uint64_t sequence;
+    _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
+    uint8_t packet[RENDEZVOUS_PACKET_CAP];
+};
+
+/* rendezvous_calls.c */
+/* Sends a packet, and the blob after it unless it is NULL. Returns STATUS_AGAIN if the store is not
+ * connected. */
+status rendezvous_send(rendezvous *r, const rendezvous_packet *packet, const rendezvous_blob *blob);
+/* Receives a packet. The blobs of a result replace the blobs of the last one. Returns STATUS_AGAIN if no
+ * packet has arrived. */
+status rendezvous_receive(rendezvous *r, rendezvous_packet *out);
+void rendezvous_read_events(rendezvous *r); /* of the connection */
+/* Waits for a packet, a part of a second at most. Fails if the user cancels the job before all have joined.
+ */
+status rendezvous_wait_briefly(rendezvous *r);
+void rendezvous_release_blobs(rendezvous *r);
+
 /* ---- rendezvous_status.c ---- */
 
 /* Store: receives a status, and decides the last step when all ranks hold. */
@@ -211,7 +239,6 @@ void store_receive_status(store *s, const zsocket_identity *from, const rendezvo
 void store_decide_stop(store *s, int64_t now_ns);
 
 /* Rank: the thread that sends its status to the store at `url`. */
-typedef struct status_sender status_sender;
 status status_sender_start(const rendezvous_options *options, uint64_t token, const char *key,
                            const char *url, zsocket_context *context, status_sender **out);
 void status_sender_stop(status_sender **s);

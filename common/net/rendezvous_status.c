@@ -14,11 +14,11 @@
  * The compute thread takes no part, so it may be waiting for a rank that has stopped. */
 #include "common/net/rendezvous_impl.h"
 
+#include "common/base/random.h"
+
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #define PERIOD_NS (NS_PER_S / 5)
@@ -55,7 +55,7 @@ void store_receive_status(store *s, const zsocket_identity *from, const rendezvo
     m->progress = got->progress;
     m->step = got->step;
     m->signal = got->signal;
-    if (got->rank != 0) status_table_mirror(s->table, got->rank, got->progress, got->step);
+    if (got->rank != 0) status_table_mirror(s->options->table, got->rank, got->progress, got->step);
     if (s->signal || !got->signal) {
         answer(s, got->rank);
         return;
@@ -176,10 +176,11 @@ static void *run(void *argument)
 status status_sender_start(const rendezvous_options *o, uint64_t token, const char *key, const char *url,
                            zsocket_context *context, status_sender **out)
 {
-    zsocket_options options = {.type = ZMQ_DEALER,
-                               .frame_bytes = RENDEZVOUS_PACKET_CAP,
-                               .rank = o->rank,
-                               .key = strncmp(url, "inproc:", 7) == 0 ? NULL : key};
+    const zsocket_options options = {.type = ZMQ_DEALER,
+                                     .frame_bytes = RENDEZVOUS_PACKET_CAP,
+                                     .token = random_token(),
+                                     .rank = o->rank,
+                                     .key = key};
     status_sender *s = *out = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory to exchange the ranks' status");
     s->table = o->table;
@@ -187,10 +188,7 @@ status status_sender_start(const rendezvous_options *o, uint64_t token, const ch
     s->token = token;
     s->end_fd = eventfd(0, EFD_CLOEXEC);
     if (s->end_fd < 0) return fail_errno(STATUS_SYSTEM, "rendezvous: a descriptor");
-    if (getrandom(&options.token, sizeof options.token, 0) != (ssize_t)sizeof options.token)
-        return fail_errno(STATUS_SYSTEM, "rendezvous: no random number");
-    TRY(zsocket_open(context, &options, &s->socket));
-    TRY(zsocket_connect(&s->socket, url));
+    TRY(zsocket_open(context, &options, url, NULL, 0, &s->socket));
     errno = pthread_create(&s->thread, NULL, run, s);
     s->has_thread = errno == 0;
     return s->has_thread ? STATUS_OK : fail_errno(STATUS_SYSTEM, "rendezvous: a thread");

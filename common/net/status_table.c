@@ -323,11 +323,6 @@ void job_turn_grant(status_table *t, uint32_t blocks)
     doorbell_ring(&t->header->granting);
 }
 
-void job_turn_grant_all(status_table *t)
-{
-    job_turn_grant(t, UINT32_MAX);
-}
-
 uint32_t job_turn_granted(const status_table *t)
 {
     return atomic_load_explicit(&t->header->granted, memory_order_acquire);

@@ -197,9 +197,8 @@ bool job_stop_here(status_table *t, int rank, int64_t step, bool async);
 void job_turns_enable(status_table *t);
 void job_turn_wait(status_table *t, int rank, uint32_t block);
 void job_turn_done(status_table *t, int rank, uint32_t block);
-/* Grants blocks [0, blocks). The launcher calls it. */
+/* Grants blocks [0, blocks), all of them if `blocks` is UINT32_MAX. The launcher calls it. */
 void job_turn_grant(status_table *t, uint32_t blocks);
-void job_turn_grant_all(status_table *t);
 uint32_t job_turn_granted(const status_table *t);
 
 /* ---- Loss ---- */

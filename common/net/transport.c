@@ -2,6 +2,7 @@
 #include "common/net/transport_impl.h"
 
 #include "common/base/log.h"
+#include "common/net/link.h"
 #include "common/net/message_wire.h"
 
 #include <inttypes.h>
@@ -135,17 +136,14 @@ status transport_open(const transport_type *type, const transport_options *optio
     t->send = type->send;
     t->options = *options;
     t->options.checksum = options->checksum && !type->bytes_do_not_exist;
-    status result = STATUS_OK;
+    if (options->adapter && !net_link_is_emulated(&options->adapter->link)) t->options.adapter = NULL;
     t->links = calloc(2 * (size_t)options->peers, sizeof *t->links);
-    if (!t->links)
-        result = fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", options->peers);
-    else if (options->pacer.deliver_ns)
-        result = transport_open_delayed(t);
-    if (result == STATUS_OK)
+    if (t->links) {
         *out = t;
-    else
-        type->close(t, 0);
-    return result;
+        return STATUS_OK;
+    }
+    type->close(t, 0);
+    return fail(STATUS_SYSTEM, "transport: no memory for the links of %d peers", options->peers);
 }
 
 void transport_free(transport *t)
@@ -194,9 +192,9 @@ void transport_close(transport **t, int64_t flush_ns)
 
 status transport_listen(transport *t, const char *url, char *bound, size_t size)
 {
-    if (t->listening) return fail(STATUS_INTERNAL, "transport: already listens, cannot listen at %s", url);
+    if (t->links[0].open)
+        return fail(STATUS_INTERNAL, "transport: already listens, cannot listen at %s", url);
     TRY(t->type->listen(t, url, bound, size));
-    t->listening = true;
     for (int i = 0; i < t->options.peers; i++) t->links[i].open = true;
     return STATUS_OK;
 }
@@ -251,9 +249,8 @@ static status send_counted(transport *t, int link, const message_header *header,
         atomic_fetch_add_explicit(&ticket->pending, count, memory_order_release);
         atomic_fetch_add_explicit(&t->in_use, count, memory_order_relaxed);
     }
-    status result = t->options.pacer.release_ns
-                        ? transport_defer(t, link, header, frames, count, ticket, bytes)
-                        : t->send(t, link, header, frames, count, ticket);
+    status result = t->options.adapter ? transport_defer(t, link, header, frames, count, ticket, bytes)
+                                       : t->send(t, link, header, frames, count, ticket);
     if (result != STATUS_OK && count > 0) {
         atomic_fetch_sub_explicit(&t->in_use, count, memory_order_relaxed);
         bool last = atomic_fetch_sub_explicit(&ticket->pending, count, memory_order_acq_rel) == count;
@@ -286,7 +283,7 @@ status transport_send(transport *t, int link, const message_header *header, cons
 status transport_receive(transport *t, transport_message *out)
 {
     TRY(transport_forward_due(t));
-    return t->held ? transport_receive_due(t, out) : transport_receive_now(t, out);
+    return t->options.adapter ? transport_receive_due(t, out) : transport_receive_now(t, out);
 }
 
 status transport_wait(transport *t, int64_t deadline_ns)

@@ -48,21 +48,6 @@ static inline bool transport_sent(const transport_ticket *ticket)
     return atomic_load_explicit(&ticket->pending, memory_order_acquire) == 0;
 }
 
-/* An emulated link. release_ns() returns the time at which a message of `bytes` to `peer`, sent at `now_ns`,
- * may leave. deliver_ns() returns the time at which a message from `peer` that arrived at `now_ns` may be
- * received. Each function is called once per message, in order. The transport holds the message until the
- * returned time. */
-typedef struct transport_pacer {
-    int64_t (*release_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* or NULL */
-    int64_t (*deliver_ns)(void *context, int peer, int64_t bytes, int64_t now_ns); /* or NULL */
-    void *context;
-} transport_pacer;
-
-/* Returns the pacer of an adapter (link.h), which must outlive the transport. Returns an empty pacer if the
- * adapter's link is not emulated. */
-struct net_adapter;
-transport_pacer transport_pacer_of(struct net_adapter *adapter);
-
 typedef struct transport_options {
     int rank;  /* number of this agent */
     int peers; /* number of agents, which are numbered 0 .. peers - 1 */
@@ -76,10 +61,12 @@ typedef struct transport_options {
                           * other's frames */
     int64_t peer_timeout_ns; /* tcp: time after which a silent host is lost; 0 for the kernel's limits */
     transport_hub *hub;      /* hub for inproc://, or NULL */
-    transport_pacer pacer;
+    /* Adapter of the rank on an emulated link (link.h), or NULL. The transport holds each message until the
+     * adapter has sent or received it. The adapter must outlive the transport. */
+    struct net_adapter *adapter;
 } transport_options;
 
-/* Returns options with 16 frames, window 32, checksums, a peer timeout of 10 s, no hub and no pacer. */
+/* Returns options with 16 frames, window 32, checksums, a peer timeout of 10 s, no hub and no adapter. */
 transport_options transport_defaults(int rank, int peers, uint64_t token, int64_t frame_bytes);
 
 /* Opens a transport. Copies the options. Fails with STATUS_SYSTEM if memory, descriptors or threads run

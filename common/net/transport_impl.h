@@ -42,7 +42,7 @@ struct transport_type {
     void (*wake)(transport *t);
 };
 
-/* A message that a pacer delays before it is sent. */
+/* A message that is delayed before it is sent. */
 typedef struct transport_deferred {
     int64_t release_ns;
     message_header header;
@@ -51,7 +51,7 @@ typedef struct transport_deferred {
     message_frame *frames; /* [options.frames] */
 } transport_deferred;
 
-/* A received message that a pacer delays. */
+/* A received message that is delayed. */
 typedef struct transport_held {
     int64_t deliver_ns;
     transport_message message;
@@ -64,7 +64,7 @@ typedef struct transport_link {
     bool ended;                   /* the peer has said goodbye */
     status broken;                /* STATUS_OK, or the error that made the link unusable */
     uint64_t sent, received;      /* next sequence numbers */
-    transport_deferred *deferred; /* ring of options.window, only with a pacer */
+    transport_deferred *deferred; /* ring of options.window, only with an adapter */
     message_frame *frames;        /* frames of all entries of the ring */
     int deferred_first, deferred_count;
     bool blocked; /* the next due message found no room */
@@ -79,12 +79,11 @@ struct transport {
     transport_options options;
     transport_link *links; /* [2 * peers] */
     transport_counters counters;
-    bool listening;
     /* The `send` of the type. Tests replace `send` to drop, double or damage messages. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
     int deferred;         /* delayed messages on all links */
-    transport_held *held; /* ring of held_size received messages, only with a pacer */
+    transport_held *held; /* ring of held_size received messages, only with an adapter */
     int held_size, held_first, held_count;
     atomic_int in_use; /* frames that are not yet released */
 };
@@ -109,7 +108,6 @@ int64_t transport_next_due(const transport *t); /* CLOCK_NEVER if no message is 
 void transport_drop_deferred(transport *t, transport_link *l);
 /* Receives the first delayed message if it is due. */
 status transport_receive_due(transport *t, transport_message *out);
-status transport_open_delayed(transport *t);
 void transport_drop_held(transport *t);
 int64_t transport_total_bytes(const message_frame *frames, int count);
 

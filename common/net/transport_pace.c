@@ -23,7 +23,7 @@ static status allocate_ring(const transport *t, transport_link *l)
 status transport_room(transport *t, int link)
 {
     const transport_link *l = &t->links[link];
-    if (!t->options.pacer.release_ns || !t->type->up(t, link)) return t->type->room(t, link);
+    if (!t->options.adapter || !t->type->up(t, link)) return t->type->room(t, link);
     return l->deferred_count < t->options.window ? STATUS_OK : STATUS_AGAIN;
 }
 
@@ -33,9 +33,8 @@ status transport_defer(transport *t, int link, const message_header *header, con
     transport_link *l = &t->links[link];
     if (!l->deferred) TRY(allocate_ring(t, l));
     if (l->deferred_count == t->options.window) return STATUS_AGAIN;
-    const transport_pacer *pacer = &t->options.pacer;
     transport_deferred *d = &l->deferred[(l->deferred_first + l->deferred_count) % t->options.window];
-    d->release_ns = pacer->release_ns(pacer->context, transport_link_peer(t, link), bytes, clock_now_ns());
+    d->release_ns = net_adapter_send(t->options.adapter, bytes, clock_now_ns());
     d->header = *header;
     d->count = count;
     d->ticket = ticket;
@@ -97,26 +96,21 @@ void transport_drop_deferred(transport *t, transport_link *l)
 
 /* ---- the way in -------------------------------------------------------------------------------- */
 
-status transport_open_delayed(transport *t)
-{
-    t->held_size = 2 * t->options.peers * t->options.window;
-    t->held = calloc((size_t)t->held_size, sizeof *t->held);
-    if (!t->held) return fail(STATUS_SYSTEM, "transport: no memory for an emulated link");
-    return STATUS_OK;
-}
-
 /* Receives all messages that have arrived, so the delay of each begins at its arrival. */
 static status hold(transport *t)
 {
-    const transport_pacer *pacer = &t->options.pacer;
+    if (!t->held) {
+        t->held_size = 2 * t->options.peers * t->options.window;
+        t->held = calloc((size_t)t->held_size, sizeof *t->held);
+        if (!t->held) return fail(STATUS_SYSTEM, "transport: no memory for an emulated link");
+    }
     while (t->held_count < t->held_size) {
         transport_held *h = &t->held[(t->held_first + t->held_count) % t->held_size];
         status result = transport_receive_now(t, &h->message);
         if (result == STATUS_AGAIN) return STATUS_OK;
         if (result != STATUS_OK) return result;
         int64_t bytes = transport_total_bytes(h->message.frames, h->message.header.frames);
-        int peer = transport_link_peer(t, h->message.link);
-        h->deliver_ns = pacer->deliver_ns(pacer->context, peer, bytes, clock_now_ns());
+        h->deliver_ns = net_adapter_receive(t->options.adapter, bytes, clock_now_ns());
         t->held_count++;
     }
     return STATUS_OK;
@@ -138,24 +132,4 @@ void transport_drop_held(transport *t)
         transport_release(t, &t->held[t->held_first].message);
         t->held_first = (t->held_first + 1) % t->held_size;
     }
-}
-
-/* ---- the pacer of an adapter -------------------------------------------------------------------- */
-
-static int64_t leave_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    (void)peer;
-    return net_adapter_send(context, bytes, now_ns);
-}
-
-static int64_t come_in_ns(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    (void)peer;
-    return net_adapter_receive(context, bytes, now_ns);
-}
-
-transport_pacer transport_pacer_of(net_adapter *adapter)
-{
-    if (!net_link_is_emulated(&adapter->link)) return (transport_pacer){0};
-    return (transport_pacer){leave_ns, come_in_ns, adapter};
 }

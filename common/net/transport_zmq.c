@@ -199,14 +199,6 @@ static status open_zmq(const transport_options *o, transport **out)
     return result;
 }
 
-/* Returns true if no header and no frame is in use. Over inproc:// a header is in use until the receiver has
- * read it, and a frame until the receiver releases it. */
-static bool unused(zmq_transport *z)
-{
-    return atomic_load_explicit(&z->base.in_use, memory_order_acquire) == 0 &&
-           atomic_load_explicit(&z->headers_in_use, memory_order_acquire) == 0;
-}
-
 static void close_zmq(transport *t, int64_t flush_ns)
 {
     zmq_transport *z = (zmq_transport *)t;
@@ -227,7 +219,10 @@ static void close_zmq(transport *t, int64_t flush_ns)
     /* The transport owns the headers, which can wait. The caller owns the frames. */
     while (atomic_load_explicit(&z->base.in_use, memory_order_acquire) > 0 && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
-    if (unused(z)) {
+    /* Over inproc:// a header is in use until the receiver has read it, and a frame until the receiver
+     * releases it. */
+    if (atomic_load_explicit(&z->base.in_use, memory_order_acquire) == 0 &&
+        atomic_load_explicit(&z->headers_in_use, memory_order_acquire) == 0) {
         destroy(z);
         return;
     }
@@ -244,20 +239,20 @@ static struct pollfd polled_of(void *socket)
     return p;
 }
 
-static status open_socket(zmq_transport *z, int type, const char *url, const char *key, zsocket *out)
+static status open_socket(zmq_transport *z, int type, const char *url, const char *key, char *bound,
+                          size_t size, zsocket *out)
 {
     const transport_options *o = &z->base.options;
-    zsocket_options options = {
+    const zsocket_options options = {
         .type = type,
         .frame_bytes = o->frame_bytes > MESSAGE_HEADER_CAP ? o->frame_bytes : MESSAGE_HEADER_CAP,
         .queue = o->window,
-        .peer_timeout_ns = strncmp(url, "tcp:", 4) == 0 ? o->peer_timeout_ns : 0,
+        .peer_timeout_ns = o->peer_timeout_ns,
         .token = o->token,
         .rank = o->rank,
         .key = key,
     };
-    TRY(zsocket_open(z->context, &options, out));
-    zsocket_next_event(out); /* no event yet, but from now on the descriptor becomes readable */
+    TRY(zsocket_open(z->context, &options, url, bound, size, out));
     z->polled[1 + 2 * z->socket_count] = polled_of(out->zmq);
     z->polled[2 + 2 * z->socket_count] = polled_of(out->monitor);
     z->sockets[z->socket_count++] = out->zmq;
@@ -294,14 +289,8 @@ static status listen_zmq(transport *t, const char *url, char *bound, size_t size
     TRY(find_key(url, drawn, &key));
     char *address = net_address_without_key(url);
     if (!address) return fail(STATUS_SYSTEM, "transport: no memory for an address");
-    status result;
-    TRY_GOTO(result, open_socket(z, ZMQ_ROUTER, address, key, &z->router), out);
-    result = zsocket_bind(&z->router, address, bound, size);
+    status result = open_socket(z, ZMQ_ROUTER, address, key, bound, size, &z->router);
     if (result == STATUS_OK && key && bound) result = add_key(bound, size, key);
-    if (result == STATUS_OK) goto out;
-    zsocket_close(&z->router, 0);
-    z->socket_count--;
-out:
     free(address);
     return result;
 }
@@ -314,12 +303,9 @@ static status connect_zmq(transport *t, int link, const char *url)
     TRY(find_key(url, NULL, &key));
     l->url = net_address_without_key(url);
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
-    TRY(open_socket(z, ZMQ_DEALER, l->url, key, &l->dealer));
     TRY(zmq_link_prepare(z, l)); /* allocates here, because a wait could not report a failure */
-    TRY(zsocket_connect(&l->dealer, l->url));
-    /* A monitor reports nothing about inproc://, which accepts messages at once. */
-    l->up = strncmp(url, "inproc:", 7) == 0;
-    return STATUS_OK;
+    l->up = zsocket_is_inproc(url);
+    return open_socket(z, ZMQ_DEALER, l->url, key, NULL, 0, &l->dealer);
 }
 
 status zmq_link_prepare(zmq_transport *z, zmq_link *l)

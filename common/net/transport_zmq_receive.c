@@ -95,8 +95,6 @@ static const char *read_header(zmq_msg_t *part, message_header *out)
     return "the message does not begin with a header";
 }
 
-typedef enum outcome { GOT_MESSAGE, GOT_NOTHING, GOT_OTHER } outcome;
-
 /* Reads the first part through the ROUTER, which names the peer. Returns the peer's link, or -1 with `*more`
  * parts to skip. */
 static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
@@ -109,19 +107,19 @@ static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
     return rank;
 }
 
-/* Reads one message from `socket`. `link` is -1 for the ROUTER. */
-static status read_message(zmq_transport *z, void *socket, int link, transport_message *out, outcome *what)
+/* Reads one message from `socket`. `link` is -1 for the ROUTER. *got is false if the message is a probe or
+ * refused. Returns STATUS_AGAIN if there is no message. */
+static status read_message(zmq_transport *z, void *socket, int link, transport_message *out, bool *got)
 {
     zmq_msg_t part;
     zmq_msg_init(&part);
-    *what = GOT_NOTHING;
+    *got = false;
     if (zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) < 0) {
         int reason = errno;
         zmq_msg_close(&part);
-        if (reason == EAGAIN || reason == EINTR) return STATUS_OK;
+        if (reason == EAGAIN || reason == EINTR) return STATUS_AGAIN;
         return fail(STATUS_SYSTEM, "transport: receiving failed: %s", zmq_strerror(reason));
     }
-    *what = GOT_OTHER;
     if (z->hub) atomic_load_explicit(&z->hub->sends, memory_order_acquire);
     bool more = zmq_msg_more(&part);
     if (link < 0) link = read_identity(z, &part, &more);
@@ -150,28 +148,27 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
     out->link = link;
     out->frames = slot->frames;
     out->slot = slot;
-    *what = GOT_MESSAGE;
+    *got = true;
     return STATUS_OK;
 }
 
 /* Reads from every socket once, beginning after the socket of the last message. Socket 0 is the ROUTER, and
  * socket 1 + p the DEALER to peer p. */
-static status read_any(zmq_transport *z, transport_message *out, bool *got)
+static status read_any(zmq_transport *z, transport_message *out)
 {
     int peers = z->base.options.peers;
     for (int i = 0, s = z->next_socket; i <= peers; i++, s = s == peers ? 0 : s + 1) {
         void *socket = s == 0 ? z->router.zmq : z->links[peers + s - 1].dealer.zmq;
-        outcome what = socket ? GOT_OTHER : GOT_NOTHING;
-        while (what == GOT_OTHER) TRY(read_message(z, socket, s == 0 ? -1 : peers + s - 1, out, &what));
-        if (what == GOT_MESSAGE) {
-            z->next_socket = s == peers ? 0 : s + 1;
-            *got = true;
-            z->drained = false;
-            return STATUS_OK;
-        }
+        bool got = false;
+        status rc = socket ? STATUS_OK : STATUS_AGAIN;
+        while (rc == STATUS_OK && !got) rc = read_message(z, socket, s == 0 ? -1 : peers + s - 1, out, &got);
+        if (rc == STATUS_AGAIN) continue;
+        z->next_socket = s == peers ? 0 : s + 1;
+        z->drained = false;
+        return rc;
     }
     z->drained = true;
-    return STATUS_OK;
+    return STATUS_AGAIN;
 }
 
 static status report_loss(zmq_transport *z)
@@ -191,15 +188,13 @@ static status report_loss(zmq_transport *z)
 status zmq_receive(transport *t, transport_message *out)
 {
     zmq_transport *z = (zmq_transport *)t;
-    bool got = false;
-    TRY(read_any(z, out, &got));
-    if (got) return STATUS_OK;
-    if (!z->loss_pending && ++z->idle_receives % MONITORS_EVERY != 0) return STATUS_AGAIN;
+    status rc = read_any(z, out);
+    if (rc != STATUS_AGAIN || (!z->loss_pending && ++z->idle_receives % MONITORS_EVERY != 0)) return rc;
     TRY(zmq_read_monitors(z));
     zmq_probe_clients(z);
     if (!z->loss_pending) return STATUS_AGAIN;
-    TRY(read_any(z, out, &got)); /* messages from before the loss come first */
-    return got ? STATUS_OK : report_loss(z);
+    rc = read_any(z, out); /* messages from before the loss come first */
+    return rc == STATUS_AGAIN ? report_loss(z) : rc;
 }
 
 status zmq_read_monitors(zmq_transport *z)

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,14 +16,6 @@ enum {
     CONTEXT_THREADS = 2,
     ZAP_PARTS = 7, /* version, request, domain, address, identity, mechanism, key */
     ZAP_PART_BYTES = 256,
-};
-
-struct zsocket_context {
-    void *zmq;
-    pthread_mutex_t lock; /* guards the fields below; threads that share a hub open sockets at the same
-                           * time */
-    bool admits;
-    pthread_t admission;
 };
 
 static void *wait_at(void *gate)
@@ -82,11 +73,6 @@ void zsocket_context_close(zsocket_context **pointer)
     pthread_mutex_destroy(&c->lock);
     free(c);
     *pointer = NULL;
-}
-
-void *zsocket_context_zmq(zsocket_context *context)
-{
-    return context->zmq;
 }
 
 typedef struct zap_part {

@@ -23,21 +23,10 @@ enum {
              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
 };
 
-typedef struct int_option {
-    int name, value;
-} int_option;
-
 static status set_option(void *socket, int option, const void *value, size_t bytes)
 {
     if (zmq_setsockopt(socket, option, value, bytes) == 0) return STATUS_OK;
     return fail(STATUS_INTERNAL, "ZeroMQ: option %d: %s", option, zmq_strerror(errno));
-}
-
-static status set_options(void *socket, const int_option *options, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        TRY(set_option(socket, options[i].name, &options[i].value, sizeof options[i].value));
-    return STATUS_OK;
 }
 
 /* Sets the key for CurveZMQ (RFC 26). All processes of a job have the same pair of keys, and each proves this
@@ -45,7 +34,6 @@ static status set_options(void *socket, const int_option *options, size_t count)
 static status set_key(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     char secret[NET_CURVE_TEXT], public[NET_CURVE_TEXT];
-    if (!o->key) return STATUS_OK;
     if (!zmq_has("curve")) return fail(STATUS_UNAVAILABLE, "ZeroMQ: this libzmq is built without CURVE");
     net_key_pair(o->key, secret, public);
     TRY(set_option(socket, ZMQ_CURVE_SECRETKEY, secret, strlen(secret)));
@@ -59,65 +47,60 @@ static status set_key(zsocket_context *context, void *socket, const zsocket_opti
     return set_option(socket, ZMQ_CURVE_SERVERKEY, public, strlen(public));
 }
 
-static status set_role(void *socket, const zsocket_options *o)
+/* Sets the options that are numbers. Those of tcp:// are time-outs, because a peer may vanish silently.
+ * ZeroMQ's heartbeats queue after a large message, so a slow link would look dead. The kernel's keep-alives
+ * do not queue. They count in seconds. */
+static status set_numbers(void *socket, const zsocket_options *o, const char *url)
 {
-    if (o->type == ZMQ_ROUTER) {
-        const int_option router[] = {
-            {ZMQ_ROUTER_MANDATORY, 1},            /* a message to an unknown peer is an error */
-            {ZMQ_ROUTER_HANDOVER, 1},             /* a peer that reconnects takes over its identity */
-            {ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* checked by the kernel (SO_PEERCRED) */
-        };
-        return set_options(socket, router, sizeof router / sizeof router[0]);
-    }
-    const int_option dealer[] = {
+    bool router = o->type == ZMQ_ROUTER, dealer = !router;
+    bool tcp = strncmp(url, "tcp:", 4) == 0 && o->peer_timeout_ns > 0;
+    int timeout_ms = (int)(o->peer_timeout_ns / NS_PER_MS),
+        probe_s = timeout_ms / 1000 / (KEEPALIVE_PROBES + 1);
+    if (probe_s < 1) probe_s = 1;
+    const struct {
+        bool applies;
+        int name, value;
+    } options[] = {
+        {true, ZMQ_LINGER, 0},
+        {true, ZMQ_SNDHWM, 0}, /* no limit: the caller counts messages in flight */
+        {true, ZMQ_RCVHWM, o->queue},
+        {true, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
+        {true, ZMQ_BACKLOG, BACKLOG},
+        {strchr(url, '[') != NULL, ZMQ_IPV6, 1},      /* "[::1]" */
+        {router, ZMQ_ROUTER_MANDATORY, 1},            /* a message to an unknown peer is an error */
+        {router, ZMQ_ROUTER_HANDOVER, 1},             /* a peer that reconnects takes over its identity */
+        {router, ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* checked by the kernel (SO_PEERCRED) */
         /* The value 1 would discard received but unread messages at a disconnection. The callers send nothing
          * to a peer that is not connected. */
-        {ZMQ_IMMEDIATE, 0},
-        {ZMQ_PROBE_ROUTER, 1}, /* announces this client to the server before the first message */
+        {dealer, ZMQ_IMMEDIATE, 0},
+        {dealer, ZMQ_PROBE_ROUTER, 1}, /* announces this client to the server before the first message */
         /* If there is no key, the client cannot check who the server is. The server listens before its
          * address is published, so a quick second attempt to connect could only reach another user who took
          * the name of a dead server. */
-        {ZMQ_RECONNECT_IVL, o->key ? RECONNECT_MS : RECONNECT_MAX_MS},
-        {ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
+        {dealer, ZMQ_RECONNECT_IVL, o->key ? RECONNECT_MS : RECONNECT_MAX_MS},
+        {dealer, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
+        {tcp, ZMQ_HEARTBEAT_IVL, 0},
+        {tcp, ZMQ_TCP_KEEPALIVE, 1},
+        {tcp, ZMQ_TCP_KEEPALIVE_IDLE, probe_s},
+        {tcp, ZMQ_TCP_KEEPALIVE_INTVL, probe_s},
+        {tcp, ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES},
+        {tcp, ZMQ_TCP_MAXRT, timeout_ms}, /* limit for sent data that is not acknowledged */
+        {tcp, ZMQ_CONNECT_TIMEOUT, timeout_ms},
     };
-    TRY(set_options(socket, dealer, sizeof dealer / sizeof dealer[0]));
-    zsocket_identity identity = zsocket_identity_of(o->token, o->rank);
-    return set_option(socket, ZMQ_ROUTING_ID, identity.bytes, sizeof identity.bytes);
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
+        if (options[i].applies) TRY(set_option(socket, options[i].name, &options[i].value, sizeof(int)));
+    return STATUS_OK;
 }
 
-/* Sets time-outs for tcp://, because a peer may vanish silently. ZeroMQ's heartbeats queue after a large
- * message, so a slow link would look dead. The kernel's keep-alives do not queue. They count in seconds. */
-static status set_timeouts(void *socket, int64_t peer_timeout_ns)
+static status configure(zsocket_context *context, void *socket, const zsocket_options *o, const char *url)
 {
-    if (peer_timeout_ns <= 0) return STATUS_OK;
-    int milliseconds = (int)(peer_timeout_ns / NS_PER_MS);
-    int probe_s = milliseconds / 1000 / (KEEPALIVE_PROBES + 1);
-    if (probe_s < 1) probe_s = 1;
-    const int_option timeouts[] = {
-        {ZMQ_HEARTBEAT_IVL, 0},
-        {ZMQ_TCP_KEEPALIVE, 1},
-        {ZMQ_TCP_KEEPALIVE_IDLE, probe_s},
-        {ZMQ_TCP_KEEPALIVE_INTVL, probe_s},
-        {ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES},
-        {ZMQ_TCP_MAXRT, milliseconds}, /* limit for sent data that is not acknowledged */
-        {ZMQ_CONNECT_TIMEOUT, milliseconds},
-    };
-    return set_options(socket, timeouts, sizeof timeouts / sizeof timeouts[0]);
-}
-
-static status configure(zsocket_context *context, void *socket, const zsocket_options *o)
-{
-    const int_option common[] = {
-        {ZMQ_LINGER, 0},        {ZMQ_SNDHWM, 0}, /* no limit: the caller counts messages in flight */
-        {ZMQ_RCVHWM, o->queue}, {ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
-        {ZMQ_BACKLOG, BACKLOG},
-    };
-    TRY(set_options(socket, common, sizeof common / sizeof common[0]));
     int64_t largest = o->frame_bytes + (o->key ? CURVE_BYTES : 0);
+    zsocket_identity identity = zsocket_identity_of(o->token, o->rank);
+    TRY(set_numbers(socket, o, url));
     TRY(set_option(socket, ZMQ_MAXMSGSIZE, &largest, sizeof largest));
-    TRY(set_timeouts(socket, o->peer_timeout_ns));
-    TRY(set_key(context, socket, o));
-    return set_role(socket, o);
+    if (o->key && !zsocket_is_inproc(url)) TRY(set_key(context, socket, o));
+    if (o->type == ZMQ_ROUTER) return STATUS_OK;
+    return set_option(socket, ZMQ_ROUTING_ID, identity.bytes, sizeof identity.bytes);
 }
 
 static status open_monitor(zsocket_context *context, zsocket *s)
@@ -125,20 +108,9 @@ static status open_monitor(zsocket_context *context, zsocket *s)
     char url[64];
     snprintf(url, sizeof url, "inproc://monitor-%p", s->zmq);
     if (zmq_socket_monitor(s->zmq, url, EVENTS) == 0 &&
-        (s->monitor = zmq_socket(zsocket_context_zmq(context), ZMQ_PAIR)) != NULL &&
-        zmq_connect(s->monitor, url) == 0)
+        (s->monitor = zmq_socket(context->zmq, ZMQ_PAIR)) != NULL && zmq_connect(s->monitor, url) == 0)
         return STATUS_OK;
     return fail(STATUS_SYSTEM, "ZeroMQ: no monitor: %s", zmq_strerror(errno));
-}
-
-status zsocket_open(zsocket_context *context, const zsocket_options *options, zsocket *out)
-{
-    *out = (zsocket){.zmq = zmq_socket(zsocket_context_zmq(context), options->type)};
-    if (!out->zmq) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
-    status result = configure(context, out->zmq, options);
-    if (result == STATUS_OK) result = open_monitor(context, out);
-    if (result != STATUS_OK) zsocket_close(out, 0);
-    return result;
 }
 
 void zsocket_close(zsocket *s, int flush_ms)
@@ -167,25 +139,37 @@ static status address_failure(const char *verb, const char *url)
     return fail(code, "cannot %s %s: %s", verb, url, zmq_strerror(reason));
 }
 
-/* Allows IPv6 for addresses such as "[::1]". */
-static void allow_ipv6(zsocket *s, const char *url)
-{
-    if (strchr(url, '[')) zmq_setsockopt(s->zmq, ZMQ_IPV6, &(int){1}, sizeof(int));
-}
-
 status zsocket_bind(zsocket *s, const char *url, char *bound, size_t size)
 {
-    allow_ipv6(s, url);
     if (zmq_bind(s->zmq, url) != 0) return address_failure("listen at", url);
     if (bound && zmq_getsockopt(s->zmq, ZMQ_LAST_ENDPOINT, bound, &size) != 0)
         return fail(STATUS_INTERNAL, "%s: its endpoint cannot be read: %s", url, zmq_strerror(errno));
     return STATUS_OK;
 }
 
-status zsocket_connect(zsocket *s, const char *url)
+static status open_at(zsocket_context *context, const zsocket_options *o, const char *url, char *bound,
+                      size_t size, zsocket *s)
 {
-    allow_ipv6(s, url);
+    TRY(configure(context, s->zmq, o, url));
+    TRY(open_monitor(context, s));
+    zsocket_next_event(s); /* no event yet, but from now on the descriptor becomes readable */
+    if (o->type == ZMQ_ROUTER) return zsocket_bind(s, url, bound, size);
     return zmq_connect(s->zmq, url) == 0 ? STATUS_OK : address_failure("connect to", url);
+}
+
+status zsocket_open(zsocket_context *context, const zsocket_options *options, const char *url, char *bound,
+                    size_t size, zsocket *out)
+{
+    *out = (zsocket){.zmq = zmq_socket(context->zmq, options->type)};
+    if (!out->zmq) return fail(STATUS_SYSTEM, "ZeroMQ: no socket: %s", zmq_strerror(errno));
+    status result = open_at(context, options, url, bound, size, out);
+    if (result != STATUS_OK) zsocket_close(out, 0);
+    return result;
+}
+
+bool zsocket_is_inproc(const char *url)
+{
+    return strncmp(url, "inproc:", 7) == 0;
 }
 
 status zsocket_align(zmq_msg_t *part)

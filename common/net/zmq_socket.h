@@ -5,15 +5,21 @@
 
 #include "common/base/status.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <zmq.h>
 
 /* A ZeroMQ context, and the thread that checks keys of new connections for the context (zmq_admission.c). */
-typedef struct zsocket_context zsocket_context;
+typedef struct zsocket_context {
+    void *zmq;
+    pthread_mutex_t lock; /* guards the fields below; threads that share a hub open sockets at the same
+                           * time */
+    bool admits;
+    pthread_t admission;
+} zsocket_context;
 status zsocket_context_open(zsocket_context **out);
 void zsocket_context_close(zsocket_context **context); /* after all its sockets */
-void *zsocket_context_zmq(zsocket_context *context);
 /* From now on a client of a socket with a key must have the key that the socket's ZAP domain names. May be
  * called again. Only zmq_socket.c calls this function. */
 status zsocket_admission_start(zsocket_context *context);
@@ -26,12 +32,12 @@ typedef struct zsocket_options {
     int type;                /* ZMQ_ROUTER or ZMQ_DEALER */
     int64_t frame_bytes;     /* largest frame that a peer may send */
     int queue;               /* messages held per peer until they are received; more block the sender */
-    int64_t peer_timeout_ns; /* time after which a silent tcp:// host is lost; 0 for the limits of the
-                              * kernel */
+    int64_t peer_timeout_ns; /* time after which a silent host is lost, only over tcp://; 0 for the limits of
+                              * the kernel */
     uint64_t token;          /* token of the job, part of a DEALER's identity */
     int rank;
     const char *key; /* Key of the job (key.h), or NULL. If there is a key, both sides prove that they have
-                        the key, and all bytes are encrypted. */
+                        the key, and all bytes are encrypted. Not used over inproc://. */
 } zsocket_options;
 
 typedef struct zsocket {
@@ -40,13 +46,18 @@ typedef struct zsocket {
     int64_t probe_ns; /* time of the next round */
 } zsocket;
 
-/* Opens a socket. Over ipc:// a ROUTER accepts only processes of the same user, with and without a key. */
-status zsocket_open(zsocket_context *context, const zsocket_options *options, zsocket *out);
+/* Opens a socket. Binds a ROUTER to `url` and writes the endpoint, with the chosen port, to bound[size]
+ * unless it is NULL. Connects a DEALER to `url`. Over ipc:// a ROUTER accepts only processes of the same
+ * user, with and without a key. Fails with STATUS_UNAVAILABLE if the address is taken or not of this host,
+ * and with STATUS_USAGE if the address is malformed. */
+status zsocket_open(zsocket_context *context, const zsocket_options *options, const char *url, char *bound,
+                    size_t size, zsocket *out);
 
-/* Binds and writes the endpoint, with the chosen port, to `bound`. Fails with STATUS_UNAVAILABLE if the
- * address is taken or not of this host, and with STATUS_USAGE if the address is malformed. */
+/* Binds a ROUTER to a further address, like zsocket_open(). */
 status zsocket_bind(zsocket *s, const char *url, char *bound, size_t size);
-status zsocket_connect(zsocket *s, const char *url);
+
+/* Returns true for inproc://, whose sockets are connected at once and without events. */
+bool zsocket_is_inproc(const char *url);
 
 /* Closes a socket after at most `flush_ms` for queued messages. Ignores a closed socket. */
 void zsocket_close(zsocket *s, int flush_ms);

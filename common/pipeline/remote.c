@@ -21,7 +21,7 @@ status remote_open_transport(const remote_config *config, int number, net_adapte
     transport_options o = transport_defaults(number, config->workers + 1, config->token, config->frame_bytes);
     adapter->link = config->link;
     o.hub = config->hub;
-    o.pacer = transport_pacer_of(adapter);
+    o.adapter = adapter;
     return transport_open(transport_hub_type(config->hub), &o, out);
 }
 

@@ -74,7 +74,7 @@ static void request_stop(launcher *l, int signal)
     for (int i = 0; i < l->options.job_count; i++) {
         status_table *t = l->jobs[i].table;
         job_stop_decide(t, job_stop_hold(t, signal));
-        job_turn_grant_all(t);
+        job_turn_grant(t, UINT32_MAX);
     }
 }
 

@@ -27,8 +27,7 @@ static status connect_all(zsocket_context *context, uint64_t token, int rank, ch
         const zsocket_options options = {
             .type = ZMQ_DEALER, .frame_bytes = 64 << 20, .queue = QUEUE, .token = token, .rank = rank};
         snprintf(url, sizeof url, "ipc://%s", names[i]);
-        TRY(zsocket_open(context, &options, &sockets[i]));
-        TRY(zsocket_connect(&sockets[i], url));
+        TRY(zsocket_open(context, &options, url, NULL, 0, &sockets[i]));
     }
     return STATUS_OK;
 }

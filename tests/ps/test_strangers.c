@@ -75,9 +75,7 @@ static zsocket open_peer(zsocket_context *context, const stranger *s, uint64_t t
                                      .token = token,
                                      .rank = rank,
                                      .key = net_address_key(s->url)};
-    if (zsocket_open(context, &options, &socket) == STATUS_OK &&
-        zsocket_connect(&socket, address) != STATUS_OK)
-        zsocket_close(&socket, 0);
+    zsocket_open(context, &options, address, NULL, 0, &socket);
     free(address);
     return socket;
 }

@@ -51,7 +51,6 @@ struct sim_transport {
     sim_way *ways;    /* [2 * peers] */
     sim_message *inbox, *inbox_last;
     bool refused; /* the last send found no room, so wake the owner when there is */
-    bool device_memory;
 };
 
 /* ---- hub -------------------------------------------------------------------------------------- */
@@ -122,18 +121,12 @@ static void leave_next(sim_way *w)
                        w->route.latency);
 }
 
-/* Releases the sender's memory when the last byte has left, as on a wire. */
-static void release_frames(sim_message *m)
-{
-    if (m->ticket)
-        for (int i = 0; i < m->header.frames; i++) transport_frame_released(m->ticket);
-    m->ticket = NULL;
-}
-
+/* The last byte has left, so the sender's memory is released, as on a wire. */
 static void on_left(void *context)
 {
     sim_message *m = context;
-    release_frames(m);
+    for (int i = 0; m->ticket && i < m->header.frames; i++) transport_frame_released(m->ticket);
+    m->ticket = NULL;
     sim_way *w = way_of(m);
     w->first = m->next;
     if (!w->first) w->last = NULL;
@@ -310,7 +303,6 @@ static status open_transport(const transport_options *options, transport **out)
         return fail(STATUS_SYSTEM, "no memory for the links of %d virtual peers", options->peers);
     }
     t->hub = (sim_hub *)options->hub;
-    t->device_memory = options->device_memory;
     t->next = t->hub->transports;
     t->hub->transports = t;
     *out = &t->base;
@@ -343,7 +335,7 @@ static status listen_at(transport *base, const char *url, char *bound, size_t si
 static sim_place place_of(const sim_transport *t)
 {
     const simulation *s = t->hub->simulation;
-    return t->device_memory ? simulation_gpu(s, t->base.options.rank) : host_of(t);
+    return t->base.options.device_memory ? simulation_gpu(s, t->base.options.rank) : host_of(t);
 }
 
 static void join(sim_transport *from, int link, sim_transport *to, int there)

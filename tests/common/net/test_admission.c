@@ -50,8 +50,7 @@ static int intrude(const secret_of_others *s)
                                      .rank = 1,
                                      .key = s->key};
     if (zsocket_context_open(&context) != STATUS_OK ||
-        zsocket_open(context, &options, &socket) != STATUS_OK ||
-        zsocket_connect(&socket, s->address) != STATUS_OK)
+        zsocket_open(context, &options, s->address, NULL, 0, &socket) != STATUS_OK)
         return UNFIT;
     int result = REFUSED;
     uint8_t header[MESSAGE_HEADER_BYTES], got[256];

@@ -3,6 +3,7 @@
 #include "tests/common/net/net_test.h"
 #include "tests/common/net/transport_fault.h"
 
+#include "common/net/link.h"
 #include "common/net/rendezvous.h"
 #include "common/net/shm.h"
 #include "common/net/status_table.h"
@@ -73,14 +74,6 @@ static status use_exchange(void)
     return result;
 }
 
-static int64_t at_once(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    (void)context;
-    (void)peer;
-    (void)bytes;
-    return now_ns;
-}
-
 static status converse(transport *server, transport *client, int link, transport_ticket *ticket)
 {
     const message_frame frame = {"frame", 5};
@@ -110,7 +103,8 @@ static status use_transport(void)
     transport_ticket ticket = {0};
     char url[128];
     int link;
-    options[1].pacer.release_ns = at_once;
+    net_adapter adapter = {.link = {.bytes_per_second = 1000 * NS_PER_S}};
+    options[1].adapter = &adapter;
     net_url("ipc", url, sizeof url);
     status result = transport_open(&transport_zmq, &options[0], &server);
     if (result == STATUS_OK) result = transport_open(&transport_zmq, &options[1], &client);
@@ -152,7 +146,7 @@ static void every_allocation_may_fail(void **state)
         {"table", use_status_table, 2},
         {"exchange", use_exchange, 2},
         {"transport", use_transport, 10},
-        {"rendezvous", use_rendezvous, 8},
+        {"rendezvous", use_rendezvous, 6},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         int failures = 0;

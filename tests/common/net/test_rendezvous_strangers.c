@@ -125,8 +125,7 @@ static void send_foreign_messages(const char *url, int *fds)
     assert_ok(zsocket_context_open(&context));
     const zsocket_options options = {
         .type = ZMQ_DEALER, .frame_bytes = 1 << 20, .queue = 8, .rank = 1, .key = TEST_KEY};
-    assert_ok(zsocket_open(context, &options, &peer));
-    assert_ok(zsocket_connect(&peer, url));
+    assert_ok(zsocket_open(context, &options, url, NULL, 0, &peer));
     void *socket = peer.zmq;
     static unsigned char big[RENDEZVOUS_BLOB_MAX + 1];
     for (int i = 0; i < 200; i++) zmq_send(socket, "\x08\x04", 2, 0); /* a call, ungreeted */

@@ -335,7 +335,7 @@ static void a_parked_rank_says_so_and_uses_no_processor(void **state)
     assert_int_equal(s.state, RANK_SLEEPING);
     assert_int_equal(s.operation, RANK_PARKED);
     clock_sleep_ns(300 * NS_PER_MS);
-    job_turn_grant_all(b);
+    job_turn_grant(b, UINT32_MAX);
     pthread_join(p.thread, NULL);
     status_table_read(b, 0, &s);
     assert_int_equal(s.state, RANK_RUNNING);

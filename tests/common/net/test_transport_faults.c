@@ -2,6 +2,7 @@
 #include "tests/common/net/net_test.h"
 
 #include "common/net/key.h"
+#include "common/net/link.h"
 #include "common/net/message_wire.h"
 #include "common/net/zmq_socket.h"
 #include "tests/common/net/transport_fault.h"
@@ -124,43 +125,23 @@ static void frames_beyond_what_was_agreed_are_not_sent(void **state)
     net_pair_close(&pair, NS_PER_S);
 }
 
-/* Releases message k no sooner than `pause_ns` after message k - 1. */
-typedef struct metronome {
-    int64_t pause_ns, last_ns, bytes;
-    int calls;
-} metronome;
+/* Bytes of a message, and the time that it occupies the link. */
+enum { PAYLOAD = 100 };
+#define PAUSE_NS (2 * NS_PER_MS)
+static const net_link slow_link = {.bytes_per_second = PAYLOAD * NS_PER_S / PAUSE_NS};
 
-static int64_t beat(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    metronome *m = context;
-    assert_int_equal(peer, 0);
-    m->calls++;
-    m->bytes += bytes;
-    m->last_ns = (m->last_ns > now_ns ? m->last_ns : now_ns) + m->pause_ns;
-    return m->last_ns;
-}
-
-static int64_t beat_of_one(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    metronome *m = context;
-    assert_int_equal(peer, 1);
-    m->bytes += bytes;
-    m->last_ns = (m->last_ns > now_ns ? m->last_ns : now_ns) + m->pause_ns;
-    return m->last_ns;
-}
-
-static void a_pacer_keeps_messages_back_and_in_order(void **state)
+static void an_emulated_link_keeps_messages_back_and_in_order(void **state)
 {
     (void)state;
     for (int s = 0; s < 3; s++)
         for (int window = 2; window <= 32; window *= 16) {
             net_pair pair;
-            metronome m = {.pause_ns = 2 * NS_PER_MS};
+            net_adapter adapter = {.link = slow_link};
             transport_options client = options_of(1);
-            client.pacer = (transport_pacer){.release_ns = beat, .context = &m};
+            client.adapter = &adapter;
             client.window = window;
             net_pair_open(&pair, schemes[s], options_of(0), client);
-            static const float payload[25];
+            static const char payload[PAYLOAD];
             const message_frame frame = {payload, sizeof payload};
             transport_ticket ticket = {.wake = true};
             transport_message message;
@@ -175,28 +156,27 @@ static void a_pacer_keeps_messages_back_and_in_order(void **state)
                 if (transport_receive(pair.server, &message) != STATUS_OK) continue;
                 assert_int_equal(message.header.step, received);
                 received++;
-                assert_true(clock_now_ns() - begin >= received * m.pause_ns);
+                assert_true(clock_now_ns() - begin >= received * PAUSE_NS);
                 transport_release(pair.server, &message);
             }
             assert_int_equal(received, 5);
-            assert_int_equal(m.calls, 5);
-            assert_int_equal(m.bytes, 5 * sizeof payload);
+            assert_true(adapter.out_ns >= begin + 5 * PAUSE_NS);
             while (!transport_sent(&ticket) && clock_now_ns() < until)
                 assert_ok(transport_wait(pair.client, until));
             net_pair_close(&pair, 50 * NS_PER_MS);
         }
 }
 
-static void a_pacer_keeps_back_what_has_come_and_in_order(void **state)
+static void an_emulated_link_keeps_back_what_has_come_and_in_order(void **state)
 {
     (void)state;
     for (int s = 0; s < 3; s++) {
         net_pair pair;
-        metronome m = {.pause_ns = 2 * NS_PER_MS};
+        net_adapter adapter = {.link = slow_link};
         transport_options server = options_of(0);
-        server.pacer = (transport_pacer){.deliver_ns = beat_of_one, .context = &m};
+        server.adapter = &adapter;
         net_pair_open(&pair, schemes[s], server, options_of(1));
-        static const float payload[25];
+        static const char payload[PAYLOAD];
         const message_frame frame = {payload, sizeof payload};
         transport_ticket ticket = {0};
         transport_message message;
@@ -211,11 +191,13 @@ static void a_pacer_keeps_back_what_has_come_and_in_order(void **state)
             if (transport_receive(pair.server, &message) != STATUS_OK) continue;
             assert_int_equal(message.header.step, received);
             received++;
-            assert_true(clock_now_ns() - begin >= received * m.pause_ns);
+            /* The first byte of the first message is in when the message arrives. */
+            assert_true(clock_now_ns() - begin >= (received - 1) * PAUSE_NS);
             transport_release(pair.server, &message);
         }
         assert_int_equal(received, 5);
-        assert_int_equal(m.bytes, 5 * sizeof payload);
+        assert_true(adapter.in_ns >= begin + 4 * PAUSE_NS);
+        adapter.link.bytes_per_second = 1;
         net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = 5}, &frame, 1,
                  &ticket);
         assert_ok(transport_wait(pair.server, clock_now_ns() + NS_PER_MS));
@@ -225,20 +207,13 @@ static void a_pacer_keeps_back_what_has_come_and_in_order(void **state)
     }
 }
 
-static int64_t never(void *context, int peer, int64_t bytes, int64_t now_ns)
-{
-    (void)context;
-    (void)peer;
-    (void)bytes;
-    return now_ns + 3600 * NS_PER_S;
-}
-
-static void closing_releases_what_a_pacer_still_keeps_back(void **state)
+static void closing_releases_what_an_emulated_link_still_keeps_back(void **state)
 {
     (void)state;
     net_pair pair;
+    net_adapter adapter = {.link = {.bytes_per_second = NS_PER_S, .latency_ns = 3600 * NS_PER_S}};
     transport_options client = options_of(1);
-    client.pacer.release_ns = never;
+    client.adapter = &adapter;
     net_pair_open(&pair, "ipc", options_of(0), client);
     transport_ticket ticket = {0};
     const message_frame frame = {"x", 1};
@@ -261,8 +236,7 @@ static zsocket stranger(zsocket_context *context, const char *url, uint64_t toke
                                      .token = token,
                                      .rank = rank,
                                      .key = net_address_key(url)};
-    assert_ok(zsocket_open(context, &options, &socket));
-    assert_ok(zsocket_connect(&socket, address));
+    assert_ok(zsocket_open(context, &options, address, NULL, 0, &socket));
     free(address);
     return socket;
 }
@@ -338,9 +312,9 @@ int main(void)
         cmocka_unit_test(a_spoiled_message_is_never_applied),
         cmocka_unit_test(without_checksums_messages_arrive_and_flips_go_unnoticed),
         cmocka_unit_test(frames_beyond_what_was_agreed_are_not_sent),
-        cmocka_unit_test(a_pacer_keeps_messages_back_and_in_order),
-        cmocka_unit_test(a_pacer_keeps_back_what_has_come_and_in_order),
-        cmocka_unit_test(closing_releases_what_a_pacer_still_keeps_back),
+        cmocka_unit_test(an_emulated_link_keeps_messages_back_and_in_order),
+        cmocka_unit_test(an_emulated_link_keeps_back_what_has_come_and_in_order),
+        cmocka_unit_test(closing_releases_what_an_emulated_link_still_keeps_back),
         cmocka_unit_test(strangers_and_malformed_messages_are_dropped_and_the_job_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -16,7 +16,7 @@ static void compare(const rendezvous_packet *a, const rendezvous_packet *b)
     if (a->sequence != b->sequence || a->timeout_ms != b->timeout_ms || a->blobs != b->blobs) abort();
     if (strcmp(a->program, b->program) || strcmp(a->config_text, b->config_text) || strcmp(a->host, b->host))
         abort();
-    if (strcmp(a->tag, b->tag) || strcmp(a->text, b->text)) abort();
+    if (strcmp(a->call, b->call) || strcmp(a->text, b->text)) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
