@@ -178,7 +178,7 @@ static status allocate(rendezvous *r)
 static status take_key(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    if (rendezvous_address_is_inproc(&r->endpoints)) return STATUS_OK;
+    if (zsocket_is_inproc(r->endpoints.listen)) return STATUS_OK;
     if (o->key && !net_key_is_valid(o->key))
         return fail(STATUS_PERMISSION, "rendezvous: expected a key of %d hexadecimal digits",
                     NET_KEY_TEXT - 1);
@@ -194,7 +194,7 @@ static status take_key(rendezvous *r)
 static status open_context(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
-    if (!rendezvous_address_is_inproc(&r->endpoints)) {
+    if (!zsocket_is_inproc(r->endpoints.listen)) {
         r->own_context = true;
         return zsocket_context_open(&r->context);
     }

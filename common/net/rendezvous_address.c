@@ -105,11 +105,6 @@ status rendezvous_check(const char *url)
     return starts(url, "env://") ? STATUS_OK : rendezvous_address_parse(url, &endpoints);
 }
 
-bool rendezvous_address_is_inproc(const rendezvous_endpoints *endpoints)
-{
-    return starts(endpoints->listen, "inproc:");
-}
-
 static void own_address(char *out, size_t size)
 {
     struct ifaddrs *all = NULL;

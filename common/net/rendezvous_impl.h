@@ -86,8 +86,6 @@ typedef struct rendezvous_endpoints {
  * variable. */
 status rendezvous_address_parse(const char *url, rendezvous_endpoints *out);
 
-bool rendezvous_address_is_inproc(const rendezvous_endpoints *endpoints);
-
 /* Writes the address at which other ranks reach a store that listens at `bound`. For file:// the wildcard is
  * replaced by `host`, or by the first interface that is not loopback if `host` is NULL. */
 void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,

@@ -236,24 +236,22 @@ static status fetch(exchange *x, int rank)
     return map_segments(x, rank, &in, fds, count);
 }
 
-static bool is_missing(const exchange *x, int rank)
+/* Counts the ranks that have not sent or fetched segments. Lists them in `names` unless it is NULL. */
+static int count_missing(const exchange *x, text_buffer *names)
 {
-    return rank != x->options->rank && !(x->fetched[rank] && x->served[rank]);
-}
-
-static bool is_complete(const exchange *x)
-{
-    for (int r = 0; r < x->options->world; r++)
-        if (is_missing(x, r)) return false;
-    return true;
+    int count = 0;
+    for (int r = 0; r < x->options->world; r++) {
+        if (r == x->options->rank || (x->fetched[r] && x->served[r])) continue;
+        if (names) text_append(names, "%s%d", count ? ", " : "", r);
+        count++;
+    }
+    return count;
 }
 
 static status late(const exchange *x)
 {
     text_buffer missing = {0};
-    int count = 0;
-    for (int r = 0; r < x->options->world; r++)
-        if (is_missing(x, r)) text_append(&missing, "%s%d", count++ ? ", " : "", r);
+    int count = count_missing(x, &missing);
     status result = fail(STATUS_PEER, "shared memory exchange '%s': no answer from rank%s %s in time",
                          x->options->name, count == 1 ? "" : "s", missing.data ? missing.data : "?");
     text_free(&missing);
@@ -312,7 +310,7 @@ status shm_exchange(const shm_exchange_options *options, shm_segment *peers)
     memset(peers, 0, segments * sizeof *peers);
     status result;
     TRY_GOTO(result, open_exchange(&x), done);
-    while (!is_complete(&x)) TRY_GOTO(result, advance(&x), done);
+    while (count_missing(&x, NULL) > 0) TRY_GOTO(result, advance(&x), done);
 done:
     close_exchange(&x);
     for (size_t i = 0; result != STATUS_OK && i < segments; i++) shm_close(&peers[i]);

@@ -260,16 +260,6 @@ static status open_socket(zmq_transport *z, int type, const char *url, const cha
     return STATUS_OK;
 }
 
-/* Appends the server's key: "tcp://HOST:PORT/KEY". */
-static status add_key(char *bound, size_t size, const char *key)
-{
-    size_t length = strlen(bound);
-    if (length + NET_KEY_TEXT + 1 > size)
-        return fail(STATUS_INTERNAL, "transport: no room for the address %s", bound);
-    snprintf(bound + length, size - length, "/%s", key);
-    return STATUS_OK;
-}
-
 /* Finds the key of an address, or NULL if it has none. Over tcp a key is required; a listening address gets a
  * new key in `drawn`. */
 static status find_key(const char *url, char *drawn, const char **key)
@@ -290,7 +280,13 @@ static status listen_zmq(transport *t, const char *url, char *bound, size_t size
     char *address = net_address_without_key(url);
     if (!address) return fail(STATUS_SYSTEM, "transport: no memory for an address");
     status result = open_socket(z, ZMQ_ROUTER, address, key, bound, size, &z->router);
-    if (result == STATUS_OK && key && bound) result = add_key(bound, size, key);
+    if (result == STATUS_OK && key && bound) {
+        size_t length = strlen(bound);
+        if (length + NET_KEY_TEXT < size)
+            snprintf(bound + length, size - length, "/%s", key);
+        else
+            result = fail(STATUS_INTERNAL, "transport: no room for the address %s", bound);
+    }
     free(address);
     return result;
 }

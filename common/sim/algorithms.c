@@ -10,17 +10,16 @@ static status begin_phase(sim_plan *p)
     return p->loads ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the links of a collective");
 }
 
-static void add_route(sim_plan *p, const sim_route *route, double weight)
-{
-    for (int h = 0; h < route->count; h++)
-        p->loads[route->hops[h].resource] += route->hops[h].weight * weight;
-}
+enum { ALL_MACHINES = -1 };
 
-static void add_part(sim_plan *p, const sim_route *route, int machine, double weight)
+/* Adds the part of a route that is in `machine`. */
+static void add_route(sim_plan *p, const sim_route *route, int machine, double weight)
 {
-    for (int h = 0; h < route->count; h++)
-        if (route->hops[h].resource / p->rings->topology->per_machine == machine)
-            p->loads[route->hops[h].resource] += route->hops[h].weight * weight;
+    for (int h = 0; h < route->count; h++) {
+        int32_t resource = route->hops[h].resource;
+        if (machine == ALL_MACHINES || resource / p->rings->topology->per_machine == machine)
+            p->loads[resource] += route->hops[h].weight * weight;
+    }
 }
 
 static status end_phase(sim_plan *p, sim_phase phase)
@@ -66,8 +65,8 @@ static void add_both_ways(sim_plan *p, tree_member a, tree_member b, double weig
         sim_topology_route_over(t, a.place, a.nic, b.place, b.nic, &there);
         sim_topology_route_over(t, b.place, b.nic, a.place, a.nic, &back);
     }
-    add_route(p, &there, weight);
-    add_route(p, &back, weight);
+    add_route(p, &there, ALL_MACHINES, weight);
+    add_route(p, &back, ALL_MACHINES, weight);
 }
 
 /* Adds one of the trees that share the bytes. Within a machine the tree is a chain along the ring, from
@@ -123,15 +122,15 @@ static status plan_two_shot(sim_plan *p)
         for (int j = 0; j < r->ranks; j++) {
             if (r->places[j].machine != here.machine || i == j) continue;
             sim_topology_route(t, here, r->places[j], &route);
-            add_route(p, &route, weight);
+            add_route(p, &route, ALL_MACHINES, weight);
             peers++;
         }
         double others = r->ranks - 1 - peers;
         if (others == 0) continue;
         sim_topology_route(t, here, far, &route);
-        add_part(p, &route, here.machine, others * weight);
+        add_route(p, &route, here.machine, others * weight);
         sim_topology_route(t, far, here, &route);
-        add_part(p, &route, here.machine, others * weight);
+        add_route(p, &route, here.machine, others * weight);
     }
     bool crosses = r->machines > 1;
     return end_phase(p, (sim_phase){.share = 2.0 * (r->ranks - 1) / r->ranks,
@@ -162,7 +161,7 @@ static status plan_between(sim_plan *p, int each)
     for (int i = 0; i < r->ranks; i++) {
         sim_route route;
         sim_topology_route(r->topology, r->places[i], r->places[(i + each) % r->ranks], &route);
-        add_route(p, &route, 1);
+        add_route(p, &route, ALL_MACHINES, 1);
     }
     return end_phase(p, (sim_phase){.share = 2.0 * (r->machines - 1) / r->machines / each,
                                     .outer_hops = 2 * (r->machines - 1)});
