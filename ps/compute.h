@@ -1,4 +1,4 @@
-/* Work on tensor bytes: threads that sum and update, and the cost of this work in virtual time. On the
+/* Work on tensor bytes: host threads that sum and update, and the cost of this work in virtual time. On the
  * virtual device, which has no tensor bytes, the functions touch no memory, and the actor spends the time
  * that the work would take. */
 #ifndef PS_COMPUTE_H
@@ -15,9 +15,6 @@ bool ps_has_bytes(const device *d);
  * the device if `threads` is 0. */
 void ps_charge_pass(device *d, double bytes, int threads);
 
-/* Returns true if the device computes on the host's processor, whose threads sum, in virtual time. */
-bool ps_sums_on_host(device *d);
-
 /* Makes `threads` host threads share one interpreter lock for their launches from now on, in virtual time. 0
  * ends the sharing. */
 void ps_share_interpreter(device *d, int threads);
@@ -30,19 +27,12 @@ void ps_await_wiring(device *d);
  * (simulation_config.gathered). */
 int64_t ps_returned_bytes(device *d, const nn_program *program, int64_t output_bytes);
 
-/* Threads that process one job at a time, together with the thread that submits the job. */
-typedef struct ps_thread_pool ps_thread_pool;
-
-/* Opens a pool. `threads` includes the caller's thread, so with 1 no thread is started. */
-status ps_thread_pool_open(int threads, ps_thread_pool **out);
-void ps_thread_pool_close(ps_thread_pool **pool);
-
 /* Processes elements [at, at + count) of pieces[piece] on thread `thread`. */
 typedef status (*ps_range_function)(void *context, int thread, int piece, int64_t at, int64_t count);
 
-/* Cuts every piece into one part per thread, and each part into ranges that stay in the cache. Calls
+/* Cuts the pieces into one part per thread, and each part into ranges that stay in the cache. Calls
  * `function` once for each range. Returns when all ranges have been processed, with the first failure if
  * there was one. */
-status ps_thread_pool_run(ps_thread_pool *pool, piece_list pieces, ps_range_function function, void *context);
+status ps_run_ranges(int threads, piece_list pieces, ps_range_function function, void *context);
 
 #endif

@@ -1,6 +1,7 @@
 /* The engine as the harness uses it: a worker on every rank, and a server on some ranks. */
 #include "ps/engine_impl.h"
 
+#include "common/base/clock.h"
 #include "common/base/log.h"
 #include "common/net/status_table.h"
 #include "common/sync/staging.h"
@@ -54,8 +55,7 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
     return STATUS_OK;
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------
- */
+/* ---- open and close ---------------------------------------------------------------------------- */
 
 /* Counts the shard as parameters, because the server works in its rank's parameters without a copy. */
 static void count_owned_params(const ps_engine *e)
@@ -73,38 +73,45 @@ static void count_owned_params(const ps_engine *e)
     ledger_acquire(c->ledger, LEDGER_PARAMETERS, logical, reserved);
 }
 
-static status open_worker(ps_engine *e)
-{
-    ps_worker_config config = {.context = &e->base.context,
-                               .policy = &e->policy,
-                               .plan = e->plan,
-                               .colocated = e->index < e->plan->server_count &&
-                                            e->policy.placement == PS_PLACEMENT_RANK};
-    return ps_worker_open(&config, &e->worker);
-}
-
 static status open_server(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     const ps_shard *shard = &e->plan->shards[e->index];
     int64_t size = dtype_size(c->params->type);
-    ps_server_config config = {.index = e->index,
-                               .world = c->world,
-                               .policy = &e->policy,
-                               .plan = e->plan,
-                               .device = c->device,
-                               .params = c->params,
-                               .front = e->policy.server_optimizer ? c->front : NULL,
-                               .optimizer = c->optimizer,
-                               .ledger = c->ledger,
-                               .colocated = e->worker != NULL,
-                               .threads = (int)e->options->server_threads,
-                               .context = c,
-                               .trace = c->trace};
     if (!e->worker)
         ledger_acquire(c->ledger, LEDGER_PARAMETERS, shard->elements * size,
                        (shard->end - shard->begin) * size);
-    return ps_server_open(&config, &e->server);
+    return ps_server_open(&(ps_server){.context = c,
+                                       .policy = &e->policy,
+                                       .plan = e->plan,
+                                       .index = e->index,
+                                       .colocated = e->worker != NULL,
+                                       .threads = (int)e->options->server_threads},
+                          &e->server);
+}
+
+static status open_worker_port(ps_engine *e, transport_options options)
+{
+    const ps_plan *plan = e->plan;
+    int partner = e->server ? e->index : PS_NO_PEER;
+    options.device_memory = true;
+    e->worker->shared.lends_frames = options.hub != NULL;
+    return ps_port_open(&e->worker->shared.port, &options, plan->server_count, 1, partner,
+                        (uint32_t)(2 * plan->key_count + 64));
+}
+
+static status open_server_port(ps_engine *e, const transport_options *options)
+{
+    ps_port *port = &e->server->port;
+    int world = e->base.context.world, partner = e->worker ? e->index : PS_NO_PEER, keys = e->server->count;
+    /* Every worker's push of every key and share of a sum, the buffers, and the current message. */
+    int held = (keys + 1) * world + 2;
+    TRY(ps_port_open(port, options, world, held, partner, (uint32_t)(2 * keys + 64)));
+    if (e->worker) {
+        port->other = &e->worker->shared.port;
+        port->other->other = port;
+    }
+    return ps_listen(&e->member, e->index, port);
 }
 
 static status open_ports(ps_engine *e)
@@ -118,18 +125,8 @@ static status open_ports(ps_engine *e)
     e->member.export_count = 2;
     transport_options options;
     TRY(ps_transport_options(&e->member, e->index, &options));
-    if (e->worker) {
-        options.device_memory = true;
-        TRY(ps_worker_open_port(e->worker, &options));
-        options.device_memory = false; /* servers work in host memory */
-    }
-    if (!e->server) return STATUS_OK;
-    TRY(ps_server_open_port(e->server, &options));
-    if (e->worker) {
-        ps_server_port(e->server)->other = ps_worker_port(e->worker);
-        ps_worker_port(e->worker)->other = ps_server_port(e->server);
-    }
-    return ps_listen(&e->member, e->index, ps_server_port(e->server));
+    if (e->worker) TRY(open_worker_port(e, options));
+    return e->server ? open_server_port(e, &options) : STATUS_OK;
 }
 
 static status open_parts(ps_engine *e)
@@ -146,7 +143,8 @@ static status open_parts(ps_engine *e)
         return fail(STATUS_CONFIG, "parameter server: expected an index below %d, got %d",
                     ps_member_count(&e->policy, c->world) - c->world, e->index);
     TRY(ps_plan_make(c->program, c->params, (int)e->policy.servers, e->policy.partition_bytes, &e->plan));
-    if (!own) TRY(open_worker(e));
+    if (!own)
+        TRY(ps_worker_open(&(ps_worker){.context = c, .policy = &e->policy, .plan = e->plan}, &e->worker));
     if (own || (e->policy.placement == PS_PLACEMENT_RANK && c->rank < e->policy.servers)) TRY(open_server(e));
     return info->plans ? STATUS_OK : open_ports(e);
 }
@@ -185,16 +183,28 @@ static status pin_gradients(ps_engine *e, bool pin)
     return ps_pin_segments(&e->member, c->front->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
 }
 
-/* Time for which servers stay connected to ranks that have not received the last step's parameters. */
-#define LINGER_NS (5 * NS_PER_S)
+/* Keeps the server connected until all ranks in other processes have disconnected, at most for the time in
+ * which they receive the last step's parameters. Virtual ranks end together. */
+static void linger(const ps_engine *e)
+{
+    ps_port *port = &e->server->port;
+    int64_t until = clock_now_ns() + 5 * NS_PER_S;
+    if (!ps_has_bytes(e->base.context.device)) return;
+    while (clock_now_ns() < until && e->server->gone < e->base.context.world - 1 &&
+           !ps_port_has_failed(port)) {
+        sync_agent_wake(port->agent);
+        clock_sleep_ns(NS_PER_MS);
+    }
+}
 
 static void ps_close(sync_engine *base)
 {
     ps_engine *e = engine_of(base);
     if (e->worker) {
-        ps_worker_leave(e->worker);
-        if (e->server && e->connected && !ps_port_has_failed(ps_worker_port(e->worker)))
-            ps_server_linger(e->server, LINGER_NS);
+        ps_port *port = &e->worker->shared.port;
+        bool started = port->agent;
+        ps_port_disconnect(port);
+        if (e->server && started && !ps_port_has_failed(port)) linger(e);
     }
     ps_server_close(&e->server);
     ps_worker_close(&e->worker);
@@ -207,21 +217,21 @@ static void ps_close(sync_engine *base)
 
 /* ---- connect ---------------------------------------------------------------------------------- */
 
-static status ps_handshake(sync_engine *base, sync_blob *out)
+status ps_handshake(sync_engine *base, sync_blob *out)
 {
-    return ps_make_handshake(&engine_of(base)->member, out);
+    return ps_make_handshake(ps_member_of(base), out);
 }
 
 static void map_workers(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     for (int w = 0; w < c->world; w++) {
-        void *params = ps_segment(&e->member, w, PS_SEGMENT_PARAMS),
-             *grads = ps_segment(&e->member, w, PS_SEGMENT_GRADS);
-        if (w == c->rank)
-            ps_server_map_worker(e->server, w, c->params->params.data, c->params->grads.data);
-        else if (params)
-            ps_server_map_worker(e->server, w, params, grads);
+        server_worker *worker = &e->server->workers[w];
+        worker->params = ps_segment(&e->member, w, PS_SEGMENT_PARAMS);
+        worker->grads = ps_segment(&e->member, w, PS_SEGMENT_GRADS);
+        if (w != c->rank) continue;
+        worker->params = c->params->params.data;
+        worker->grads = c->params->grads.data;
     }
 }
 
@@ -230,20 +240,19 @@ static void map_workers(ps_engine *e)
 static status connect_servers(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
-    bool copies = e->policy.consistency == PS_SYNC && e->policy.server_optimizer;
+    bool copies = e->policy.consistency == PS_SYNC && e->policy.server_optimizer, shares = e->member.segments;
     /* Member number of server 0. */
     int first = ps_member_count(&e->policy, c->world) > c->world ? c->world : 0;
     for (int j = 0; j < e->plan->server_count; j++) {
-        if (e->server && j == c->rank) {
-            ps_worker_map_server(e->worker, j, NULL, true);
-            continue;
-        }
-        TRY(ps_worker_connect(e->worker, j, e->member.group.urls[j]));
-        if (ps_shares_memory(&e->member))
-            ps_worker_map_server(e->worker, j,
-                                 copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL, true);
+        worker_server *s = &e->worker->agent.servers[j];
+        ps_port *port = &e->worker->shared.port;
+        bool here = e->server && j == c->rank;
+        s->maps_us = here || shares;
+        if (here) continue;
+        s->params = copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL;
+        TRY(ps_connect_port(&e->member, port, j, &s->url));
     }
-    if (c->rank == 0 && e->options->credit_bytes > 0 && ps_shares_memory(&e->member))
+    if (c->rank == 0 && e->options->credit_bytes > 0 && shares)
         log_info(
             "--credit-bytes has no effect here: servers read gradients in place, --payload zmq sends them");
     return STATUS_OK;
@@ -267,14 +276,12 @@ static status ps_connect(sync_engine *base, const sync_blob *handshakes)
     TRY(pin_gradients(e, true));
     if (e->server) map_workers(e);
     if (!e->worker) begin_shard(e);
-    if (e->server) ps_server_port(e->server)->ahead_ns = base->context.clock_ahead_ns;
-    if (e->worker) ps_worker_port(e->worker)->ahead_ns = base->context.clock_ahead_ns;
+    if (e->server) e->server->port.ahead_ns = base->context.clock_ahead_ns;
+    if (e->worker) e->worker->shared.port.ahead_ns = base->context.clock_ahead_ns;
     if (e->server && (e->worker || info->simulated)) TRY(ps_server_start(e->server));
     if (!e->worker) return STATUS_OK;
     TRY(connect_servers(e));
-    TRY(ps_worker_start(e->worker));
-    e->connected = true;
-    return STATUS_OK;
+    return ps_worker_start(e->worker);
 }
 
 status ps_server_processes(const void *options, const char *policy, int world, int *out)
@@ -328,7 +335,7 @@ static const void *ps_reduced_gradients(sync_engine *base, piece_list *owned)
     if (e->policy.consistency == PS_ASYNC) return NULL;
     if (e->server) {
         *owned = e->plan->shards[c->rank].pieces;
-        return ps_server_averages(e->server);
+        return e->server->averages;
     }
     if (e->policy.server_optimizer || e->policy.placement == PS_PLACEMENT_RANK || c->rank != 0) return NULL;
     *owned = param_set_pieces(c->params, 0, c->params->model->param_count);
@@ -337,13 +344,23 @@ static const void *ps_reduced_gradients(sync_engine *base, piece_list *owned)
 
 static void ps_counters(sync_engine *base, sync_counters *out)
 {
-    ps_engine *e = engine_of(base);
-    *out = (sync_counters){.updates_skipped = ps_worker_updates_skipped(e->worker)};
-    ps_worker_collect_times(e->worker, out);
-    ps_port_collect(ps_worker_port(e->worker), out);
+    const ps_engine *e = engine_of(base);
+    const worker_shared *w = &e->worker->shared;
+    int64_t by_servers = w->skipped, here = optimizer_skipped(base->context.optimizer);
+    *out = (sync_counters){.updates_skipped = by_servers > here ? by_servers : here,
+                           .update_aside_ns = w->update_ns,
+                           .pushes_overtaken = w->overtaken};
+    ps_port_collect(&w->port, out);
     if (!e->server) return;
-    out->update_aside_ns += ps_server_update_ns(e->server);
-    ps_port_collect(ps_server_port(e->server), out);
+    out->update_aside_ns += e->server->update_ns;
+    ps_port_collect(&e->server->port, out);
+}
+
+/* ---- reports ------------------------------------------------------------------------------------ */
+
+ps_member *ps_member_of(sync_engine *e)
+{
+    return e->type == &sync_ps_dp ? &dp_engine_of(e)->member : &engine_of(e)->member;
 }
 
 bool ps_updates_on_gpu(const sync_engine *e)
@@ -355,22 +372,22 @@ bool ps_updates_on_gpu(const sync_engine *e)
 
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload)
 {
-    ps_member_ways(e->type == &sync_ps_dp ? ps_dp_member(e) : &((const ps_engine *)e)->member, transport,
-                   payload);
+    ps_member_ways(ps_member_of((sync_engine *)e), transport, payload);
 }
 
 void ps_write_settings(const sync_engine *e, text_buffer *out)
 {
-    if (e->type == &sync_ps_dp)
-        ps_dp_write_settings(e, out);
-    else
-        ps_policy_write(&((const ps_engine *)e)->policy, ((const ps_engine *)e)->options, out);
+    const ps_member *m = ps_member_of((sync_engine *)e);
+    ps_policy_write(m->policy, m->options, out);
 }
 
 void ps_read_report(sync_engine *e, ps_report *out)
 {
     *out = (ps_report){0};
-    if (e->type == &sync_ps) ps_worker_report(engine_of(e)->worker, out);
+    if (e->type != &sync_ps) return;
+    const worker *w = &engine_of(e)->worker->agent;
+    *out = w->report;
+    out->mean = out->reads > 0 ? w->staleness_total / (double)out->reads : 0;
 }
 
 const sync_engine_type sync_ps = {

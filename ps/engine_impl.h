@@ -16,7 +16,10 @@ typedef struct ps_engine {
     ps_worker *worker; /* NULL in the separate process of a server. */
     ps_server *server; /* Server of this rank, or NULL. */
     int index;
-    bool connected;
 } ps_engine;
+
+/* engine.c: the member of an engine of any policy, and sync_engine_type.handshake() of all. */
+ps_member *ps_member_of(sync_engine *e);
+status ps_handshake(sync_engine *e, sync_blob *out);
 
 #endif

@@ -4,6 +4,7 @@
 #include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/device/sim/device_sim.h"
+#include "common/net/key.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -104,8 +105,7 @@ static bool read_nccl(const char *line, ps_handshake_own *own)
            collective_bootstrap_read(line + 5, own->nccl);
 }
 
-status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
-                         size_t size)
+status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own)
 {
     char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], nccl[LINE_MAX];
     size_t at = read_line(handshake, 0, first);
@@ -119,8 +119,7 @@ status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handsha
         !read_nccl(nccl, own))
         return fail(STATUS_PROTOCOL, "%s: expected '" FIRST_LINE "', got '%s'", who, first);
     own->shared = is_shared;
-    snprintf(url, size, "%s", address + 4);
-    own->url = url;
+    snprintf(own->url, sizeof own->url, "%s", address + 4);
     return STATUS_OK;
 }
 
@@ -180,14 +179,14 @@ void ps_member_ways(const ps_member *m, const char **transport, const char **pay
     const sync_context *c = m->context;
     bool read_in_place = c->hub && m->options->payload != PS_PAYLOAD_ZMQ && !net_link_is_emulated(&c->link);
     *transport = *payload = NULL;
-    if (!m->group.urls || ps_member_count(m->policy, c->world) == 1) return;
+    if (!m->urls || ps_member_count(m->policy, c->world) == 1) return;
     for (size_t i = 0; i < sizeof transports / sizeof *transports; i++)
-        if (strncmp(m->group.urls[0], transports[i], strlen(transports[i])) == 0) *transport = transports[i];
+        if (strncmp(m->urls[0], transports[i], strlen(transports[i])) == 0) *transport = transports[i];
     if (device_get_info(c->device)->simulated) *transport = "sim";
     if (m->options->payload == PS_PAYLOAD_NCCL)
         *payload = "nccl";
     else
-        *payload = m->group.segments || read_in_place ? "shm" : "zmq";
+        *payload = m->segments || read_in_place ? "shm" : "zmq";
 }
 
 status ps_transport_options(ps_member *m, int number, transport_options *out)
@@ -228,65 +227,56 @@ status ps_listen(ps_member *m, int server, ps_port *port)
     return STATUS_OK;
 }
 
-/* ---- what a member says ------------------------------------------------------------------------ */
-
-/* Returns the memory of segment `index`, or the parameters if the member does not have this segment. */
-static const device_memory *exported(const ps_member *m, int index)
+status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url)
 {
-    return m->exported[index] ? m->exported[index] : m->exported[PS_SEGMENT_PARAMS];
-}
-
-static status describe(const ps_member *m, ps_handshake_own *out)
-{
-    *out = (ps_handshake_own){.host = shm_host_id(), .shared = true, .url = m->url};
-    for (int i = 0; i < m->export_count; i++)
-        out->shared = out->shared && (!m->exported[i] || m->exported[i]->fd >= 0);
-    out->has_nccl = m->nccl;
-    if (m->nccl && m->context->rank == 0) TRY(collective_nccl_bootstrap(out->nccl));
+    char *address = m->urls[server];
+    const char *key = net_address_key(address);
+    TRY(transport_connect(port->transport, server, address, &port->links[server]));
+    if (key) address[key - 1 - address] = '\0'; /* no message shows the key */
+    *url = address;
     return STATUS_OK;
 }
 
 /* ---- joining ------------------------------------------------------------------------------ */
 
-/* A summary of the lines in which the members describe themselves. */
-typedef struct circumstances {
-    bool one_host, all_shared;
-    uint64_t host;
-} circumstances;
-
-static status read_handshakes(ps_member *m, const sync_blob *handshakes, circumstances *all)
+/* Reads and compares the handshakes. *shared becomes true if all members are on one host and their arenas can
+ * be mapped. */
+static status read_handshakes(ps_member *m, const sync_blob *handshakes, bool *one_host, bool *shared)
 {
-    char me[32], who[32], url[PS_URL_MAX];
-    ps_group *out = &m->group;
+    char me[32], who[32];
     name_member(m, m->context->rank, me, sizeof me);
     bool own_servers = m->policy->placement == PS_PLACEMENT_OWN;
-    *all = (circumstances){.one_host = true, .all_shared = true};
+    uint64_t host = 0;
+    *one_host = *shared = true;
     for (int i = 0; i < members(m); i++) {
         ps_handshake_own own = {0};
         name_member(m, i, who, sizeof who);
-        TRY(ps_handshake_read(&handshakes[i], who, &own, url, sizeof url));
+        TRY(ps_handshake_read(&handshakes[i], who, &own));
         TRY(ps_handshake_compare(&m->handshake, me, &handshakes[i], who));
-        if (i == 0) all->host = own.host;
+        if (i == 0) host = own.host;
         if (i == 0) memcpy(m->nccl_id, own.nccl, sizeof m->nccl_id);
-        all->one_host = all->one_host && own.host == all->host;
-        all->all_shared = all->all_shared && own.shared;
+        *one_host = *one_host && own.host == host;
+        *shared = *shared && own.shared;
         int server = own_servers ? i - m->context->world : i;
         if (server < 0 || server >= m->servers) continue;
-        if (url[0] == '\0') return fail(STATUS_PROTOCOL, "%s sent no address of its parameter server", who);
-        memcpy(out->urls[server], url, sizeof url);
+        if (own.url[0] == '\0')
+            return fail(STATUS_PROTOCOL, "%s sent no address of its parameter server", who);
+        memcpy(m->urls[server], own.url, sizeof own.url);
     }
+    *shared = *shared && *one_host;
     return STATUS_OK;
 }
 
-static status decide_sharing(const ps_member *m, const circumstances *all, bool *shares)
+/* Decides whether tensors go through shared memory. `possible` is the *shared of read_handshakes(). */
+static status decide_sharing(const ps_member *m, bool one_host, bool possible, bool *shares)
 {
     ps_payload payload = (ps_payload)m->options->payload;
-    bool possible = all->one_host && all->all_shared, paced = net_link_is_emulated(&m->context->link);
+    bool paced = net_link_is_emulated(&m->context->link);
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
         payload = PS_PAYLOAD_AUTO; /* a host without separate memory needs no segments */
     if (payload == PS_PAYLOAD_NCCL && paced)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got nccl: only messages can be paced (--link)");
-    if (!all->one_host && transport_kind(m) != PS_TRANSPORT_TCP)
+    if (!one_host && transport_kind(m) != PS_TRANSPORT_TCP)
         return fail(STATUS_CONFIG, "--transport: expected tcp with ranks on several hosts, got %s",
                     m->context->hub ? "inproc" : "ipc");
     if (payload == PS_PAYLOAD_SHM && paced)
@@ -294,16 +284,17 @@ static status decide_sharing(const ps_member *m, const circumstances *all, bool 
                     "--payload: expected zmq with --link, got shm: only messages can be paced");
     if (payload == PS_PAYLOAD_SHM && !possible)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got shm: %s",
-                    all->one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
+                    one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
     /* Between threads a frame already is the sender's memory. */
     *shares = possible && !paced && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) &&
               (payload == PS_PAYLOAD_SHM || !m->context->hub);
     return STATUS_OK;
 }
 
+/* Returns the memory of segment `index`, or the parameters if the member does not have this segment. */
 static shm_segment segment_of(const ps_member *m, int index)
 {
-    const device_memory *memory = exported(m, index);
+    const device_memory *memory = m->exported[index] ? m->exported[index] : m->exported[PS_SEGMENT_PARAMS];
     return (shm_segment){.fd = memory->fd, .data = memory->data, .bytes = (int64_t)memory->bytes};
 }
 
@@ -320,31 +311,19 @@ static status exchange_arenas(ps_member *m)
                                     .deadline_ns = clock_now_ns() + m->context->stall_timeout_ns,
                                     .canceled = m->context->canceled,
                                     .context = m->context->canceled_context};
-    m->group.segments = calloc((size_t)segments(m), sizeof *m->group.segments);
-    if (!m->group.segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members(m));
-    return shm_exchange(&options, m->group.segments);
-}
-
-static status open_tables(ps_member *m)
-{
-    ps_group *group = &m->group;
-    group->urls = calloc((size_t)m->servers, sizeof *group->urls);
-    return group->urls ? STATUS_OK
-                       : fail(STATUS_SYSTEM, "no memory for the addresses of %d ranks", m->context->world);
-}
-
-static bool plans(const ps_member *m)
-{
-    return device_get_info(m->context->device)->plans;
+    m->segments = calloc((size_t)segments(m), sizeof *m->segments);
+    if (!m->segments) return fail(STATUS_SYSTEM, "no memory for the arenas of %d ranks", members(m));
+    return shm_exchange(&options, m->segments);
 }
 
 status ps_make_handshake(ps_member *m, sync_blob *out)
 {
     const sync_context *c = m->context;
-    ps_handshake_own own;
-    *out = (sync_blob){0};
-    if (plans(m)) return STATUS_OK;
-    TRY(describe(m, &own));
+    ps_handshake_own own = {.host = shm_host_id(), .shared = true, .has_nccl = m->nccl};
+    memcpy(own.url, m->url, sizeof own.url);
+    for (int i = 0; i < m->export_count; i++)
+        own.shared = own.shared && (!m->exported[i] || m->exported[i]->fd >= 0);
+    if (m->nccl && c->rank == 0) TRY(collective_nccl_bootstrap(own.nccl));
     free(m->handshake.data);
     m->handshake = (sync_blob){0};
     TRY(ps_handshake_make(&own, c->world, c->policy, m->policy, m->options, c->params, c->optimizer,
@@ -355,30 +334,26 @@ status ps_make_handshake(ps_member *m, sync_blob *out)
 
 status ps_join(ps_member *m, const sync_blob *handshakes)
 {
-    circumstances all;
-    bool shares = false;
-    if (plans(m)) return STATUS_OK;
-    TRY(open_tables(m));
-    TRY(read_handshakes(m, handshakes, &all));
-    TRY(decide_sharing(m, &all, &shares));
+    bool one_host, possible, shares = false;
+    m->urls = calloc((size_t)m->servers, sizeof *m->urls);
+    if (!m->urls) return fail(STATUS_SYSTEM, "no memory for the addresses of %d ranks", m->context->world);
+    TRY(read_handshakes(m, handshakes, &one_host, &possible));
+    TRY(decide_sharing(m, one_host, possible, &shares));
     return shares && members(m) > 1 ? exchange_arenas(m) : STATUS_OK;
 }
 
 void ps_leave(ps_member *m)
 {
-    ps_group *group = &m->group;
-    for (int i = 0; group->segments && i < segments(m); i++) shm_close(&group->segments[i]);
-    free(group->segments);
-    free(group->urls);
+    for (int i = 0; m->segments && i < segments(m); i++) shm_close(&m->segments[i]);
+    free(m->segments);
+    free(m->urls);
     free(m->handshake.data);
-    *group = (ps_group){0};
-    m->handshake = (sync_blob){0};
 }
 
 status ps_pin_segments(const ps_member *m, device *d, int first, int end, int stride, bool pin)
 {
-    for (int i = first; m->group.segments && i < end; i += stride) {
-        const shm_segment *s = &m->group.segments[i];
+    for (int i = first; m->segments && i < end; i += stride) {
+        const shm_segment *s = &m->segments[i];
         if (!s->data) continue;
         if (pin)
             TRY(device_pin(d, s->data, (size_t)s->bytes));

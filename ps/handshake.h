@@ -28,10 +28,10 @@ enum {
 };
 
 typedef struct ps_handshake_own {
-    uint64_t host;   /* shm_host_id() */
-    bool shared;     /* True if the arenas can be mapped. */
-    const char *url; /* Address of the member's server, or "" if it has none. */
-    bool has_nccl;   /* True with --payload nccl. Rank 0 then makes `nccl`. */
+    uint64_t host;        /* shm_host_id() */
+    bool shared;          /* True if the arenas can be mapped. */
+    char url[PS_URL_MAX]; /* Address of the member's server, or "" if it has none. */
+    bool has_nccl;        /* True with --payload nccl. Rank 0 then makes `nccl`. */
     char nccl[COLLECTIVE_BOOTSTRAP_BYTES];
 } ps_handshake_own;
 
@@ -40,23 +40,13 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
                          const ps_policy *policy, const ps_options *options, const param_set *params,
                          const optimizer *optimizer, sync_blob *out);
 
-/* Reads the sender's lines. Copies the address to url[size], to which own->url then points. Fails with
- * STATUS_PROTOCOL if this is not a handshake of this version. `who` names the sender in messages, for example
- * "rank 3". */
-status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own, char *url,
-                         size_t size);
+/* Reads the sender's lines. Fails with STATUS_PROTOCOL if this is not a handshake of this version. `who`
+ * names the sender in messages, for example "rank 3". */
+status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own);
 
 /* Compares the lines that must be equal. Fails with STATUS_PROTOCOL if the handshakes differ, and quotes the
  * first line that differs. */
 status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_blob *other, const char *who);
-
-/* The result of all handshakes. */
-typedef struct ps_group {
-    char (*urls)[PS_URL_MAX]; /* [servers] */
-    /* [members][export_count] Memory of the other members, or NULL if tensors do not go through shared
-     * memory. */
-    shm_segment *segments;
-} ps_group;
 
 /* A member of a job. Pointers set by the owner are borrowed. */
 typedef struct ps_member {
@@ -75,7 +65,10 @@ typedef struct ps_member {
     net_adapter adapter;                      /* Shared by the member's transports if a link is emulated. */
     char url[PS_URL_MAX];                     /* Address of the member's server. */
     sync_blob handshake;
-    ps_group group;
+    char (*urls)[PS_URL_MAX]; /* [servers] Addresses of the servers, after ps_join(). */
+    /* [members][export_count] Memory of the other members, or NULL if tensors do not go through shared
+     * memory. */
+    shm_segment *segments;
 } ps_member;
 
 int ps_member_count(const ps_policy *policy, int world);
@@ -85,6 +78,9 @@ int ps_member_count(const ps_policy *policy, int world);
 status ps_transport_options(ps_member *m, int number, transport_options *out);
 
 status ps_listen(ps_member *m, int server, ps_port *port);
+/* Connects a port to a server of another process. Sets *url to the server's address for messages, which is
+ * borrowed. */
+status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url);
 
 /* Returns how the member reaches the others, after ps_join(). `transport` carries messages: "inproc", "ipc",
  * "tcp", or "sim" in virtual time. `payload` carries tensors, as --payload names it: "nccl", "zmq" (in
@@ -92,8 +88,7 @@ status ps_listen(ps_member *m, int server, ps_port *port);
  * if there are no other members. */
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
 
-/* Returns the handshake that the member sends, borrowed. If the device only plans memory, there are no other
- * members, and this function and ps_join() do nothing. */
+/* Returns the handshake that the member sends, borrowed. */
 status ps_make_handshake(ps_member *m, sync_blob *out);
 
 /* Compares all handshakes with the member's own, and exchanges arenas if tensors go through shared memory.
@@ -106,16 +101,10 @@ void ps_leave(ps_member *m);
 /* Pins the mapped segments first, first + stride, ... below `end` for `d`, or unpins them. */
 status ps_pin_segments(const ps_member *m, device *d, int first, int end, int stride, bool pin);
 
-static inline bool ps_shares_memory(const ps_member *m)
-{
-    return m->group.segments;
-}
-
 /* Returns memory that another member exports, or NULL if tensors travel in frames. */
 static inline void *ps_segment(const ps_member *m, int member, int segment)
 {
-    int index = member * m->export_count + segment;
-    return m->group.segments ? m->group.segments[index].data : NULL;
+    return m->segments ? m->segments[member * m->export_count + segment].data : NULL;
 }
 
 #endif

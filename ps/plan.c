@@ -15,11 +15,6 @@ typedef struct planning {
     int most_keys;
 } planning;
 
-static status no_memory(void)
-{
-    return fail(STATUS_SYSTEM, "no memory for the plan of the parameter server");
-}
-
 int ps_largest_sum(const nn_program *program)
 {
     int largest = 0;
@@ -49,9 +44,8 @@ static void find_points(planning *g)
                 g->point[o->index] = op;
         }
     }
-    bool announced;
     for (int i = 0; i < g->plan->param_count; i++) {
-        announced = false;
+        bool announced = false;
         for (int j = 0; j < p->ready_count && !announced; j++) announced = p->ready_order[j] == i;
         g->point[i] = announced ? next_announcement(p, g->point[i]) : INT_MAX;
     }
@@ -163,70 +157,61 @@ static void describe_shards(ps_plan *plan)
 static status allocate(planning *g, int servers)
 {
     ps_plan *plan = g->plan;
-    size_t params = (size_t)plan->param_count + 1;
+    int params = plan->param_count;
     /* A key ends at a partition, at a shard boundary, after PS_KEY_PIECES parameters, or when the point of
      * the pass changes. */
     int64_t keys = g->total / g->partition + servers + 2 * plan->param_count + 1;
     g->most_keys = keys < PS_MOST_KEYS ? (int)keys : PS_MOST_KEYS;
-    plan->keys = calloc((size_t)g->most_keys, sizeof *plan->keys);
-    plan->pieces = calloc((size_t)g->most_keys + params, sizeof *plan->pieces);
-    plan->shards = calloc((size_t)servers, sizeof *plan->shards);
-    plan->first_key = calloc(params, sizeof *plan->first_key);
-    plan->keys_of = calloc(params, sizeof *plan->keys_of);
-    plan->push_first = calloc(params, sizeof *plan->push_first);
-    plan->push_count = calloc(params, sizeof *plan->push_count);
-    plan->pushable = calloc(params, sizeof *plan->pushable);
-    g->point = calloc(params, sizeof *g->point);
-    bool all = plan->keys && plan->pieces && plan->shards && plan->first_key && plan->keys_of &&
-               plan->push_first && plan->push_count && plan->pushable && g->point;
-    return all ? STATUS_OK : no_memory();
+    ps_memory *m = &plan->memory;
+    plan->keys = ps_allocate(m, g->most_keys, sizeof *plan->keys);
+    plan->pieces = ps_allocate(m, g->most_keys + params, sizeof *plan->pieces);
+    plan->shards = ps_allocate(m, servers, sizeof *plan->shards);
+    plan->first_key = ps_allocate(m, params, sizeof *plan->first_key);
+    plan->keys_of = ps_allocate(m, params, sizeof *plan->keys_of);
+    plan->push_first = ps_allocate(m, params, sizeof *plan->push_first);
+    plan->push_count = ps_allocate(m, params, sizeof *plan->push_count);
+    plan->pushable = ps_allocate(m, params, sizeof *plan->pushable);
+    g->point = ps_allocate(m, params, sizeof *g->point);
+    return ps_memory_check(m, "the plan of the parameter server");
+}
+
+static status make(planning *g, int servers)
+{
+    TRY(allocate(g, servers));
+    find_points(g);
+    list_pushable(g);
+    TRY(cut_keys(g));
+    describe_shards(g->plan);
+    return STATUS_OK;
 }
 
 status ps_plan_make(const nn_program *program, const param_set *set, int servers, int64_t partition_bytes,
                     ps_plan **out)
 {
-    *out = NULL;
     int size = dtype_size(set->type);
     planning g = {.program = program,
                   .set = set,
                   .partition = partition_bytes < size ? 1 : partition_bytes / size,
                   .total = set->model->parameter_elements};
+    *out = NULL;
     if (servers > g.total)
         return fail(STATUS_CONFIG, "--servers: expected at most %lld, the parameters of model %s, got %d",
                     (long long)g.total, set->model->name, servers);
-    g.plan = calloc(1, sizeof *g.plan);
-    if (!g.plan) return no_memory();
+    g.plan = *out = calloc(1, sizeof *g.plan);
+    if (!g.plan) return fail(STATUS_SYSTEM, "no memory for the plan of the parameter server");
     g.plan->param_count = set->model->param_count;
     g.plan->server_count = servers;
     g.plan->largest_sum = ps_largest_sum(program);
-    status rc;
-    TRY_GOTO(rc, allocate(&g, servers), out);
-    find_points(&g);
-    list_pushable(&g);
-    TRY_GOTO(rc, cut_keys(&g), out);
-    describe_shards(g.plan);
-    *out = g.plan;
-    g.plan = NULL;
-out:
-    free(g.point);
-    ps_plan_free(&g.plan);
+    status rc = make(&g, servers);
+    if (rc != STATUS_OK) ps_plan_free(out);
     return rc;
 }
 
-void ps_plan_free(ps_plan **pointer)
+void ps_plan_free(ps_plan **plan)
 {
-    ps_plan *plan = *pointer;
-    if (!plan) return;
-    free(plan->keys);
-    free(plan->pieces);
-    free(plan->shards);
-    free(plan->first_key);
-    free(plan->keys_of);
-    free(plan->push_first);
-    free(plan->push_count);
-    free(plan->pushable);
-    free(plan);
-    *pointer = NULL;
+    if (*plan) ps_memory_free(&(*plan)->memory);
+    free(*plan);
+    *plan = NULL;
 }
 
 const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key)
@@ -247,17 +232,10 @@ int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params)
 
 typedef struct ps_queued queued;
 
-status ps_key_queue_init(ps_key_queue *q, int capacity, ps_priority priority)
+void ps_key_queue_init(ps_key_queue *q, int capacity, ps_priority priority, ps_memory *memory)
 {
     *q = (ps_key_queue){.capacity = capacity, .priority = priority};
-    q->heap = calloc((size_t)capacity + 1, sizeof *q->heap);
-    return q->heap ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for a queue of %d keys", capacity);
-}
-
-void ps_key_queue_deinit(ps_key_queue *q)
-{
-    free(q->heap);
-    q->heap = NULL;
+    q->heap = ps_allocate(memory, capacity, sizeof *q->heap);
 }
 
 void ps_key_queue_put(ps_key_queue *q, int key)

@@ -13,6 +13,7 @@
 
 #include "common/memory/piece.h"
 #include "common/nn/params.h"
+#include "ps/memory.h"
 #include "ps/policy.h"
 
 /* Largest number of keys in a plan, and largest number of pieces of a key. Each piece is one frame of the
@@ -34,6 +35,7 @@ typedef struct ps_shard {
 } ps_shard;
 
 typedef struct ps_plan {
+    ps_memory memory;
     int param_count, server_count, key_count;
     ps_key *keys;
     piece *pieces;
@@ -76,8 +78,8 @@ typedef struct ps_key_queue {
     int64_t posted; /* Arrival number of the next key, for PS_PRIORITY_FIFO. */
 } ps_key_queue;
 
-status ps_key_queue_init(ps_key_queue *q, int capacity, ps_priority priority);
-void ps_key_queue_deinit(ps_key_queue *q);
+/* Allocates from `memory`. The caller checks the memory. */
+void ps_key_queue_init(ps_key_queue *q, int capacity, ps_priority priority, ps_memory *memory);
 
 /* Adds a key. The queue holds every key at most once, so it is never full. */
 void ps_key_queue_put(ps_key_queue *q, int key);

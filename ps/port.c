@@ -6,12 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A header and at most one frame, which is in the partner's memory. */
-typedef struct from_partner {
-    message_header header;
-    message_frame frame; /* data is NULL if there is no frame. */
-} from_partner;
-
 status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner,
                     uint32_t capacity)
 {
@@ -22,7 +16,7 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     if (!p->links || !p->was_connected)
         return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
     for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
-    if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(from_partner)));
+    if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(ps_message)));
     const transport_type *type = transport_hub_type(options->hub);
     p->in_events = type != &transport_zmq;
     TRY(transport_open(type, options, &p->transport));
@@ -63,10 +57,11 @@ static void shift_times(message_header *h, int64_t ns)
 static status send_to_partner(ps_port *p, const message_header *header, const message_frame *frames,
                               int count)
 {
-    from_partner entry = {*header, count > 0 ? frames[0] : (message_frame){0}};
-    entry.header.frames = count;
-    entry.header.sent_ns = ps_port_now(p);
-    if (!sync_queue_push(&p->other->in, &entry)) return STATUS_AGAIN;
+    ps_message m = {.header = *header, .peer = p->other->partner};
+    if (count > 0) m.frame = frames[0];
+    m.header.frames = count;
+    m.header.sent_ns = ps_port_now(p);
+    if (!sync_queue_push(&p->other->in, &m)) return STATUS_AGAIN;
     ps_port_wake(p->other);
     return STATUS_OK;
 }
@@ -94,11 +89,7 @@ status ps_port_send(ps_port *p, int peer, const message_header *header, const me
 
 static status receive_one(ps_port *p, ps_message *out)
 {
-    from_partner entry;
-    if (p->partner != PS_NO_PEER && sync_queue_pop(&p->in, &entry)) {
-        *out = (ps_message){.header = entry.header, .peer = p->partner, .frame = entry.frame};
-        return STATUS_OK;
-    }
+    if (p->partner != PS_NO_PEER && sync_queue_pop(&p->in, out)) return STATUS_OK;
     TRY(transport_receive(p->transport, &out->message));
     out->header = out->message.header;
     shift_times(&out->header, p->ahead_ns);
@@ -153,13 +144,12 @@ void ps_take_frames(device *d, const ps_message *m, void *arena, piece_list piec
                   (size_t)(pieces.pieces[i].count * size));
 }
 
-status ps_copy_pieces(const sync_staging *s, void *to, const void *from, piece_list pieces, int64_t size)
+void ps_copy_pieces(device *d, void *to, const void *from, piece_list pieces, int64_t size)
 {
     for (int i = 0; i < pieces.count; i++) {
         int64_t at = pieces.pieces[i].offset * size;
-        TRY(sync_copy_within(s, (char *)to + at, (const char *)from + at, pieces.pieces[i].count * size));
+        sync_copy(d, (char *)to + at, (const char *)from + at, (size_t)(pieces.pieces[i].count * size));
     }
-    return sync_staging_end(s);
 }
 
 status ps_message_failure(const ps_message *m)

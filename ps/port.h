@@ -104,8 +104,8 @@ int ps_frames_of(message_frame *frames, const void *arena, piece_list pieces, in
 bool ps_has_frames_of(const ps_message *m, piece_list pieces, int64_t size);
 /* Copies the message's frames to an arena in host memory. */
 void ps_take_frames(device *d, const ps_message *m, void *arena, piece_list pieces, int64_t size);
-/* Copies pieces between arenas. Returns when the copy has ended. */
-status ps_copy_pieces(const sync_staging *s, void *to, const void *from, piece_list pieces, int64_t size);
+/* Copies pieces between arenas in host memory. */
+void ps_copy_pieces(device *d, void *to, const void *from, piece_list pieces, int64_t size);
 
 /* Makes the reason in a FAILED message the error of this thread, and returns its code. */
 status ps_message_failure(const ps_message *m);

@@ -25,6 +25,8 @@
 #ifndef PS_PROTOCOL_H
 #define PS_PROTOCOL_H
 
+#include <stdint.h>
+
 enum {
     PS_INT_STEP = 0,      /* Step of the optimizer, in a PUSH. */
     PS_INT_ITERATION = 0, /* Iteration that begins, in a PULL. */
@@ -41,5 +43,11 @@ enum {
     PS_PULL_FIRST = 4, /* First pull of the run, which starts a server from its rank's parameters. */
     PS_PULL_FLUSH = 8, /* Reply after all updates, when all ranks have requested the flush. */
 };
+
+/* The optimizer's step and learning rate, the same in all pushes of an iteration. */
+typedef struct ps_update_step {
+    int64_t optimizer_step;
+    double rate;
+} ps_update_step;
 
 #endif

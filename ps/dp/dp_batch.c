@@ -1,9 +1,8 @@
-/* Plans the batch, cuts it as torch.chunk does, and scatters the parts from rank 0. */
-#include "ps/dp/dp_impl.h"
+/* Plans the batch, cuts it as torch.chunk does, and moves the parts of tensors between rank 0 and the others.
+ */
+#include "ps/dp/dp.h"
 
 #include "ps/compute.h"
-
-enum { KEY_INPUTS = DP_PIECE_INPUTS, KEY_TARGETS = DP_PIECE_TARGETS };
 
 status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
 {
@@ -51,73 +50,116 @@ static int64_t count_targets(const sync_exchange *x, const dp_part *p, const voi
 static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
-    bool exist = ps_has_bytes(context_of(e)->device), gpu = e->staging.copies.separate;
-    const void *targets = gpu ? e->staging.buffers[DP_TENSOR_TARGET].data : x->target->data;
+    char *staged = e->buffers[DP_TENSOR_TARGET].data;
     int64_t bytes = x->loaded * x->target_bytes;
-    if (gpu && bytes > 0)
-        TRY(dp_copy_down(&e->staging, e->staging.buffers[DP_TENSOR_TARGET].data, x->target->data, bytes));
+    if (staged && bytes > 0) TRY(dp_copy_down(e, staged, x->target->data, bytes));
     e->loaded = x->loaded;
     cut(e);
     for (int r = 0; r < context_of(e)->world; r++)
-        e->parts[r].targets = count_targets(x, &e->parts[r], targets, exist);
-    return dp_stage_down(&e->staging, DP_TENSOR_INPUT, x->input->data, e->parts[0].samples * x->input_bytes,
-                         (x->loaded - e->parts[0].samples) * x->input_bytes);
+        e->parts[r].targets = count_targets(x, &e->parts[r], dp_address(e, DP_TENSOR_TARGET, x->target->data),
+                                            ps_has_bytes(context_of(e)->device));
+    return STATUS_OK;
 }
 
-static void add_batch(dp_engine *e, int peer, const dp_part *p, int key, int64_t step)
+/* ---- parts ------------------------------------------------------------------------------------ */
+
+static int64_t part_bytes(const dp_flow *f, const dp_part *p)
 {
-    const sync_exchange *x = context_of(e)->exchange;
-    bool inputs = key == KEY_INPUTS;
-    const device_memory *memory = inputs ? x->input : x->target;
-    int64_t each = inputs ? x->input_bytes : x->target_bytes, at = p->first * each;
-    dp_transfer *transfer =
-        dp_hub_add(e->hub, dp_is_root(e) ? DP_SEND : DP_RECEIVE, peer, MESSAGE_INPUTS, step, key);
-    transfer->shared = dp_shares(e);
-    char *base = dp_staged_address(&e->staging, inputs ? DP_TENSOR_INPUT : DP_TENSOR_TARGET, memory->data);
-    transfer->region = dp_plain_region(e, peer, key, base, dp_is_root(e) ? at : 0, p->samples * each);
-    char *remote = dp_remote(e, 0, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
-    if (!dp_is_root(e) && remote) transfer->remote = remote + at;
+    return p->samples * f->each;
 }
 
-/* Copies a received tensor of the batch to the device, if the exchange has not copied the tensor. */
-static status store_batch(dp_engine *e, const dp_part *p, int key)
+/* Adds the part of `peer` on rank 0, or on another rank its part, to or from rank 0. */
+static status add_part(dp_engine *e, const dp_flow *f, int peer)
 {
-    const sync_exchange *x = context_of(e)->exchange;
-    bool inputs = key == KEY_INPUTS;
-    void *to = inputs ? x->input->data : x->target->data;
-    int64_t each = inputs ? x->input_bytes : x->target_bytes;
-    const char *from = dp_mapped(e, inputs ? PS_SEGMENT_INPUT : PS_SEGMENT_TARGET);
-    if (from) return sync_copy_up(&e->staging.copies, to, from + p->first * each, p->samples * each);
-    return dp_stage_up(&e->staging, inputs ? DP_TENSOR_INPUT : DP_TENSOR_TARGET, to, 0, p->samples * each);
-}
-
-static status store_parts(dp_engine *e, const dp_part *p)
-{
+    bool root = dp_is_root(e), sends = root != f->to_root;
+    const dp_part *p = root ? &e->parts[peer] : dp_mine(e);
+    int64_t at = p->first * f->each;
     if (p->samples == 0) return STATUS_OK;
-    TRY(store_batch(e, p, KEY_INPUTS));
-    return dp_one_loss(e) ? STATUS_OK : store_batch(e, p, KEY_TARGETS);
+    if (dp_nccl_sends(e)) return dp_nccl_add(e, sends, peer, f->data + (root ? at : 0), part_bytes(f, p));
+    dp_transfer *transfer = dp_hub_add(e->hub, sends ? DP_SEND : DP_RECEIVE, peer, f->kind, e->step, f->key);
+    dp_hub_set_tensor(transfer, dp_address(e, f->tensor, f->data), root ? at : 0, part_bytes(f, p));
+    transfer->shared = e->member.segments;
+    if (!root && transfer->shared && !e->copies.separate)
+        transfer->remote = (char *)ps_segment(&e->member, 0, f->segment) + at;
+    return STATUS_OK;
 }
 
-static void add_parts(dp_engine *e, int peer, const dp_part *p, int64_t step)
+status dp_add_parts(dp_engine *e, const dp_flow *f)
 {
-    if (p->samples == 0 || dp_nccl_sends(e)) return;
-    add_batch(e, peer, p, KEY_INPUTS, step);
-    if (!dp_one_loss(e)) add_batch(e, peer, p, KEY_TARGETS, step);
+    if (!dp_is_root(e)) return add_part(e, f, 0);
+    for (int r = 1; r < e->present; r++) TRY(add_part(e, f, r));
+    return STATUS_OK;
+}
+
+/* Copies parts that an exchange sends from the device to the host. */
+static status bring_down(dp_engine *e, const dp_flow *f)
+{
+    const dp_part *own = dp_mine(e);
+    int64_t bytes = part_bytes(f, own);
+    char *mapped = dp_mapped(e, f->segment);
+    if (dp_is_root(e)) return dp_stage_down(e, f->tensor, f->data, bytes, e->loaded * f->each - bytes);
+    if (mapped && bytes > 0) return dp_copy_down(e, mapped + own->first * f->each, f->data, bytes);
+    return dp_stage_down(e, f->tensor, f->data, 0, bytes);
+}
+
+/* Copies parts that an exchange has received from the host to the device. */
+static status take_up(dp_engine *e, const dp_flow *f)
+{
+    const dp_part *own = dp_mine(e);
+    int64_t bytes = part_bytes(f, own);
+    const char *mapped = dp_mapped(e, f->segment);
+    if (dp_is_root(e)) return dp_stage_up(e, f->tensor, f->data, bytes, e->loaded * f->each - bytes);
+    if (mapped && bytes > 0) return sync_copy_up(&e->copies, f->data, mapped + own->first * f->each, bytes);
+    return dp_stage_up(e, f->tensor, f->data, 0, bytes);
+}
+
+status dp_exchange(dp_engine *e, const dp_flow *f, dp_call call)
+{
+    bool sends = dp_is_root(e) != f->to_root;
+    if (sends) TRY(bring_down(e, f));
+    TRY(dp_nccl_begin(e, call));
+    TRY(dp_add_parts(e, f));
+    TRY(dp_nccl_sends(e) ? dp_nccl_end(e) : dp_hub_run(e->hub, NULL));
+    return sends ? STATUS_OK : take_up(e, f);
+}
+
+/* ---- the batch -------------------------------------------------------------------------------- */
+
+/* Describes inputs and, if every rank computes a loss, targets. Returns the number of flows. */
+static int flows_of(const dp_engine *e, dp_flow flows[2])
+{
+    const sync_exchange *x = context_of(e)->exchange;
+    flows[0] = (dp_flow){MESSAGE_INPUTS, 0, false, DP_TENSOR_INPUT, PS_SEGMENT_INPUT, x->input->data,
+                         x->input_bytes};
+    flows[1] = (dp_flow){MESSAGE_INPUTS, 1, false, DP_TENSOR_TARGET, PS_SEGMENT_TARGET, x->target->data,
+                         x->target_bytes};
+    return dp_one_loss(e) ? 1 : 2;
+}
+
+/* Scatters the batch by NCCL. The hub has moved the sizes of the parts. */
+static status scatter_by_nccl(dp_engine *e, const dp_flow *flows, int count)
+{
+    TRY(dp_nccl_begin(e, DP_CALL_INPUTS));
+    for (int i = 0; i < count; i++) TRY(dp_add_parts(e, &flows[i]));
+    return dp_nccl_end(e);
 }
 
 static status scatter(dp_engine *e, const sync_step *step)
 {
+    dp_flow flows[2];
+    int count = flows_of(e, flows);
     TRY(cut_batch(e));
+    TRY(bring_down(e, &flows[0]));
     for (int r = 1; r < context_of(e)->world; r++) {
         dp_transfer *transfer = dp_hub_add(e->hub, DP_SEND, r, MESSAGE_CONTROL, step->index, 0);
         transfer->header.count = e->parts[r].samples;
         transfer->header.integers[DP_INT_TARGETS] = e->parts[r].targets;
         transfer->header.integers[DP_INT_TOTAL] = e->loaded;
         transfer->header.integers[DP_INT_PRESENT] = e->present;
-        add_parts(e, r, &e->parts[r], step->index);
+        for (int i = 0; i < count && !dp_nccl_sends(e); i++) TRY(add_part(e, &flows[i], r));
     }
     TRY(dp_hub_run(e->hub, NULL));
-    return dp_nccl_sends(e) ? dp_nccl_scatter_batch(e) : STATUS_OK;
+    return dp_nccl_sends(e) ? scatter_by_nccl(e, flows, count) : STATUS_OK;
 }
 
 static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
@@ -153,14 +195,17 @@ static void assume_part(dp_engine *e, dp_part *mine)
 static status join_batch(dp_engine *e, const sync_step *step)
 {
     dp_part *mine = &e->parts[context_of(e)->rank];
-    if (dp_plans(e))
-        assume_part(e, mine);
-    else
+    dp_flow flows[2];
+    int count = flows_of(e, flows);
+    if (e->hub->port.agent)
         TRY(receive_part(e, step, mine));
-    if (dp_nccl_sends(e)) return dp_nccl_scatter_batch(e);
-    add_parts(e, 0, mine, step->index);
+    else
+        assume_part(e, mine);
+    if (dp_nccl_sends(e)) return scatter_by_nccl(e, flows, count);
+    for (int i = 0; i < count; i++) TRY(add_part(e, &flows[i], 0));
     TRY(dp_hub_run(e->hub, NULL));
-    return store_parts(e, mine);
+    for (int i = 0; i < count; i++) TRY(take_up(e, &flows[i]));
+    return STATUS_OK;
 }
 
 status dp_scatter_inputs(sync_engine *base, const sync_step *step)

@@ -1,8 +1,8 @@
 /* Opens and closes the engine of `dp`, and lists its stages. */
-#include "ps/dp/dp_impl.h"
+#include "ps/dp/dp.h"
 
 #include "common/sync/engine.h"
-#include "ps/plan.h"
+#include "ps/engine_impl.h"
 #include "ps/ps.h"
 
 #include <stdlib.h>
@@ -61,9 +61,10 @@ static int64_t largest_frame(const dp_engine *e)
     return bytes;
 }
 
-static const device_memory *exported(const dp_engine *e, dp_tensor place, const device_memory *memory)
+/* Returns the memory that other ranks map for a tensor, or NULL if there is none. */
+static const device_memory *exported(const dp_engine *e, dp_tensor tensor, const device_memory *memory)
 {
-    if (dp_is_staged(&e->staging, place)) memory = &e->staging.buffers[place];
+    if (e->copies.separate && e->options->payload != PS_PAYLOAD_NCCL) memory = &e->buffers[tensor];
     return memory->data ? memory : NULL;
 }
 
@@ -72,37 +73,37 @@ static status open_hub(dp_engine *e)
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
     int peers = dp_is_root(e) ? c->world - 1 : 1;
-    int transfers = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers;
-    dp_hub_config config = {.context = c,
-                            .transfers = transfers,
-                            .keys = e->reduce.count,
-                            .threads = (int)e->options->server_threads,
-                            .landing = e->landing.data,
-                            .only_control = e->options->payload == PS_PAYLOAD_NCCL};
-    TRY(dp_hub_open(&config, &e->hub));
+    dp_hub hub = {.context = c,
+                  .most_transfers = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers,
+                  .keys = e->reduce.count,
+                  .threads = (int)e->options->server_threads,
+                  .landing = e->landing.data,
+                  .only_control = e->options->payload == PS_PAYLOAD_NCCL};
+    TRY(dp_hub_open(&hub, &e->hub));
     e->member = (ps_member){
         .context = c,
         .options = e->options,
         .policy = &e->policy,
         .servers = 1,
-        .nccl = e->options->payload == PS_PAYLOAD_NCCL && c->world > 1 && device_get_info(c->device)->real,
+        .nccl = e->options->payload == PS_PAYLOAD_NCCL && c->world > 1 && ps_has_bytes(c->device),
         .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
-                         larger(c->params->model->buffer_count, 1)),
+                         larger(set->model->buffer_count, 1)),
         .frame_bytes = largest_frame(e),
         .exported = {exported(e, DP_TENSOR_PARAMS, &set->params), exported(e, DP_TENSOR_GRADS, &set->grads),
                      exported(e, DP_TENSOR_INPUT, c->exchange->input),
                      exported(e, DP_TENSOR_TARGET, c->exchange->target),
                      exported(e, DP_TENSOR_OUTPUTS, &e->outputs)},
         .export_count = PS_SEGMENTS};
-    if (dp_plans(e)) return STATUS_OK;
+    if (device_get_info(c->device)->plans) return STATUS_OK;
     if (e->member.frames > MESSAGE_FRAMES_MAX)
         return fail(STATUS_CONFIG, "policy dp: expected at most %d tensors in a chunk, got %d",
                     MESSAGE_FRAMES_MAX, e->member.frames);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
     options.device_memory = true; /* from device to device */
-    TRY(dp_hub_open_port(e->hub, &options));
-    return dp_is_root(e) ? ps_listen(&e->member, 0, dp_hub_port(e->hub)) : STATUS_OK;
+    TRY(ps_port_open(&e->hub->port, &options, c->world, e->hub->held_capacity + hub.most_transfers,
+                     PS_NO_PEER, 0));
+    return dp_is_root(e) ? ps_listen(&e->member, 0, &e->hub->port) : STATUS_OK;
 }
 
 static status open_parts(dp_engine *e)
@@ -127,9 +128,6 @@ static status open_parts(dp_engine *e)
     e->largest_sum = ps_largest_sum(c->program);
     TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->replicate));
     TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->reduce));
-    e->parts = calloc((size_t)c->world, sizeof *e->parts);
-    e->pieces = calloc((size_t)c->world * DP_PIECES, sizeof *e->pieces);
-    if (!e->parts || !e->pieces) return fail(STATUS_SYSTEM, "no memory for the parts of %d ranks", c->world);
     TRY(dp_open_memory(e));
     return open_hub(e);
 }
@@ -141,7 +139,6 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     e->base = (sync_engine){.type = &sync_ps_dp, .context = *context, .updates = context->rank == 0};
     e->element = (size_t)dtype_size(context->params->type);
-    e->outputs.fd = e->landing.fd = -1;
     status rc = open_parts(e);
     if (rc == STATUS_OK) {
         count_owned_params(e);
@@ -157,7 +154,7 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
-    if (!e->staging.copies.separate) return STATUS_OK;
+    if (!e->copies.separate) return STATUS_OK;
     if (!dp_is_root(e)) return ps_pin_segments(&e->member, d, 0, PS_SEGMENTS, 1, pin);
     return ps_pin_segments(&e->member, d, PS_SEGMENTS + PS_SEGMENT_GRADS, e->base.context.world * PS_SEGMENTS,
                            PS_SEGMENTS, pin);
@@ -166,38 +163,25 @@ static status pin_segments(dp_engine *e, bool pin)
 static void dp_close(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
-    device *d = base->context.device;
     dp_hub_close(&e->hub);
     dp_nccl_close(e); /* must precede the closing of memory that NCCL's calls read */
     pin_segments(e, false);
     ps_leave(&e->member);
-    dp_staging_close(&e->staging);
-    device_free(d, &e->landing);
-    device_free(d, &e->outputs);
-    dp_chunks_free(&e->replicate);
-    dp_chunks_free(&e->reduce);
-    free(e->shares);
-    free(e->parts);
-    free(e->pieces);
+    dp_close_memory(e);
     free(e);
 }
 
 /* ---- connect ---------------------------------------------------------------------------------- */
 
-static status dp_handshake(sync_engine *base, sync_blob *out)
-{
-    return ps_make_handshake(&dp_engine_of(base)->member, out);
-}
-
 static status dp_connect(sync_engine *base, const sync_blob *handshakes)
 {
     dp_engine *e = dp_engine_of(base);
-    if (dp_plans(e)) return STATUS_OK;
+    if (device_get_info(base->context.device)->plans) return STATUS_OK;
     TRY(ps_join(&e->member, handshakes));
     TRY(dp_nccl_open(e));
     TRY(pin_segments(e, true));
-    dp_hub_port(e->hub)->ahead_ns = base->context.clock_ahead_ns;
-    if (!dp_is_root(e)) TRY(dp_hub_connect(e->hub, e->member.group.urls[0]));
+    e->hub->port.ahead_ns = base->context.clock_ahead_ns;
+    if (!dp_is_root(e)) TRY(ps_connect_port(&e->member, &e->hub->port, 0, &e->hub->url));
     return dp_hub_start(e->hub);
 }
 
@@ -213,15 +197,12 @@ static const void *dp_reduced_gradients(sync_engine *base, piece_list *owned)
     return set->grads.data;
 }
 
-const ps_member *ps_dp_member(const sync_engine *base)
+static void dp_counters(sync_engine *base, sync_counters *out)
 {
-    return &((const dp_engine *)base)->member;
-}
-
-void ps_dp_write_settings(const sync_engine *base, text_buffer *out)
-{
-    const dp_engine *e = (const dp_engine *)base;
-    ps_policy_write(&e->policy, e->options, out);
+    const dp_engine *e = dp_engine_of(base);
+    *out = (sync_counters){.updates_skipped = optimizer_skipped(base->context.optimizer)};
+    ps_port_collect(&e->hub->port, out);
+    dp_nccl_collect(e, out);
 }
 
 bool ps_dp_read_sizes(sync_engine *base, ps_dp_sizes *out)
@@ -259,7 +240,7 @@ const sync_engine_type sync_ps_dp = {
     .policy_count = PS_POLICY_COUNT,
     .requirements = ps_dp_requirements,
     .open = ps_dp_open,
-    .handshake = dp_handshake,
+    .handshake = ps_handshake,
     .connect = dp_connect,
     .close = dp_close,
     .begin_forward = dp_begin_forward,

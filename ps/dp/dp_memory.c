@@ -1,6 +1,6 @@
 /* The memory of a rank under `dp`: chunks of parameters, arenas, staging buffers, the ledger's count over the
  * phases of a step, and the formula that this count is compared with. */
-#include "ps/dp/dp_impl.h"
+#include "ps/dp/dp.h"
 
 #include "common/memory/plan.h"
 
@@ -42,132 +42,110 @@ void dp_chunks_free(dp_chunks *chunks)
     *chunks = (dp_chunks){0};
 }
 
-/* ---- arenas ------------------------------------------------------------------------------------ */
-
-/* Returns the bytes of the largest batch's outputs, in the type in which the program stores them. */
-static int64_t largest_output(const dp_engine *e)
-{
-    const sync_exchange *x = e->base.context.exchange;
-    return x->largest * x->output_bytes;
-}
+/* ---- arenas and staging buffers ------------------------------------------------------------------ */
 
 /* Allocates memory for the outputs of all ranks, which the loss replaces by their gradients. */
 static status open_outputs(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
+    sync_exchange *x = c->exchange;
     TRY(ledger_blame(LEDGER_OUTPUTS, device_allocate(c->device, c->params->params.kind,
-                                                     (size_t)largest_output(e), &e->outputs)));
-    c->exchange->all_outputs = c->exchange->all_gradients = e->outputs.data;
+                                                     (size_t)(x->largest * x->output_bytes), &e->outputs)));
+    x->all_outputs = x->all_gradients = e->outputs.data;
     return STATUS_OK;
 }
 
-static status open_landing(dp_engine *e)
+static status open_buffer(dp_engine *e, dp_tensor tensor, size_t bytes, bool nccl)
 {
-    const sync_context *c = &e->base.context;
-    if (!sync_memory_is_separate(c->device) || e->options->payload == PS_PAYLOAD_NCCL) return STATUS_OK;
-    size_t chunk = (size_t)e->reduce.largest_bytes;
-    return ledger_blame(LEDGER_BUCKETS,
-                        device_allocate(c->device, DEVICE_MEMORY_PRIVATE, chunk, &e->landing));
-}
-
-static status open_buffer(dp_engine *e, dp_tensor tensor, size_t bytes)
-{
-    dp_staging *p = &e->staging;
-    bool shared = e->options->payload != PS_PAYLOAD_ZMQ && !p->nccl && tensor <= DP_TENSOR_OUTPUTS;
-    TRY(device_allocate(p->host, shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE, bytes,
-                        &p->buffers[tensor]));
-    return device_pin(p->copies.device, p->buffers[tensor].data, p->buffers[tensor].bytes);
+    device_memory *buffer = &e->buffers[tensor];
+    bool shared = e->options->payload != PS_PAYLOAD_ZMQ && !nccl && tensor <= DP_TENSOR_OUTPUTS;
+    TRY(device_allocate(e->host, shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE, bytes, buffer));
+    return device_pin(e->copies.device, buffer->data, buffer->bytes);
 }
 
 static status open_staging(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const sync_exchange *x = c->exchange;
-    dp_staging *p = &e->staging;
-    for (int i = 0; i < DP_TENSORS; i++) p->buffers[i].fd = -1;
-    p->copies = sync_staging_on(c->device, c->compute);
-    if (!p->copies.separate) return STATUS_OK;
     device_config host = {.name = "cpu", .rank = c->rank, .world = c->world, .threads = 1};
-    TRY(device_open(&host, &p->host));
-    p->nccl = e->options->payload == PS_PAYLOAD_NCCL;
     size_t arena = (size_t)c->params->arena_elements * e->element;
-    bool root = dp_is_root(e);
-    size_t bytes[DP_TENSORS] = {[DP_TENSOR_INPUT] = p->nccl ? 0 : x->input->bytes,
-                                [DP_TENSOR_TARGET] =
-                                    p->nccl && !root ? 0 : x->target->bytes, /* rank 0 counts targets */
-                                [DP_TENSOR_BUFFERS] = p->nccl ? 0 : c->params->buffers.bytes,
-                                [DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
-    if (!p->nccl) {
+    bool root = dp_is_root(e), nccl = e->options->payload == PS_PAYLOAD_NCCL;
+    size_t bytes[DP_TENSORS] = {[DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
+    if (nccl && root) bytes[DP_TENSOR_TARGET] = x->target->bytes; /* rank 0 counts targets */
+    if (!nccl) {
+        bytes[DP_TENSOR_INPUT] = x->input->bytes;
+        bytes[DP_TENSOR_TARGET] = x->target->bytes;
+        bytes[DP_TENSOR_BUFFERS] = c->params->buffers.bytes;
         /* Ranks other than rank 0 receive frames in the buffer of parameters, and export this buffer in place
          * of segments that they do not have. */
         bytes[DP_TENSOR_PARAMS] = arena;
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
-        bytes[DP_TENSOR_PART] = root ? 0 : (size_t)largest_output(e);
+        bytes[DP_TENSOR_PART] = root ? 0 : (size_t)(x->largest * x->output_bytes);
     }
+    TRY(device_open(&host, &e->host));
     for (int i = 0; i < DP_TENSORS; i++)
-        if (bytes[i] > 0) TRY(open_buffer(e, (dp_tensor)i, bytes[i]));
+        if (bytes[i] > 0) TRY(open_buffer(e, (dp_tensor)i, bytes[i], nccl));
     return STATUS_OK;
 }
 
 status dp_open_memory(dp_engine *e)
 {
-    if (dp_is_root(e)) {
-        if (dp_one_loss(e)) TRY(open_outputs(e));
-        TRY(open_landing(e));
-        e->shares = calloc((size_t)e->base.context.world * (size_t)e->largest_sum + 1, sizeof *e->shares);
-        if (!e->shares) return fail(STATUS_SYSTEM, "no memory for the sums of layers");
-    }
+    const sync_context *c = &e->base.context;
+    e->copies = sync_staging_on(c->device, c->compute);
+    e->parts = ps_allocate(&e->memory, c->world, sizeof *e->parts);
+    if (dp_is_root(e))
+        e->shares = ps_allocate(&e->memory, (int64_t)c->world * e->largest_sum, sizeof *e->shares);
+    TRY(ps_memory_check(&e->memory, "the parts of the ranks"));
+    if (dp_is_root(e) && dp_one_loss(e)) TRY(open_outputs(e));
+    if (!e->copies.separate) return STATUS_OK;
+    if (dp_is_root(e) && e->options->payload != PS_PAYLOAD_NCCL)
+        TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE,
+                                                         (size_t)e->reduce.largest_bytes, &e->landing)));
     return open_staging(e);
 }
 
-/* ---- staging buffers -------------------------------------------------------------------------- */
-
-void dp_staging_close(dp_staging *p)
+void dp_close_memory(dp_engine *e)
 {
+    device *d = e->base.context.device;
     for (int i = 0; i < DP_TENSORS; i++) {
-        if (!p->buffers[i].data) continue;
-        device_unpin(p->copies.device, p->buffers[i].data);
-        device_free(p->host, &p->buffers[i]);
+        if (!e->buffers[i].data) continue;
+        device_unpin(d, e->buffers[i].data);
+        device_free(e->host, &e->buffers[i]);
     }
-    device_close(&p->host);
+    device_close(&e->host);
+    device_free(d, &e->landing);
+    device_free(d, &e->outputs);
+    dp_chunks_free(&e->replicate);
+    dp_chunks_free(&e->reduce);
+    ps_memory_free(&e->memory);
 }
 
-bool dp_is_staged(const dp_staging *p, dp_tensor tensor)
+char *dp_address(const dp_engine *e, dp_tensor tensor, void *data)
 {
-    if (!p->copies.separate || tensor == DP_TENSOR_SUMS) return p->copies.separate;
-    return !p->nccl;
+    return e->buffers[tensor].data ? e->buffers[tensor].data : data;
 }
 
-char *dp_staged_address(const dp_staging *p, dp_tensor tensor, void *data)
+status dp_copy_down(dp_engine *e, void *host, const void *data, int64_t bytes)
 {
-    return dp_is_staged(p, tensor) ? p->buffers[tensor].data : data;
+    TRY(sync_copy_down(&e->copies, host, data, bytes));
+    return sync_staging_end(&e->copies);
 }
 
-status dp_copy_down(dp_staging *p, void *host, const void *data, int64_t bytes)
+status dp_stage_down(dp_engine *e, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes)
 {
-    TRY(sync_copy_down(&p->copies, host, data, bytes));
-    return sync_staging_end(&p->copies);
+    char *buffer = e->buffers[tensor].data;
+    if (!buffer || bytes == 0) return STATUS_OK;
+    return dp_copy_down(e, buffer + offset, (const char *)data + offset, bytes);
 }
 
-status dp_stage_down(dp_staging *p, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes)
+status dp_stage_up(dp_engine *e, dp_tensor tensor, void *data, int64_t offset, int64_t bytes)
 {
-    if (!dp_is_staged(p, tensor) || bytes == 0) return STATUS_OK;
-    return dp_copy_down(p, (char *)p->buffers[tensor].data + offset, (const char *)data + offset, bytes);
-}
-
-status dp_stage_up(dp_staging *p, dp_tensor tensor, void *data, int64_t offset, int64_t bytes)
-{
-    if (!dp_is_staged(p, tensor) || bytes == 0) return STATUS_OK;
-    return sync_copy_up(&p->copies, (char *)data + offset, (const char *)p->buffers[tensor].data + offset,
-                        bytes);
+    const char *buffer = e->buffers[tensor].data;
+    if (!buffer || bytes == 0) return STATUS_OK;
+    return sync_copy_up(&e->copies, (char *)data + offset, buffer + offset, bytes);
 }
 
 /* ---- the ledger -------------------------------------------------------------------------------- */
-
-static ledger *ledger_of(const dp_engine *e)
-{
-    return e->base.context.ledger;
-}
 
 /* Sets the bytes that the ledger counts for an account. PyTorch's lifetimes need more memory than this
  * program allocates. With PyTorch's lifetimes the ledger counts the bytes that PyTorch would hold, for as
@@ -175,25 +153,10 @@ static ledger *ledger_of(const dp_engine *e)
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
     if (bytes > *account)
-        ledger_acquire(ledger_of(e), class, bytes - *account, bytes - *account);
+        ledger_acquire(e->base.context.ledger, class, bytes - *account, bytes - *account);
     else
-        ledger_release(ledger_of(e), class, *account - bytes, *account - bytes);
+        ledger_release(e->base.context.ledger, class, *account - bytes, *account - bytes);
     *account = bytes;
-}
-
-static int64_t all_outputs(const dp_engine *e)
-{
-    return e->loaded * e->base.context.exchange->output_bytes;
-}
-
-static int64_t all_loss_outputs(const dp_engine *e)
-{
-    return e->loaded * e->base.context.exchange->loss_output_bytes;
-}
-
-static int64_t own_output(const dp_engine *e)
-{
-    return dp_mine(e)->samples * e->base.context.exchange->output_bytes;
 }
 
 static int64_t param_bytes(const dp_engine *e)
@@ -212,48 +175,30 @@ void dp_account_begin_batch(dp_engine *e)
 
 void dp_account_replicate(dp_engine *e)
 {
-    if (!dp_is_root(e))
-        hold(e, LEDGER_REPLICAS, &e->replica, param_bytes(e) + e->base.context.params->buffer_bytes);
+    hold(e, LEDGER_REPLICAS, &e->replica, param_bytes(e) + e->base.context.params->buffer_bytes);
 }
 
 /* ---- outputs and loss ------------------------------------------------------------------------- */
 
-void dp_account_gather(dp_engine *e)
+void dp_account_outputs(dp_engine *e, int more)
 {
-    if (dp_is_root(e) && dp_one_loss(e)) hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e));
-}
-
-void dp_account_log_softmax(dp_engine *e)
-{
-    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
-        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + all_loss_outputs(e));
-}
-
-void dp_account_loss_gradients(dp_engine *e)
-{
-    if (dp_is_root(e) && dp_one_loss(e) && !dp_lean(e))
-        hold(e, LEDGER_OUTPUTS, &e->outputs_held, all_outputs(e) + 3 * all_loss_outputs(e));
+    const sync_exchange *x = e->base.context.exchange;
+    if (!dp_is_root(e) || !dp_one_loss(e)) return;
+    hold(e, LEDGER_OUTPUTS, &e->outputs_held,
+         e->loaded * (x->output_bytes + (dp_lean(e) ? 0 : more * x->loss_output_bytes)));
 }
 
 /* Counts the gradient of this rank's part as a value of the program, which reports when it is freed. */
-static void hand_over_gradient(const dp_engine *e, int64_t held)
-{
-    int64_t own = own_output(e);
-    if (held > 0) ledger_release(ledger_of(e), LEDGER_OUTPUTS, held, held);
-    ledger_acquire(ledger_of(e), LEDGER_OUTPUTS, own, plan_align(own));
-}
-
 void dp_account_end_loss(dp_engine *e)
 {
-    if (!dp_is_root(e) || !dp_one_loss(e)) return;
-    hold(e, LEDGER_OUTPUTS, &e->outputs_held, (dp_lean(e) ? 1 : 2) * all_outputs(e));
-    hand_over_gradient(e, own_output(e));
-    e->outputs_held -= own_output(e);
-}
-
-void dp_account_take_gradient(dp_engine *e)
-{
-    hand_over_gradient(e, 0);
+    const sync_exchange *x = e->base.context.exchange;
+    int64_t own = dp_mine(e)->samples * x->output_bytes;
+    if (dp_is_root(e)) {
+        hold(e, LEDGER_OUTPUTS, &e->outputs_held, (dp_lean(e) ? 1 : 2) * e->loaded * x->output_bytes);
+        ledger_release(e->base.context.ledger, LEDGER_OUTPUTS, own, own);
+        e->outputs_held -= own;
+    }
+    ledger_acquire(e->base.context.ledger, LEDGER_OUTPUTS, own, plan_align(own));
 }
 
 /* ---- parameters and gradients ------------------------------------------------------------------ */

@@ -11,27 +11,18 @@
 #include "common/device/sim/device_sim.h"
 #include "common/process_group/process_group.h"
 #include "common/trace/trace.h"
-#include "ps/dp/dp_impl.h"
+#include "ps/dp/dp.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Tags of calls that send no bucket. */
 enum { TAG_PARAMETERS = -1, TAG_BUFFERS = -2, TAG_GRADIENTS = -3, TAG_PART = -4 };
 
-/* Calls of the process group. call_names has their names in the trace. */
-typedef enum dp_call {
-    CALL_REPLICATE,
-    CALL_REDUCE,
-    CALL_INPUTS,
-    CALL_OUTPUTS,
-    CALL_GRADIENT,
-    CALL_START
-} dp_call;
+/* Names of the calls in the trace. */
 static const char *const call_names[] = {
-    [CALL_REPLICATE] = "broadcast of parameters", [CALL_REDUCE] = "reduce of gradients",
-    [CALL_INPUTS] = "scatter of inputs",          [CALL_OUTPUTS] = "gather of outputs",
-    [CALL_GRADIENT] = "scatter of gradients",     [CALL_START] = "start"};
+    [DP_CALL_REPLICATE] = "broadcast of parameters", [DP_CALL_REDUCE] = "reduce of gradients",
+    [DP_CALL_INPUTS] = "scatter of inputs",          [DP_CALL_OUTPUTS] = "gather of outputs",
+    [DP_CALL_GRADIENT] = "scatter of gradients",     [DP_CALL_START] = "start"};
 
 struct dp_nccl {
     struct dp_nccl_sim *sim; /* Used in virtual time instead of the other fields, else NULL. */
@@ -52,17 +43,21 @@ static void ended(void *engine, const process_call *p, const process_times *t)
 
 static const process_group_ops ops = {.ended = ended};
 
-static status begin_call(dp_engine *e, dp_call kind)
+bool dp_nccl_sends(const dp_engine *e)
 {
-    dp_nccl *n = e->nccl;
-    return n->sim ? STATUS_OK
-                  : process_group_begin(n->calls, &(process_call){.group = n->group, .kind = (int)kind});
+    return e->nccl && !e->nccl->sim;
 }
 
-static status end_call(dp_engine *e)
+status dp_nccl_begin(dp_engine *e, dp_call call)
+{
+    if (!dp_nccl_sends(e)) return STATUS_OK;
+    return process_group_begin(e->nccl->calls, &(process_call){.group = e->nccl->group, .kind = (int)call});
+}
+
+status dp_nccl_end(dp_engine *e)
 {
     process_work call;
-    if (e->nccl->sim) return STATUS_OK;
+    if (!dp_nccl_sends(e)) return STATUS_OK;
     TRY(process_group_end(e->nccl->calls, &call));
     return process_group_wait(e->nccl->calls, call, context_of(e)->anatomy);
 }
@@ -70,7 +65,7 @@ static status end_call(dp_engine *e)
 void dp_nccl_end_step(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
-    if (e->nccl && !e->nccl->sim) process_group_end_step(e->nccl->calls, base->context.anatomy);
+    if (dp_nccl_sends(e)) process_group_end_step(e->nccl->calls, base->context.anatomy);
 }
 
 /* ---- broadcasts and reductions ------------------------------------------------------------------ */
@@ -99,116 +94,75 @@ status dp_nccl_replicate(dp_engine *e)
     param_set *set = context_of(e)->params;
     piece_list buffers = {set->buffer_pieces, set->model->buffer_count};
     if (!dp_is_root(e)) param_set_forget_bf16_copy(set);
-    TRY(begin_call(e, CALL_REPLICATE));
+    TRY(dp_nccl_begin(e, DP_CALL_REPLICATE));
     for (int k = 0; k < e->replicate.count; k++)
         TRY(add_collective(e, COLLECTIVE_BROADCAST, TAG_PARAMETERS, set->params.data,
                            chunk_pieces(e, &e->replicate.list[k])));
     if (buffers.count > 0)
         TRY(add_collective(e, COLLECTIVE_BROADCAST, TAG_BUFFERS, set->buffers.data, buffers));
-    return end_call(e);
+    return dp_nccl_end(e);
 }
 
 /* Divides all gradients, including the padding between them. */
 static status divide(dp_engine *e, double divisor)
 {
     const param_set *set = context_of(e)->params;
-    if (divisor == 1 || e->nccl->sim) return STATUS_OK;
+    if (divisor == 1 || !dp_nccl_sends(e)) return STATUS_OK;
     return device_convert(context_of(e)->compute, set->grads.data, set->type, set->grads.data, set->type,
                           set->arena_elements, divisor);
 }
 
-status dp_nccl_reduce(dp_engine *e, double before, double after)
+status dp_nccl_reduce(dp_engine *e, const dp_sum *sum)
 {
     const param_set *set = context_of(e)->params;
     bool contributes = context_of(e)->rank < e->contributors;
-    if (!contributes && !e->nccl->sim)
+    if (!contributes && dp_nccl_sends(e))
         TRY(device_clear(context_of(e)->compute, set->grads.data, (size_t)set->arena_elements * e->element));
-    if (contributes) TRY(divide(e, before));
-    TRY(begin_call(e, CALL_REDUCE));
+    if (contributes) TRY(divide(e, sum->before));
+    TRY(dp_nccl_begin(e, DP_CALL_REDUCE));
     for (int k = 0; k < e->reduce.count; k++)
         TRY(add_collective(e, COLLECTIVE_REDUCE, TAG_GRADIENTS, set->grads.data,
                            chunk_pieces(e, &e->reduce.list[k])));
-    TRY(end_call(e));
-    return dp_is_root(e) ? divide(e, after) : STATUS_OK;
+    TRY(dp_nccl_end(e));
+    return dp_is_root(e) ? divide(e, sum->after) : STATUS_OK;
 }
 
-/* ---- parts of the batch and of the outputs ------------------------------------------------------ */
-
-bool dp_nccl_sends(const dp_engine *e)
+status dp_nccl_add(dp_engine *e, bool sends, int peer, void *data, int64_t bytes)
 {
-    return e->nccl && !e->nccl->sim;
+    return process_group_add(e->nccl->calls,
+                             &(collective_call){.kind = sends ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE,
+                                                .type = DTYPE_U8,
+                                                .root = peer,
+                                                .tag = TAG_PART,
+                                                .count = bytes,
+                                                .in = {.base = data},
+                                                .out = {.base = data}});
 }
 
-/* Adds sends and receives of parts, to other ranks if `from_root`, else to rank 0. Rank 0 sends or receives
- * the parts of all other ranks, which are ranges of `whole` with `each` bytes per sample. Another rank sends
- * or receives only its part, `own`. */
-static status add_parts(dp_engine *e, bool from_root, void *whole, void *own, int64_t each)
-{
-    int me = context_of(e)->rank;
-    for (int r = 1; r < e->present; r++) {
-        const dp_part *p = &e->parts[r];
-        if ((!dp_is_root(e) && r != me) || p->samples == 0) continue;
-        char *at = dp_is_root(e) ? (char *)whole + p->first * each : own;
-        collective_kind kind = dp_is_root(e) == from_root ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE;
-        TRY(process_group_add(e->nccl->calls, &(collective_call){.kind = kind,
-                                                                 .type = DTYPE_U8,
-                                                                 .root = dp_is_root(e) ? r : 0,
-                                                                 .tag = TAG_PART,
-                                                                 .count = p->samples * each,
-                                                                 .in = {.base = at},
-                                                                 .out = {.base = at}}));
-    }
-    return STATUS_OK;
-}
-
-status dp_nccl_scatter_batch(dp_engine *e)
-{
-    const sync_exchange *x = context_of(e)->exchange;
-    TRY(begin_call(e, CALL_INPUTS));
-    TRY(add_parts(e, true, x->input->data, x->input->data, x->input_bytes));
-    if (!dp_one_loss(e)) TRY(add_parts(e, true, x->target->data, x->target->data, x->target_bytes));
-    return end_call(e);
-}
-
-status dp_nccl_gather_outputs(dp_engine *e)
-{
-    const sync_exchange *x = context_of(e)->exchange;
-    TRY(begin_call(e, CALL_OUTPUTS));
-    TRY(add_parts(e, false, x->all_outputs, x->output, x->output_bytes));
-    return end_call(e);
-}
-
-status dp_nccl_scatter_gradient(dp_engine *e)
-{
-    const sync_exchange *x = context_of(e)->exchange;
-    TRY(begin_call(e, CALL_GRADIENT));
-    TRY(add_parts(e, true, x->all_gradients, x->output_gradient, x->output_bytes));
-    return end_call(e);
-}
+/* ---- open and close --------------------------------------------------------------------------- */
 
 /* Makes calls of each kind, size and pair of ranks, because NCCL may connect at a first call. The calls use
  * the initial parameters, and the arena of gradients as scratch memory, because no gradient has been computed
  * yet. */
 status dp_nccl_warm_up(dp_engine *e)
 {
-    if (!e->nccl || e->nccl->sim || e->nccl->warm) return STATUS_OK;
-    char *scratch = context_of(e)->params->grads.data;
+    dp_flow part = {.data = context_of(e)->params->grads.data, .each = 1};
+    if (!dp_nccl_sends(e) || e->nccl->warm) return STATUS_OK;
     int world = context_of(e)->world;
     e->present = e->contributors = world;
     for (int r = 0; r < world; r++) e->parts[r] = (dp_part){.samples = 1};
     TRY(dp_nccl_replicate(e));
-    TRY(dp_nccl_reduce(e, 1, 1));
-    TRY(begin_call(e, CALL_START));
-    TRY(add_parts(e, true, scratch, scratch, 1));
-    TRY(add_parts(e, false, scratch, scratch, 1));
-    TRY(end_call(e));
+    TRY(dp_nccl_reduce(e, &(dp_sum){world, 1, 1}));
+    TRY(dp_nccl_begin(e, DP_CALL_START));
+    TRY(dp_add_parts(e, &part));
+    part.to_root = true;
+    TRY(dp_add_parts(e, &part));
+    TRY(dp_nccl_end(e));
     memset(e->parts, 0, (size_t)world * sizeof *e->parts);
     e->present = e->contributors = 0;
     e->nccl->warm = true;
     return device_stream_synchronize(context_of(e)->compute);
 }
-
-/* ---- open and close --------------------------------------------------------------------------- */
 
 status dp_choose_payload(dp_engine *e, const ps_options *options)
 {
@@ -229,13 +183,10 @@ status dp_choose_payload(dp_engine *e, const ps_options *options)
         info->simulated ? "sim on a profile of a processor" : info->name);
 }
 
-static status open_world(dp_engine *e)
+static status open_world(dp_engine *e, const int *ranks)
 {
     const sync_context *c = context_of(e);
     dp_nccl *n = e->nccl;
-    int *all = calloc((size_t)c->world, sizeof *all);
-    if (!all) return fail(STATUS_SYSTEM, "no memory for an exchange");
-    for (int r = 0; r < c->world; r++) all[r] = r;
     collective_config config = {
         .rank = c->rank,
         .world = c->world,
@@ -260,23 +211,23 @@ static status open_world(dp_engine *e)
                                   .rank = c->rank,
                                   .stream_order = true,
                                   .queues = 1};
-    status rc = process_group_open(&calls, &n->calls);
-    if (rc == STATUS_OK) rc = collective_open("nccl", &config, &n->world);
-    if (rc == STATUS_OK) rc = collective_group_open(n->world, "data", all, c->world, &n->group);
-    if (rc == STATUS_OK) rc = process_group_start(n->calls, n->world);
-    free(all);
-    return rc;
+    TRY(process_group_open(&calls, &n->calls));
+    TRY(collective_open("nccl", &config, &n->world));
+    TRY(collective_group_open(n->world, "data", ranks, c->world, &n->group));
+    return process_group_start(n->calls, n->world);
 }
 
 status dp_nccl_open(dp_engine *e)
 {
     const sync_context *c = context_of(e);
     if (e->options->payload != PS_PAYLOAD_NCCL || c->world < 2) return STATUS_OK;
-    e->nccl = calloc(1, sizeof *e->nccl);
-    if (!e->nccl) return fail(STATUS_SYSTEM, "no memory for an exchange");
-    if (device_get_info(c->device)->simulated) return dp_nccl_sim_open(e, &e->nccl->sim);
+    e->nccl = ps_allocate(&e->memory, 1, sizeof *e->nccl);
+    int *ranks = ps_allocate(&e->memory, c->world, sizeof *ranks);
+    TRY(ps_memory_check(&e->memory, "an exchange"));
+    for (int r = 0; r < c->world; r++) ranks[r] = r;
+    if (device_get_info(c->device)->simulated) return dp_nccl_sim_open(e, ranks, &e->nccl->sim);
     anatomy_keep_steps(c->anatomy, ANATOMY_KEPT_BYTES);
-    return open_world(e);
+    return open_world(e, ranks);
 }
 
 void dp_nccl_close(dp_engine *e)
@@ -288,15 +239,11 @@ void dp_nccl_close(dp_engine *e)
     collective_group_close(&n->group);
     collective_close(&n->world);
     process_group_close(&n->calls);
-    free(n);
-    e->nccl = NULL;
 }
 
 void dp_nccl_collect(const dp_engine *e, sync_counters *out)
 {
-    if (!e->nccl) return;
-    if (e->nccl->sim)
-        dp_nccl_sim_collect(e->nccl->sim, out);
-    else if (e->nccl->world)
-        process_group_counters(e->nccl->calls, out);
+    const dp_nccl *n = e->nccl;
+    if (n && n->sim) dp_nccl_sim_collect(n->sim, out);
+    if (n && n->world) process_group_counters(n->calls, out);
 }

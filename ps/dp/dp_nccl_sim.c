@@ -1,7 +1,7 @@
 /* The calls of dp_nccl.c in virtual time. All ranks join each call, which runs over a ring of all ranks. */
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
-#include "ps/dp/dp_impl.h"
+#include "ps/dp/dp.h"
 
 #include <stdlib.h>
 
@@ -28,25 +28,14 @@ static void on_finished(void *context)
     device_fence_reach(n->done, (uint64_t)n->calls);
 }
 
-static status open_group(const dp_engine *e, dp_nccl_sim *n)
+status dp_nccl_sim_open(const dp_engine *e, const int *ranks, dp_nccl_sim **out)
 {
-    int world = context_of(e)->world;
-    int *ranks = calloc((size_t)world, sizeof *ranks);
-    if (!ranks) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", world);
-    for (int r = 0; r < world; r++) ranks[r] = r;
-    status rc =
-        sim_group_open(sim_device_simulation(context_of(e)->device), "dataparallel", ranks, world, &n->group);
-    free(ranks);
-    return rc;
-}
-
-status dp_nccl_sim_open(const dp_engine *e, dp_nccl_sim **out)
-{
-    *out = calloc(1, sizeof **out);
-    if (!*out) return fail(STATUS_SYSTEM, "no memory for an exchange");
-    (*out)->rank = context_of(e)->rank;
-    TRY(device_fence_open(context_of(e)->device, &(*out)->done));
-    return open_group(e, *out);
+    const sync_context *c = context_of(e);
+    dp_nccl_sim *n = *out = calloc(1, sizeof *n);
+    if (!n) return fail(STATUS_SYSTEM, "no memory for an exchange");
+    n->rank = c->rank;
+    TRY(device_fence_open(c->device, &n->done));
+    return sim_group_open(sim_device_simulation(c->device), "dataparallel", ranks, c->world, &n->group);
 }
 
 void dp_nccl_sim_close(dp_nccl_sim **pointer)

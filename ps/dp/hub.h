@@ -23,12 +23,11 @@
 #include "common/sync/agent.h"
 #include "common/sync/engine.h"
 #include "ps/compute.h"
+#include "ps/memory.h"
 #include "ps/port.h"
 
 #define DP_FLUSH (INT64_C(1) << 48)
 enum { DP_INT_TARGETS, DP_INT_TOTAL, DP_INT_PRESENT };
-
-typedef struct dp_hub dp_hub;
 
 /* Pieces of an arena at `base`, with elements of `element` bytes. */
 typedef struct dp_region {
@@ -48,6 +47,7 @@ typedef struct dp_transfer {
     int peer;
     message_header header; /* Set by the caller, and replaced by the received header. */
     dp_region region;      /* Pieces of the tensor, or no pieces if the message has no tensor. */
+    piece whole;           /* The piece of a region that has one. */
     /* The tensor passes through shared memory, and the message is only a notice. `remote` is the region's
      * base in the peer's memory. A send copies the tensor to `remote`, or leaves the copy to the peer if
      * `remote` is NULL. A receive copies the tensor from `remote`. If `remote` is NULL, the peer has put the
@@ -61,31 +61,57 @@ typedef struct dp_transfer {
 /* How DP_REDUCE transfers of one key are summed. The sum of this rank's gradient and the transfers, in rank
  * order, replaces this rank's gradient. */
 typedef struct dp_sum {
-    dtype type;
-    char *grads;
-    int keys, present;    /* Transfers are listed by key, `present` - 1 for each key. */
+    int present;          /* Transfers are listed by key, `present` - 1 for each key. */
     double before, after; /* Gradients are divided by `before`, the sum by `after`. */
 } dp_sum;
 
-typedef struct dp_hub_config {
+typedef struct dp_hub {
+    /* Set by the owner of the hub. Everything is borrowed and outlives the hub. */
     const sync_context *context;
-    int transfers; /* Largest number of transfers in an exchange. */
-    int keys;      /* Largest number of keys in a sum. */
-    int threads;
-    void *landing; /* GPU memory for a key that has arrived, or NULL if the host sums. */
+    int most_transfers; /* Largest number of transfers in an exchange. */
+    int keys;           /* Number of keys of a sum. */
+    int threads;        /* Threads of the host that sum. */
+    void *landing;      /* GPU memory for a key that has arrived, or NULL if the host sums. */
     /* True with --payload nccl. On GPUs NCCL moves the tensors in device memory, so an exchange need not wait
      * until they have been computed. */
     bool only_control;
-} dp_hub_config;
+    const char *url; /* Rank 0's URL for error messages. NULL on rank 0. */
 
-status dp_hub_open(const dp_hub_config *config, dp_hub **out);
-status dp_hub_open_port(dp_hub *hub, const transport_options *options);
-/* Connects a rank other than 0 to rank 0 at `url`. */
-status dp_hub_connect(dp_hub *hub, const char *url);
-status dp_hub_start(dp_hub *hub);
+    sync_staging compute; /* On the compute stream. Used by the compute thread. */
+    ps_memory memory;
+    ps_port port;
+
+    /* The fields before `posted` belong to the compute thread until it posts an exchange, then to the agent
+     * until `done` is reached. */
+    dp_transfer *transfers; /* [most_transfers] */
+    int count;
+    dp_sum sum;             /* `present` is 0 if the exchange has no sum. */
+    _Atomic int64_t posted; /* Number of exchanges that have been posted. */
+    device_fence *done;     /* Number of exchanges that have ended. */
+    anatomy_sent last;      /* The latest-sent message that the exchange has received. */
+
+    /* Used by the agent. */
+    int64_t finished; /* Number of exchanges that have ended. */
+    bool running;
+    int listed; /* Number of transfers of the running exchange, else 0. */
+    int open_transfers;
+    int *arrived;     /* [keys] Number of transfers of a key that have arrived. */
+    ps_message *held; /* [held_capacity] Messages that arrived before their exchange. */
+    int held_count, held_capacity;
+    transport_ticket ticket;
+    int64_t begun_ns, last_message_ns;
+    int64_t leaving_ns;               /* Time at which the exchange sent its first message, or 0. */
+    const void **sources;             /* [threads][world] Contributions to a sum on the host. */
+    sync_contribution *contributions; /* [world] Contributions to a sum on a GPU. */
+    sync_staging staging;             /* On a stream of the agent. */
+} dp_hub;
+
+/* hub_open.c: opens a hub with the owner's fields of `setup`. The caller then opens the port. */
+status dp_hub_open(const dp_hub *setup, dp_hub **out);
 void dp_hub_close(dp_hub **hub);
 
-ps_port *dp_hub_port(dp_hub *hub);
+/* hub.c */
+status dp_hub_start(dp_hub *hub);
 
 /* Called by the compute thread. dp_hub_add() adds a transfer to the next exchange. The transfer is valid
  * until the first dp_hub_add() after the exchange. dp_hub_run() runs the exchange. `sum` is NULL if no
@@ -93,8 +119,11 @@ ps_port *dp_hub_port(dp_hub *hub);
 dp_transfer *dp_hub_add(dp_hub *hub, dp_direction direction, int peer, message_kind kind, int64_t step,
                         int64_t key);
 status dp_hub_run(dp_hub *hub, const dp_sum *sum);
-
-/* Adds the traffic so far, and the processor time of the agent. */
-void dp_hub_collect(dp_hub *hub, sync_counters *out);
+/* Sets the transfer's tensor to `bytes` bytes at base + offset. */
+static inline void dp_hub_set_tensor(dp_transfer *transfer, void *base, int64_t offset, int64_t bytes)
+{
+    transfer->whole = (piece){offset, bytes};
+    transfer->region = (dp_region){base, {&transfer->whole, 1}, 1};
+}
 
 #endif

@@ -1,6 +1,6 @@
 /* A server's agent: receives messages, drives the reduction, sends replies, and notices stalls and
  * departures. */
-#include "ps/server/server_impl.h"
+#include "ps/server/server.h"
 
 #include "common/base/clock.h"
 #include "common/base/text.h"
@@ -9,60 +9,53 @@
 #include <stdio.h>
 #include <string.h>
 
-status server_send(server *s, int worker, const message_header *h, const message_frame *frames, int count,
+status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
                    transport_ticket *ticket, int64_t payload)
 {
-    status rc = ps_port_send(s->port, worker, h, frames, count, ticket, payload);
+    status rc = ps_port_send(&s->port, worker, h, frames, count, ticket, payload);
     if (rc != STATUS_PEER) return rc;
     error_clear();
     return STATUS_OK;
 }
 
+void server_copy_pieces(const ps_server *s, int key, char *to, const char *from)
+{
+    if (to != from) ps_copy_pieces(s->device, to, from, server_pieces(s, key), (int64_t)s->element);
+}
+
 /* ---- messages --------------------------------------------------------------------------------- */
 
-static status malformed(const server *s, const ps_message *m)
+static status malformed(const ps_server *s, const ps_message *m)
 {
     const message_header *h = &m->header;
     return fail(STATUS_PROTOCOL,
                 "parameter server %d: rank %d sent %s of step %" PRId64 ", key %" PRId64 ", %" PRId64
                 " elements of %s in %d "
                 "frames: not of this plan",
-                s->c->index, m->peer, message_kind_name(h->kind), h->step, h->key, h->count,
+                s->index, m->peer, message_kind_name(h->kind), h->step, h->key, h->count,
                 h->dtype >= 0 && h->dtype < DTYPE_COUNT ? dtype_name((dtype)h->dtype) : "?", h->frames);
 }
 
-static bool carries_key(const server *s, const ps_message *m)
+static bool carries_key(const ps_server *s, const ps_message *m)
 {
     const message_header *h = &m->header;
     if (h->key < s->first || h->key >= s->first + s->count) return false;
-    const ps_key *key = &s->c->plan->keys[h->key];
-    if (h->count != key->elements || h->dtype != (int)s->c->params->type) return false;
+    const ps_key *key = &s->plan->keys[h->key];
+    if (h->count != key->elements || h->dtype != (int)s->set->type) return false;
     if (h->frames == 0) return s->workers[m->peer].params != NULL;
-    return ps_has_frames_of(m, ps_key_pieces(s->c->plan, (int)h->key), (int64_t)s->element);
-}
-
-static status receive_push(server *s, ps_message *m)
-{
-    int key = (int)m->header.key - s->first, worker = m->peer;
-    bool pulls = m->header.kind == MESSAGE_PUSH_PULL;
-    int64_t iteration = m->header.step;
-    ps_port_count_received(s->port, worker, server_key_bytes(s, key));
-    TRY(server_receive_push(s, key, worker, m));
-    /* Under sync a push also pulls the next iteration's parameters. */
-    if (pulls) server_await_update(s, key, worker, iteration + 2, iteration + 1);
-    return STATUS_OK;
+    return ps_has_frames_of(m, ps_key_pieces(s->plan, (int)h->key), (int64_t)s->element);
 }
 
 /* Stores the initial parameters that rank 0 sends to a server in a separate process. */
-static status receive_initial(server *s, ps_message *m)
+static status receive_initial(ps_server *s, ps_message *m)
 {
     int key = (int)m->header.key - s->first;
     if (m->header.frames > 0)
-        ps_take_frames(s->c->device, m, s->params, server_pieces(s, key), (int64_t)s->element);
+        ps_take_frames(s->device, m, s->params, server_pieces(s, key), (int64_t)s->element);
     else
-        TRY(server_copy_pieces(s, key, s->params, s->workers[0].params));
-    ps_port_count_received(s->port, 0, server_key_bytes(s, key));
-    ps_port_release(s->port, m);
+        server_copy_pieces(s, key, s->params, s->workers[0].params);
+    ps_port_count_received(&s->port, 0, server_key_bytes(s, key));
+    ps_port_release(&s->port, m);
     s->initialized = ++s->initial_keys == s->count;
     for (int i = 0; s->initialized && i < s->count; i++) server_key_updated(s, i);
     return STATUS_OK;
@@ -70,7 +63,7 @@ static status receive_initial(server *s, ps_message *m)
 
 static status handle(void *context, ps_message *m, int64_t now_ns)
 {
-    server *s = context;
+    ps_server *s = context;
     const message_header *h = &m->header;
     status rc;
     (void)now_ns; /* virtual time has no stalls */
@@ -79,11 +72,11 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
     switch (h->kind) {
     case MESSAGE_PUSH:
     case MESSAGE_PUSH_PULL:
-        if (carries_key(s, m)) return receive_push(s, m);
+        if (carries_key(s, m)) return server_receive_push(s, m);
         rc = malformed(s, m);
         break;
     case MESSAGE_PARAMETERS:
-        if (carries_key(s, m) && m->peer == 0 && !s->initialized && !s->c->colocated)
+        if (carries_key(s, m) && m->peer == 0 && !s->initialized && !s->colocated)
             return receive_initial(s, m);
         rc = malformed(s, m);
         break;
@@ -107,7 +100,7 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
         rc = malformed(s, m);
         break;
     }
-    ps_port_release(s->port, m);
+    ps_port_release(&s->port, m);
     return rc;
 }
 
@@ -115,11 +108,11 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
 
 /* Describes the message that others wait for from `worker`, for example "has not pushed conv1.weight of step
  * 3". Returns NULL if there is none. */
-static const char *owes(const server *s, int worker, char *text, size_t size)
+static const char *owes(const ps_server *s, int worker, char *text, size_t size)
 {
     int64_t iteration = INT64_MAX;
     int late = -1;
-    for (int key = 0; key < s->count && s->c->policy->consistency != PS_ASYNC; key++) {
+    for (int key = 0; key < s->count && s->policy->consistency != PS_ASYNC; key++) {
         int64_t pushed = server_slot_of(s, key, worker)->pushed;
         if (pushed >= s->keys[key].updates + s->window || server_arrived(s, key, pushed)->count == 0 ||
             pushed >= iteration)
@@ -128,8 +121,8 @@ static const char *owes(const server *s, int worker, char *text, size_t size)
         late = s->first + key;
     }
     if (late >= 0) {
-        snprintf(text, size, "has not pushed %s of step %" PRId64,
-                 ps_key_name(s->c->plan, s->c->params->model, late), iteration);
+        snprintf(text, size, "has not pushed %s of step %" PRId64, ps_key_name(s->plan, s->set->model, late),
+                 iteration);
     } else if (s->flushing > 0 && s->workers[worker].flush_pull == 0) {
         snprintf(text, size, "has not ended its step as the other ranks have");
     } else if (s->layer.shares > 0 && s->workers[worker].layer_share.header.kind == MESSAGE_NONE) {
@@ -142,13 +135,13 @@ static const char *owes(const server *s, int worker, char *text, size_t size)
 }
 
 /* Fails if a rank has disconnected and other ranks wait for the lost rank. */
-static status check_departures(server *s, bool *worked)
+static status check_departures(ps_server *s, bool *worked)
 {
     char text[NN_NAME_MAX + 64];
-    for (int w = 0; w < s->c->world; w++) {
-        if (!ps_port_has_left(s->port, w)) continue;
+    for (int w = 0; w < s->world; w++) {
+        if (!ps_port_has_left(&s->port, w)) continue;
         if (!s->workers[w].gone) {
-            atomic_fetch_add_explicit(&s->shared->gone, 1, memory_order_release);
+            s->gone++;
             s->workers[w].gone = *worked = true;
         }
         if (owes(s, w, text, sizeof text)) return fail(STATUS_PEER, "rank %d has left: it %s", w, text);
@@ -156,28 +149,28 @@ static status check_departures(server *s, bool *worked)
     return STATUS_OK;
 }
 
-static status check_stall(server *s, int64_t now_ns, int64_t *deadline_ns)
+static status check_stall(ps_server *s, int64_t now_ns, int64_t *deadline_ns)
 {
     bool others_wait = s->incomplete > 0 || s->flushing > 0 || s->layer.shares > 0;
     if (!others_wait ||
-        !ps_is_late(s->c->context, &s->last_message_ns, s->c->context->stall_timeout_ns, now_ns, deadline_ns))
+        !ps_is_late(s->context, &s->last_message_ns, s->context->stall_timeout_ns, now_ns, deadline_ns))
         return STATUS_OK;
     char waited[32], text[NN_NAME_MAX + 64];
-    text_format_duration(waited, sizeof waited, (double)s->c->context->stall_timeout_ns);
-    for (int w = 0; w < s->c->world; w++)
+    text_format_duration(waited, sizeof waited, (double)s->context->stall_timeout_ns);
+    for (int w = 0; w < s->world; w++)
         if (owes(s, w, text, sizeof text))
-            return fail(STATUS_PEER, "parameter server %d: rank %d %s within the stall limit of %s",
-                        s->c->index, w, text, waited);
-    return fail(STATUS_PEER, "parameter server %d: no message arrived within the stall limit of %s",
-                s->c->index, waited);
+            return fail(STATUS_PEER, "parameter server %d: rank %d %s within the stall limit of %s", s->index,
+                        w, text, waited);
+    return fail(STATUS_PEER, "parameter server %d: no message arrived within the stall limit of %s", s->index,
+                waited);
 }
 
 /* ---- the agent -------------------------------------------------------------------------------- */
 
 static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
-    server *s = context;
-    TRY(ps_port_receive(s->port, now_ns, worked));
+    ps_server *s = context;
+    TRY(ps_port_receive(&s->port, now_ns, worked));
     TRY(server_update(s, worked));
     TRY(server_send_replies(s, worked));
     TRY(server_send_shared(s, worked));
@@ -194,14 +187,14 @@ static void failed(void *context, const error_record *error)
 
 static const ps_port_ops port_ops = {progress, handle, failed};
 
-status ps_server_start(ps_server *p)
+status ps_server_start(ps_server *s)
 {
-    p->agent.last_message_ns = clock_now_ns();
-    return ps_port_start(p->agent.port, &port_ops, &p->agent, p->config.device, "ps-server", NULL);
+    s->last_message_ns = clock_now_ns();
+    return ps_port_start(&s->port, &port_ops, s, s->device, "ps-server", NULL);
 }
 
-status ps_server_serve(ps_server *p)
+status ps_server_serve(ps_server *s)
 {
-    p->agent.last_message_ns = clock_now_ns();
-    return ps_port_serve(p->agent.port, &port_ops, &p->agent, &p->shared.gone, p->config.world);
+    s->last_message_ns = clock_now_ns();
+    return ps_port_serve(&s->port, &port_ops, s, &s->gone, s->world);
 }

@@ -1,10 +1,10 @@
 /* A server sums the pushes of its shard's keys in rank order, updates the keys, and replies to pulls. Server
  * 0 also keeps the buffers and sums values for layers. A server is a state machine that an agent drives: a
- * thread next to a rank, or the main thread of a separate process.
+ * thread next to a rank, or the main thread of a separate process. Keys are numbered from the shard's first.
  *
  * The files, in the order in which a gradient passes through them:
  *
- *   server_open.c      memory, port, start and end
+ *   server_open.c      memory, start and end
  *   server.c           the agent: receives messages, notices stalls and departures
  *   reduction.c        one key: receive pushes, sum in rank order, average, update, reply
  *   server_policies.c  when a key is reduced (clipping, ssp, async), when a pull is due, flushes
@@ -13,58 +13,282 @@
 #ifndef PS_SERVER_H
 #define PS_SERVER_H
 
-#include "common/optim/optimizer.h"
-#include "common/sync/agent.h"
-#include "common/sync/engine.h"
+#include "ps/compute.h"
+#include "ps/memory.h"
 #include "ps/plan.h"
-#include "ps/policy.h"
 #include "ps/port.h"
+#include "ps/protocol.h"
 
-typedef struct ps_server ps_server;
+/* Returns the contribution to an update or a reply that `worker` has sent. */
+static inline anatomy_sent server_sent(const message_header *h, int worker)
+{
+    return (anatomy_sent){.ns = h->sent_ns, .ready_ns = h->ready_ns, .rank = worker};
+}
 
-/* Everything is borrowed and outlives the server. */
-typedef struct ps_server_config {
-    int index;
-    int world;
+static inline void server_put_last(message_header *reply, anatomy_sent last)
+{
+    reply->last_ns = last.ns;
+    reply->ready_ns = last.ready_ns;
+    reply->last_rank = (uint32_t)last.rank;
+}
+
+static inline anatomy_sent server_later(anatomy_sent a, anatomy_sent b)
+{
+    return b.ns > a.ns ? b : a;
+}
+
+/* Pushes of a key in one iteration. */
+typedef struct server_arrival {
+    int count;
+    anatomy_sent last;
+} server_arrival;
+
+typedef struct server_key {
+    /* Number of updates so far. Under sync and ssp also the iteration whose pushes are collected. */
+    int64_t updates;
+    int64_t received;  /* Pushes so far, applied or not (async). */
+    int64_t flushed;   /* Number of updates at which a flush ends. */
+    anatomy_sent last; /* The push that the last update waited for. */
+    /* Ticket of the replies that are being sent. The key must not change until all replies have left. */
+    transport_ticket ticket;
+} server_key;
+
+/* One key and one worker: the last push, and the reply that the worker waits for. */
+typedef enum reply_state { REPLY_NONE, REPLY_WAITS, REPLY_QUEUED } reply_state;
+typedef struct server_slot {
+    ps_message push; /* The last push, whose frames are still needed. */
+    int64_t pushed;  /* Number of iterations pushed. */
+    int64_t applied; /* Number of pushes applied (async). */
+    reply_state reply;
+    int64_t pull; /* Number of the pull that is replied to. */
+    /* Updates that the key must have before the reply. Under async only updates with the worker's pushes
+     * count, unless the worker flushes. */
+    int64_t needs;
+    int64_t arrived_ns; /* Time at which the pull, or the push that pulls, arrived. */
+    int64_t pushed_ns;  /* Time at which the last push arrived (async, ssp). */
+    anatomy_sent last;  /* The push that the reply waited for. */
+    /* Updates between the worker's last read and its last push (async), or -1 if already reported. */
+    int64_t staleness;
+} server_slot;
+
+typedef struct server_worker {
+    char *params, *grads; /* Arenas of the worker, or NULL if they are not mapped. */
+    ps_key_queue outbox;  /* Keys of which a reply is due. */
+    /* A flush that waits for the other ranks. flush_pull is 0 if there is none. */
+    int64_t flush_pull, flush_iteration;
+    /* A pull for buffers that is due, and the oldest iteration whose buffers it accepts. */
+    int64_t buffers_pull, buffers_iteration;
+    int64_t buffers_arrived_ns; /* Time at which the pull for buffers arrived. */
+    bool had_buffers;
+    bool gone;
+    /* The worker's share of a layer's sum. The kind is NONE if the share has not arrived. */
+    ps_message layer_share;
+    int64_t share_arrived_ns;
+    bool norm_due;       /* `norm` must be sent to the worker. */
+    double norm;         /* The shard's part of a squared norm. */
+    ps_update_step push; /* The last push (async). */
+    /* Number of keys of the last push, if updates wait for the norm (async). */
+    int pushed_keys;
+    double scale; /* Factor for the worker's gradients (async). */
+    bool skips;   /* The worker's push is not applied (async). */
+} server_worker;
+
+typedef struct server_apply {
+    int key, worker;
+} server_apply;
+
+/* The state of the agent's thread. While the agent runs a reduction on several threads, they read this
+ * state. */
+typedef struct ps_server {
+    /* Set by the owner of the server. Everything is borrowed and outlives the server. */
+    const sync_context *context; /* Context of the adjacent rank, or of the process. */
     const ps_policy *policy;
     const ps_plan *plan;
+    int index;
+    bool colocated; /* The server is in the process of rank `index`, whose worker is the port's partner. */
+    int threads;    /* Threads that sum and update. */
+
+    ps_port port;
+    _Atomic int64_t update_ns; /* Time spent in updates. */
+    atomic_int gone;           /* Number of workers that have disconnected. */
+
+    /* Fixed when the server is opened. */
+    const ps_shard *shard;
     device *device;
     /* The rank's parameters if the server is next to a rank, otherwise separate ones without gradients. */
-    param_set *params;
-    /* Context of the GPU that sums and updates, or NULL if `device` sums and updates. With a GPU, `params` is
-     * a staged copy of the GPU's parameters. */
-    const struct sync_context *front;
-    optimizer *optimizer; /* Optimizer of the device that updates. */
-    ledger *ledger;
-    bool colocated; /* The server is in the process of rank `index`, whose worker is the port's partner. */
-    int threads;
-    const sync_context *context; /* Context of the adjacent rank, or of the process. */
-    struct trace *trace;         /* Trace of the adjacent rank, or NULL. */
-} ps_server_config;
+    param_set *set;
+    optimizer *optimizer;
+    int world;
+    int first, count;     /* Range of keys of the shard. */
+    int64_t window;       /* Number of iterations that are collected at the same time. */
+    size_t element;       /* Bytes of an element. */
+    double before, after; /* Gradients are divided by `before`, their sum by `after`. */
+    bool needs_norm;      /* Updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
+    bool writes;          /* Replies are written into the workers' arenas if these are mapped. */
+    sync_staging staging; /* On the device that sums and updates: the host, or the rank's GPU. */
+    /* Addresses at which arenas of the whole model would begin, of which only the shard's elements are used:
+     * parameters that replies carry, parameters that the optimizer updates, and averages. `params` and
+     * `updated` differ only with a GPU. */
+    char *params, *updated, *averages;
+    /* Gradients of the adjacent rank on the GPU under sync, or NULL if gradients come from the host. */
+    const char *own_grads;
+    device_memory landing; /* GPU memory for one piece of a pushed gradient. */
+    device_memory params_memory, updated_memory, averages_memory, copies_memory;
+    const void **gradients;           /* [threads][world] */
+    sync_contribution *contributions; /* [world] */
 
-status ps_server_open(const ps_server_config *config, ps_server **out);
-status ps_server_open_port(ps_server *s, const transport_options *options);
-void ps_server_close(ps_server **server);
+    ps_memory memory;
+    server_key *keys;        /* [count] */
+    server_slot *slots;      /* [count][world] */
+    server_worker *workers;  /* [world] */
+    server_arrival *arrived; /* [count][window] */
+    ps_update_step *steps;   /* [window] */
+    ps_key_queue complete;   /* Keys that all ranks have pushed (sync, ssp). */
+    int incomplete;          /* Number of keys and iterations that some ranks have pushed, but not all. */
+    bool initialized;        /* The server has parameters to send. */
+    int initial_keys;        /* Number of keys whose initial parameters worker 0 has sent. */
+    int flushing;            /* Number of ranks that wait for a flush. */
+    int flush_replies;       /* Number of replies to a flush that are still to be sent. */
 
-ps_port *ps_server_port(ps_server *s);
+    /* Used under sync and ssp if updates wait for the norm. All keys are summed, then all are updated. */
+    struct {
+        int summed, next_update;
+        bool known;
+        bool skips;
+        double scale;
+        anatomy_sent last; /* The latest push of any key. */
+    } norm;
+    struct {                /* Pushes to be applied, in order of arrival (async). */
+        server_apply *list; /* [count * world] A ring. */
+        int first, count;
+        int64_t first_step; /* Step of the optimizer at a key's first update. */
+    } apply;
+    struct {                      /* Used on server 0. */
+        char *data;               /* Packed buffers in host memory. */
+        int64_t bytes, iteration; /* `iteration` is -1 if there are no buffers yet. */
+        int64_t received;         /* Last iteration whose buffers arrived, accepted or not. */
+        ps_message next;          /* Buffers to be accepted. The kind is NONE if there are none. */
+        anatomy_sent last;        /* The message of rank 0 that brought `data`. */
+        bool acknowledge;         /* An acknowledgement must be sent to rank 0. */
+        transport_ticket ticket;
+    } buffers;
+    struct { /* Used on server 0. */
+        double *sums;
+        int shares;
+        int replies;           /* Number of replies to be sent, to workers world - replies and following. */
+        anatomy_sent last;     /* The latest share that has arrived. */
+        message_header header; /* Header of the last share, which the next shares must match. */
+        message_header reply;
+        transport_ticket ticket;
+    } layer;
 
-/* Sets the addresses at which the arenas of worker `worker` are mapped. Called before ps_server_start().
- * Without a call of ps_server_map_worker() the tensors of the worker arrive in message frames. */
-void ps_server_map_worker(ps_server *s, int worker, void *params, void *grads);
-/* Starts an agent with a separate thread. */
+    int64_t received_ns;     /* Time at which the current message arrived. */
+    int64_t last_message_ns; /* Time from which the stall limit counts. */
+} ps_server;
+
+static inline server_slot *server_slot_of(const ps_server *s, int key, int worker)
+{
+    return &s->slots[(int64_t)key * s->world + worker];
+}
+
+static inline server_arrival *server_arrived(const ps_server *s, int key, int64_t iteration)
+{
+    return &s->arrived[key * s->window + iteration % s->window];
+}
+
+static inline int64_t server_bytes(const ps_server *s, int64_t elements)
+{
+    return elements * (int64_t)s->element;
+}
+
+static inline int64_t server_key_bytes(const ps_server *s, int key)
+{
+    return server_bytes(s, s->plan->keys[s->first + key].elements);
+}
+
+static inline piece_list server_pieces(const ps_server *s, int key)
+{
+    return ps_key_pieces(s->plan, s->first + key);
+}
+
+/* Returns the address at which an arena would begin if `data` is its element `first`. */
+static inline char *server_as_arena(const void *data, int64_t first, size_t element)
+{
+    return (char *)((uintptr_t)data - (uintptr_t)first * element);
+}
+
+/* server.c: sends as ps_port_send() does, but drops messages to a rank that has disconnected. The receiving
+ * side reports the lost rank. */
+status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
+                   transport_ticket *ticket, int64_t payload);
+/* Copies a key's pieces between arenas in host memory. */
+void server_copy_pieces(const ps_server *s, int key, char *to, const char *from);
+
+/* reduction.c. A reduction of one key. */
+typedef struct server_work {
+    ps_server *server;
+    int key;
+    bool sums;    /* Compute the average over the ranks, in rank order. */
+    bool updates; /* Run the optimizer. */
+    int worker;   /* Rank whose gradient the optimizer uses, or -1 for the average. */
+    ps_update_step step;
+    double scale;
+} server_work;
+/* Handles a gradient that has arrived, of a key of the shard. Takes over the message. */
+status server_receive_push(ps_server *s, ps_message *m);
+/* Sums the first key that all ranks have pushed, and updates it if `updates`. *key is -1 if there is none. */
+status server_reduce_next(ps_server *s, bool updates, int *key);
+status server_reduce(server_work *work);
+/* Queues the replies that waited for an update of the key, or for the initial parameters. */
+void server_key_updated(ps_server *s, int key);
+void server_queue_reply(ps_server *s, int key, int worker);
+status server_send_replies(ps_server *s, bool *worked);
+
+/* server_policies.c */
+status server_check_push(ps_server *s, int key, int worker, ps_message *m);
+/* Keeps the pushed gradient readable until it is summed. */
+void server_keep_push(ps_server *s, int key, int worker, ps_message *m);
+/* Returns the address of a piece that `worker` pushed for the key's present iteration, in host memory. */
+const char *server_gradient(const ps_server *s, int key, int worker, int piece);
+/* Sets *grads to the address at which the arena of this piece would begin, in the memory of the device that
+ * updates. On a GPU the next call overwrites the piece. */
+status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads);
+status server_receive_async(ps_server *s, int key, int worker, ps_update_step step);
+void server_end_iteration(ps_server *s, int key);
+/* Handles the squared norm of the gradient over all servers. The gradient is the push of `worker` under
+ * async, else the average of the iteration. */
+status server_receive_norm(ps_server *s, int worker, double sum_squares);
+/* Stops the server or warns if an update found gradients that are not finite, as --on-nonfinite says. */
+status server_check_update(const server_work *work);
+/* Reduces or updates at most one key. */
+status server_update(ps_server *s, bool *worked);
+status server_receive_pull(ps_server *s, int worker, const message_header *h);
+void server_await_update(ps_server *s, int key, int worker, int64_t pull, int64_t updates);
+bool server_reply_is_due(ps_server *s, int key, int worker);
+void server_end_reply(ps_server *s, int key, int worker);
+
+/* Runs the optimizer on pieces of the key with the gradients `grads`. */
+status server_update_pieces(const server_work *work, const char *grads, piece_list pieces);
+
+/* server_gpu.c. */
+status server_reduce_on_gpu(const server_work *work);
+/* Chooses the memory of the GPU whose context is `front`. */
+status server_gpu_open(ps_server *s, const sync_context *front);
+/* Copies a piece that `worker` has pushed to `landing`. */
+status server_land(ps_server *s, int key, int worker, int piece);
+
+/* server_shared.c: server_receive_buffers() and server_receive_layer_share() take over the message. */
+status server_receive_buffers(ps_server *s, ps_message *m);
+status server_receive_layer_share(ps_server *s, ps_message *m);
+status server_send_shared(ps_server *s, bool *worked);
+
+/* server.c: starts an agent with a separate thread, or runs the agent in the calling thread until all workers
+ * have disconnected. */
 status ps_server_start(ps_server *s);
-/* Runs the agent in the calling thread until all workers have disconnected. */
 status ps_server_serve(ps_server *s);
 
-/* Waits until all workers in other processes have disconnected, at most `limit_ns`. Returns at once if the
- * server has failed. */
-void ps_server_linger(ps_server *s, int64_t limit_ns);
-
-/* Returns the averaged gradients of the last iteration as an arena, of which only the shard's pieces
- * exist. */
-const void *ps_server_averages(const ps_server *s);
-
-/* Returns the time spent in updates so far, in ns. */
-int64_t ps_server_update_ns(const ps_server *s);
+/* server_open.c: opens a server with the owner's fields of `setup`. The caller then opens the port. */
+status ps_server_open(const ps_server *setup, ps_server **out);
+void ps_server_close(ps_server **server);
 
 #endif

@@ -1,67 +1,61 @@
 /* The part of the reduction that depends on the consistency policy: valid pushes and pulls, the moment when a
  * key is reduced (with a whole iteration, after the norm, or with each push), pulls that are due, and
  * flushes. */
-#include "ps/server/server_impl.h"
+#include "ps/server/server.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-static bool is_async(const server *s)
+static bool is_async(const ps_server *s)
 {
-    return s->c->policy->consistency == PS_ASYNC;
+    return s->policy->consistency == PS_ASYNC;
 }
 
 /* Returns true under ssp. Under ssp a rank continues before its push is summed, so the server copies the
  * push. */
-static bool keeps_copies(const server *s)
+static bool keeps_copies(const ps_server *s)
 {
-    return s->c->policy->consistency == PS_SSP;
+    return s->policy->consistency == PS_SSP;
 }
 
 /* ---- pushes ----------------------------------------------------------------------------------- */
 
-status server_check_push(server *s, int key, int worker, ps_message *m)
+status server_check_push(ps_server *s, int key, int worker, ps_message *m)
 {
     int64_t updates = s->keys[key].updates, expected = server_slot_of(s, key, worker)->pushed,
             iteration = m->header.step;
     if (iteration == expected && (is_async(s) || iteration < updates + s->window)) return STATUS_OK;
-    ps_port_release(s->port, m);
+    ps_port_release(&s->port, m);
     return fail(STATUS_PROTOCOL,
                 "rank %d pushed %s of step %" PRId64 ": expected step %" PRId64 ", at most %" PRId64
                 " after the last update, %" PRId64,
-                worker, ps_key_name(s->c->plan, s->c->params->model, s->first + key), iteration, expected,
-                s->window, updates - 1);
+                worker, ps_key_name(s->plan, s->set->model, s->first + key), iteration, expected, s->window,
+                updates - 1);
 }
 
 /* Returns the arena for copies of worker `worker`'s gradients of `iteration`. */
-static char *copies_of(const server *s, int64_t iteration, int worker)
+static char *copies_of(const ps_server *s, int64_t iteration, int worker)
 {
     int64_t extent = server_bytes(s, s->shard->end - s->shard->begin);
-    char *data = (char *)s->copies_memory.data + (iteration % s->window * s->c->world + worker) * extent;
+    char *data = (char *)s->copies_memory.data + (iteration % s->window * s->world + worker) * extent;
     return server_as_arena(data, s->shard->begin, s->element);
 }
 
-static status copy_push(server *s, int key, int worker, const ps_message *m)
+void server_keep_push(ps_server *s, int key, int worker, ps_message *m)
 {
-    char *copies = copies_of(s, m->header.step, worker);
-    if (!m->remote) return server_copy_pieces(s, key, copies, s->workers[worker].grads);
-    ps_take_frames(s->c->device, m, copies, server_pieces(s, key), (int64_t)s->element);
-    return STATUS_OK;
-}
-
-status server_keep_push(server *s, int key, int worker, ps_message *m)
-{
-    if (m->header.frames == 0) ps_port_release(s->port, m); /* the gradient is mapped */
+    if (m->header.frames == 0) ps_port_release(&s->port, m); /* the gradient is mapped */
     if (keeps_copies(s)) {
-        status rc = copy_push(s, key, worker, m);
-        ps_port_release(s->port, m);
-        if (rc != STATUS_OK) return rc;
+        char *copies = copies_of(s, m->header.step, worker);
+        if (m->remote)
+            ps_take_frames(s->device, m, copies, server_pieces(s, key), (int64_t)s->element);
+        else
+            server_copy_pieces(s, key, copies, s->workers[worker].grads);
+        ps_port_release(&s->port, m);
     }
     server_slot_of(s, key, worker)->push = *m;
-    return STATUS_OK;
 }
 
-const char *server_gradient(const server *s, int key, int worker, int piece)
+const char *server_gradient(const ps_server *s, int key, int worker, int piece)
 {
     const ps_message *m = &server_slot_of(s, key, worker)->push;
     if (m->remote) return ps_message_frame(m, piece).data;
@@ -70,28 +64,25 @@ const char *server_gradient(const server *s, int key, int worker, int piece)
     return arena + server_bytes(s, server_pieces(s, key).pieces[piece].offset);
 }
 
-status server_pushed(server *s, int key, int worker, int piece, const char **grads)
+status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads)
 {
-    const void *data = s->gpu ? s->gpu->landing.data : server_gradient(s, key, worker, piece);
-    *grads = server_as_arena(data, server_pieces(s, key).pieces[piece].offset, s->element);
-    return s->gpu ? server_land(s, key, worker, piece) : STATUS_OK;
-}
-
-static device_stream *updates_on(const server *s)
-{
-    return s->gpu ? s->gpu->stream : s->stream;
+    const void *landing = s->landing.data;
+    if (landing) TRY(server_land(s, key, worker, piece));
+    *grads = server_as_arena(landing ? landing : server_gradient(s, key, worker, piece),
+                             server_pieces(s, key).pieces[piece].offset, s->element);
+    return STATUS_OK;
 }
 
 /* ---- gradients that are not finite -------------------------------------------------------------- */
 
-static status find_in_push(server *s, int worker, int key, const char **name)
+static status find_in_push(ps_server *s, int worker, int key, const char **name)
 {
     piece_list pieces = server_pieces(s, key);
     const char *grads;
     *name = NULL;
     for (int i = 0; i < pieces.count && !*name; i++) {
         TRY(server_pushed(s, key, worker, i, &grads));
-        TRY(sync_find_nonfinite(s->c->optimizer, updates_on(s), s->c->params, grads,
+        TRY(sync_find_nonfinite(s->optimizer, s->staging.stream, s->set, grads,
                                 (piece_list){&pieces.pieces[i], 1}, name));
     }
     return STATUS_OK;
@@ -99,28 +90,27 @@ static status find_in_push(server *s, int worker, int key, const char **name)
 
 /* Reports gradients that are not finite in keys [first, first + count) of the push of `worker`, or of the
  * averages if `worker` is negative. */
-static status report_nonfinite(server *s, int worker, int first, int count, int64_t step)
+static status report_nonfinite(ps_server *s, int worker, int first, int count, int64_t step)
 {
-    optimizer *o = s->c->optimizer;
+    optimizer *o = s->optimizer;
     const char *name = NULL;
     bool stops = optimizer_get_options(o)->on_nonfinite == NONFINITE_STOP;
-    if ((!stops && s->c->index != 0) || !optimizer_reports_nonfinite(o)) return STATUS_OK;
+    if ((!stops && s->index != 0) || !optimizer_reports_nonfinite(o)) return STATUS_OK;
     for (int key = first; key < first + count && !name; key++) {
         if (worker < 0)
-            TRY(sync_find_nonfinite(o, updates_on(s), s->c->params, s->averages, server_pieces(s, key),
-                                    &name));
-        else if (!s->gpu)
+            TRY(sync_find_nonfinite(o, s->staging.stream, s->set, s->averages, server_pieces(s, key), &name));
+        else if (!s->landing.data)
             TRY(find_in_push(s, worker, key, &name));
         else if (count == 1)
-            name = ps_key_name(s->c->plan, s->c->params->model, s->first + key);
+            name = ps_key_name(s->plan, s->set->model, s->first + key);
     }
     return sync_report_nonfinite(o, step, worker, name);
 }
 
 status server_check_update(const server_work *work)
 {
-    server *s = work->server;
-    if (!work->updates || !optimizer_found_nonfinite(s->c->optimizer)) return STATUS_OK;
+    ps_server *s = work->server;
+    if (!work->updates || !optimizer_found_nonfinite(s->optimizer)) return STATUS_OK;
     int64_t step =
         work->worker < 0 ? work->step.optimizer_step : s->workers[work->worker].push.optimizer_step;
     return report_nonfinite(s, work->worker, work->key, 1, step);
@@ -129,51 +119,49 @@ status server_check_update(const server_work *work)
 /* ---- the norm over all keys, of all servers: clipping, skipping ---------------------------------- */
 
 /* Computes the shard's squared norm of the push of `worker`, or of the averages if `worker` is negative. */
-static status sum_squares(server *s, int worker, double *out)
+static status sum_squares(ps_server *s, int worker, double *sum)
 {
-    double none = 0, *sum = ps_has_bytes(s->c->device) && !s->gpu ? s->squares_memory.data : &none;
     const char *grads;
     *sum = 0;
     if (worker < 0)
-        TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), s->averages, s->shard->pieces, sum));
-    for (int key = 0; worker >= 0 && key < s->count; key++) {
+        return optimizer_sum_squares(s->optimizer, s->staging.stream, s->averages, s->shard->pieces, sum);
+    for (int key = 0; key < s->count; key++) {
         piece_list pieces = server_pieces(s, key);
         for (int i = 0; i < pieces.count; i++) {
             TRY(server_pushed(s, key, worker, i, &grads));
-            TRY(optimizer_sum_squares(s->c->optimizer, updates_on(s), grads,
+            TRY(optimizer_sum_squares(s->optimizer, s->staging.stream, grads,
                                       (piece_list){&pieces.pieces[i], 1}, sum));
         }
     }
-    *out = *sum;
     return STATUS_OK;
 }
 
 /* Computes the shard's squared norm, and sends it to the worker that adds up the norms of all servers. */
-static status share_norm(server *s, int worker, int of_worker)
+static status share_norm(ps_server *s, int worker, int of_worker)
 {
     server_worker *w = &s->workers[worker];
     TRY(sum_squares(s, of_worker, &w->norm));
-    if (s->c->policy->servers == 1) return server_receive_norm(s, worker, w->norm);
+    if (s->policy->servers == 1) return server_receive_norm(s, worker, w->norm);
     w->norm_due = true;
     return STATUS_OK;
 }
 
-static void queue_apply(server *s, int key, int worker)
+static void queue_apply(ps_server *s, int key, int worker)
 {
-    int at = (s->apply.first + s->apply.count++) % (s->count * s->c->world);
+    int at = (s->apply.first + s->apply.count++) % (s->count * s->world);
     s->apply.list[at] = (server_apply){key, worker};
 }
 
-status server_receive_norm(server *s, int worker, double sum_squares)
+status server_receive_norm(ps_server *s, int worker, double sum_squares)
 {
-    const optimizer_options *o = optimizer_get_options(s->c->optimizer);
+    const optimizer_options *o = optimizer_get_options(s->optimizer);
     double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, sum_squares) : 1.0;
     bool skips = o->on_nonfinite == NONFINITE_SKIP && !isfinite(sum_squares);
     if (!is_async(s)) {
         s->norm.scale = scale;
         s->norm.skips = skips;
         s->norm.known = true;
-        server_step step = s->steps[s->keys[0].updates % s->window];
+        ps_update_step step = s->steps[s->keys[0].updates % s->window];
         return skips ? report_nonfinite(s, -1, 0, s->count, step.optimizer_step) : STATUS_OK;
     }
     server_worker *w = &s->workers[worker];
@@ -185,43 +173,43 @@ status server_receive_norm(server *s, int worker, double sum_squares)
 
 /* ---- sync, ssp: whole iterations ---------------------------------------------------------------- */
 
-void server_end_iteration(server *s, int key)
+void server_end_iteration(ps_server *s, int key)
 {
     server_key *k = &s->keys[key];
     server_arrival *ended = server_arrived(s, key, k->updates);
     k->last = server_later(ended->last, s->norm.last);
     *ended = (server_arrival){0};
     k->updates++;
-    if (server_arrived(s, key, k->updates)->count == s->c->world) ps_key_queue_put(&s->complete, key);
+    if (server_arrived(s, key, k->updates)->count == s->world) ps_key_queue_put(&s->complete, key);
     server_key_updated(s, key);
 }
 
-static status update_after_norm(server *s, bool *worked)
+static status update_after_norm(ps_server *s, bool *worked)
 {
     int key = s->norm.next_update;
     if (!transport_sent(&s->keys[key].ticket)) return STATUS_OK;
     *worked = true;
-    server_step step = s->steps[s->keys[key].updates % s->window];
+    ps_update_step step = s->steps[s->keys[key].updates % s->window];
     server_work work = {
         .server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->norm.scale};
     if (!s->norm.skips) TRY(server_reduce(&work));
     server_end_iteration(s, key);
     if (++s->norm.next_update == s->count) {
-        if (s->norm.skips) optimizer_skip(s->c->optimizer);
+        if (s->norm.skips) optimizer_skip(s->optimizer);
         s->norm.known = false;
         s->norm.next_update = s->norm.summed = 0;
-        s->norm.last = (server_last){0};
+        s->norm.last = (anatomy_sent){0};
     }
     return STATUS_OK;
 }
 
-static status update_iteration(server *s, bool *worked)
+static status update_iteration(ps_server *s, bool *worked)
 {
     int key;
     if (s->norm.known) return update_after_norm(s, worked);
     if (s->needs_norm && s->norm.summed == s->count)
         return STATUS_OK; /* norms of other servers have not arrived */
-    TRY(server_reduce_next(s, s->c->policy->server_optimizer && !s->needs_norm, &key));
+    TRY(server_reduce_next(s, s->policy->server_optimizer && !s->needs_norm, &key));
     if (key < 0) return STATUS_OK;
     *worked = true;
     if (!s->needs_norm) {
@@ -234,7 +222,7 @@ static status update_iteration(server *s, bool *worked)
 
 /* ---- async: each push at once ------------------------------------------------------------------- */
 
-status server_receive_async(server *s, int key, int worker, server_step step)
+status server_receive_async(ps_server *s, int key, int worker, ps_update_step step)
 {
     server_worker *w = &s->workers[worker];
     if (server_slot_of(s, key, worker)->pushed == 1) s->apply.first_step = step.optimizer_step;
@@ -249,7 +237,7 @@ status server_receive_async(server *s, int key, int worker, server_step step)
     return share_norm(s, worker, worker);
 }
 
-static status update_async(server *s, bool *worked)
+static status update_async(ps_server *s, bool *worked)
 {
     if (s->apply.count == 0) return STATUS_OK;
     server_apply a = s->apply.list[s->apply.first];
@@ -257,7 +245,7 @@ static status update_async(server *s, bool *worked)
     bool flushing = s->flush_replies > 0 && key->updates >= key->flushed;
     if (flushing || !transport_sent(&key->ticket)) return STATUS_OK;
     *worked = true;
-    s->apply.first = (s->apply.first + 1) % (s->count * s->c->world);
+    s->apply.first = (s->apply.first + 1) % (s->count * s->world);
     s->apply.count--;
     server_worker *w = &s->workers[a.worker];
     server_slot *slot = server_slot_of(s, a.key, a.worker);
@@ -270,17 +258,17 @@ static status update_async(server *s, bool *worked)
     if (!w->skips)
         TRY(server_reduce(&work));
     else if (a.key == s->count - 1)
-        optimizer_skip(s->c->optimizer);
-    key->last = server_last_of(&slot->push.header, a.worker);
+        optimizer_skip(s->optimizer);
+    key->last = server_sent(&slot->push.header, a.worker);
     slot->staleness = key->updates - slot->push.header.integers[PS_INT_UPDATES];
-    ps_port_release(s->port, &slot->push);
+    ps_port_release(&s->port, &slot->push);
     key->updates++;
     slot->applied++;
     server_key_updated(s, a.key);
     return STATUS_OK;
 }
 
-status server_update(server *s, bool *worked)
+status server_update(ps_server *s, bool *worked)
 {
     if (!s->initialized) return STATUS_OK;
     return is_async(s) ? update_async(s, worked) : update_iteration(s, worked);
@@ -288,14 +276,14 @@ status server_update(server *s, bool *worked)
 
 /* ---- pulls and flushes -------------------------------------------------------------------------- */
 
-bool server_reply_is_due(server *s, int key, int worker)
+bool server_reply_is_due(ps_server *s, int key, int worker)
 {
     const server_slot *slot = server_slot_of(s, key, worker);
     bool own = is_async(s) && slot->pull != s->workers[worker].flush_pull;
     return s->initialized && (own ? slot->applied : s->keys[key].updates) >= slot->needs;
 }
 
-void server_await_update(server *s, int key, int worker, int64_t pull, int64_t updates)
+void server_await_update(ps_server *s, int key, int worker, int64_t pull, int64_t updates)
 {
     server_slot *slot = server_slot_of(s, key, worker);
     slot->pull = pull;
@@ -305,23 +293,23 @@ void server_await_update(server *s, int key, int worker, int64_t pull, int64_t u
     server_queue_reply(s, key, worker);
 }
 
-void server_end_reply(server *s, int key, int worker)
+void server_end_reply(ps_server *s, int key, int worker)
 {
     server_slot *slot = server_slot_of(s, key, worker);
     slot->reply = REPLY_NONE;
     slot->staleness = -1;
     if (s->workers[worker].flush_pull == slot->pull && --s->flush_replies == 0)
-        for (int w = 0; w < s->c->world; w++) s->workers[w].flush_pull = 0;
+        for (int w = 0; w < s->world; w++) s->workers[w].flush_pull = 0;
 }
 
 /* Returns the oldest iteration whose results a worker may use when it begins `iteration`. */
-static int64_t oldest_iteration(const server *s, int64_t iteration)
+static int64_t oldest_iteration(const ps_server *s, int64_t iteration)
 {
     if (is_async(s)) return 0;
-    return iteration > s->c->policy->staleness ? iteration - s->c->policy->staleness : 0;
+    return iteration > s->policy->staleness ? iteration - s->policy->staleness : 0;
 }
 
-static void await_buffers(server *s, int worker, int64_t pull, int64_t iteration)
+static void await_buffers(ps_server *s, int worker, int64_t pull, int64_t iteration)
 {
     if (s->buffers.bytes == 0) return;
     s->workers[worker].buffers_pull = pull;
@@ -329,10 +317,10 @@ static void await_buffers(server *s, int worker, int64_t pull, int64_t iteration
     s->workers[worker].buffers_iteration = iteration;
 }
 
-static status check_flushed_iterations(const server *s)
+static status check_flushed_iterations(const ps_server *s)
 {
     if (is_async(s)) return STATUS_OK;
-    for (int w = 1; w < s->c->world; w++) {
+    for (int w = 1; w < s->world; w++) {
         int64_t iteration = s->workers[w].flush_iteration, first = s->workers[0].flush_iteration;
         if (iteration != first)
             return fail(STATUS_PROTOCOL, "rank %d flushes after %" PRId64 " steps, rank 0 after %" PRId64, w,
@@ -342,38 +330,48 @@ static status check_flushed_iterations(const server *s)
 }
 
 /* Registers a flush. The server replies when all ranks have requested a flush and all updates are done. */
-static status flush(server *s, int worker, int64_t pull, int64_t iteration)
+static status flush(ps_server *s, int worker, int64_t pull, int64_t iteration)
 {
     s->workers[worker].flush_pull = pull;
     s->workers[worker].flush_iteration = iteration;
-    if (++s->flushing < s->c->world) return STATUS_OK;
+    if (++s->flushing < s->world) return STATUS_OK;
     TRY(check_flushed_iterations(s));
     s->flushing = 0;
-    s->flush_replies = s->count * s->c->world;
+    s->flush_replies = s->count * s->world;
     for (int key = 0; key < s->count; key++) {
         server_key *k = &s->keys[key];
         k->flushed = is_async(s) ? k->received : iteration;
-        for (int w = 0; w < s->c->world; w++)
+        for (int w = 0; w < s->world; w++)
             server_await_update(s, key, w, s->workers[w].flush_pull, k->flushed);
     }
-    for (int w = 1; w < s->c->world; w++) await_buffers(s, w, s->workers[w].flush_pull, s->buffers.received);
+    for (int w = 1; w < s->world; w++) await_buffers(s, w, s->workers[w].flush_pull, s->buffers.received);
     return STATUS_OK;
 }
 
-/* Starts a server next to a rank from the rank's parameters. */
-static status initialize(server *s, int worker)
+/* Copies the initial parameters of a key from the adjacent rank, and to the GPU if it updates a copy. */
+static status start_key(ps_server *s, int key, const char *params)
 {
-    if (s->initialized || worker != s->port->partner) return STATUS_OK;
-    for (int key = 0; key < s->count; key++) {
-        TRY(server_copy_pieces(s, key, s->params, s->workers[worker].params));
-        if (s->gpu) TRY(server_gpu_start(s, key));
+    piece_list pieces = server_pieces(s, key);
+    server_copy_pieces(s, key, s->params, params);
+    for (int i = 0; s->updated_memory.data && i < pieces.count; i++) {
+        int64_t at = server_bytes(s, pieces.pieces[i].offset);
+        TRY(sync_copy_up(&s->staging, s->updated + at, s->params + at,
+                         server_bytes(s, pieces.pieces[i].count)));
     }
+    return s->updated_memory.data ? sync_staging_end(&s->staging) : STATUS_OK;
+}
+
+/* Starts a server next to a rank from the rank's parameters. */
+static status initialize(ps_server *s, int worker)
+{
+    if (s->initialized || worker != s->port.partner) return STATUS_OK;
+    for (int key = 0; key < s->count; key++) TRY(start_key(s, key, s->workers[worker].params));
     s->initialized = true;
     for (int key = 0; key < s->count; key++) server_key_updated(s, key);
     return STATUS_OK;
 }
 
-status server_receive_pull(server *s, int worker, const message_header *h)
+status server_receive_pull(ps_server *s, int worker, const message_header *h)
 {
     int64_t pull = h->step, iteration = h->integers[PS_INT_ITERATION];
     if (pull < 1 || iteration < 0)

@@ -1,38 +1,20 @@
 /* The work of server 0 in addition to its shard: it keeps rank 0's buffers and sums values for layers. */
-#include "ps/server/server_impl.h"
+#include "ps/server/server.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
-status server_shared_open(server *s)
+/* Fails, and releases the message. */
+static status unexpected(ps_server *s, ps_message *m, const char *expected)
 {
-    const param_set *set = s->c->params;
-    s->buffers.iteration = -1;
-    if (s->c->index != 0) return STATUS_OK;
-    s->buffers.bytes = set->buffer_bytes;
-    s->buffers.data = malloc((size_t)s->buffers.bytes + 1);
-    s->layer.sums = calloc((size_t)s->c->plan->largest_sum + 1, sizeof *s->layer.sums);
-    if (!s->buffers.data || !s->layer.sums) return fail(STATUS_SYSTEM, "no memory for parameter server 0");
-    ledger_acquire(s->c->ledger, LEDGER_BUCKETS, s->buffers.bytes, s->buffers.bytes);
-    return STATUS_OK;
-}
-
-void server_shared_close(server *s)
-{
-    free(s->buffers.data);
-    free(s->layer.sums);
-}
-
-static status unexpected(const server *s, const ps_message *m, const char *expected)
-{
+    ps_port_release(&s->port, m);
     return fail(
         STATUS_PROTOCOL, "parameter server %d: rank %d sent %s of step %" PRId64 " in %d frames, expected %s",
-        s->c->index, m->peer, message_kind_name(m->header.kind), m->header.step, m->header.frames, expected);
+        s->index, m->peer, message_kind_name(m->header.kind), m->header.step, m->header.frames, expected);
 }
 
 /* Sends if there is room, otherwise sets *sent to false. */
-static status try_send(server *s, int worker, const message_header *h, const message_frame *frame,
+static status try_send(ps_server *s, int worker, const message_header *h, const message_frame *frame,
                        transport_ticket *ticket, bool *sent, bool *worked)
 {
     status rc = server_send(s, worker, h, frame, frame ? 1 : 0, ticket, frame ? (int64_t)frame->bytes : 0);
@@ -43,23 +25,19 @@ static status try_send(server *s, int worker, const message_header *h, const mes
 
 /* ---- buffers ---------------------------------------------------------------------------------- */
 
-status server_receive_buffers(server *s, ps_message *m)
+status server_receive_buffers(ps_server *s, ps_message *m)
 {
     bool fits = m->peer == 0 && s->buffers.bytes > 0 && m->header.frames == 1 &&
                 (int64_t)ps_message_frame(m, 0).bytes == s->buffers.bytes &&
                 s->buffers.next.header.kind == MESSAGE_NONE;
-    if (!fits) {
-        status rc = unexpected(s, m, "the buffers of rank 0, once a step");
-        ps_port_release(s->port, m);
-        return rc;
-    }
-    ps_port_count_received(s->port, m->peer, s->buffers.bytes);
+    if (!fits) return unexpected(s, m, "the buffers of rank 0, once a step");
+    ps_port_count_received(&s->port, m->peer, s->buffers.bytes);
     s->buffers.received = m->header.step;
     s->buffers.next = *m;
     return STATUS_OK;
 }
 
-static bool buffers_due(const server *s, int worker)
+static bool buffers_due(const ps_server *s, int worker)
 {
     const server_worker *w = &s->workers[worker];
     return w->buffers_pull > 0 && s->buffers.iteration >= 0 && s->buffers.iteration >= w->buffers_iteration;
@@ -68,28 +46,28 @@ static bool buffers_due(const server *s, int worker)
 /* Returns true if a rank still needs the present buffers, because it has pulled them or has never had any.
  * The check for ranks that have never had buffers matters only at first: later, rank 0 sends new buffers
  * only after all ranks have received the buffers of the last iteration. */
-static bool buffers_needed(const server *s)
+static bool buffers_needed(const ps_server *s)
 {
-    bool by_iterations = s->c->policy->consistency != PS_ASYNC && s->buffers.iteration >= 0;
-    for (int w = 1; w < s->c->world; w++)
+    bool by_iterations = s->policy->consistency != PS_ASYNC && s->buffers.iteration >= 0;
+    for (int w = 1; w < s->world; w++)
         if (buffers_due(s, w) || (by_iterations && !s->workers[w].had_buffers)) return true;
     return false;
 }
 
-static void accept_buffers(server *s, bool *worked)
+static void accept_buffers(ps_server *s, bool *worked)
 {
     ps_message *m = &s->buffers.next;
     if (m->header.kind == MESSAGE_NONE || !transport_sent(&s->buffers.ticket) || buffers_needed(s)) return;
     memcpy(s->buffers.data, ps_message_frame(m, 0).data, (size_t)s->buffers.bytes);
     s->buffers.iteration = m->header.step;
-    s->buffers.last = server_last_of(&m->header, 0);
-    ps_port_release(s->port, m);
+    s->buffers.last = server_sent(&m->header, 0);
+    ps_port_release(&s->port, m);
     m->header.kind = MESSAGE_NONE;
     s->buffers.acknowledge = true;
     *worked = true;
 }
 
-static status acknowledge_buffers(server *s, bool *worked)
+static status acknowledge_buffers(ps_server *s, bool *worked)
 {
     bool sent;
     message_header taken = {.kind = MESSAGE_ACKNOWLEDGE, .step = s->buffers.iteration};
@@ -99,10 +77,10 @@ static status acknowledge_buffers(server *s, bool *worked)
     return STATUS_OK;
 }
 
-static status send_buffers(server *s, bool *worked)
+static status send_buffers(ps_server *s, bool *worked)
 {
     bool sent;
-    for (int i = 0; i < s->c->world; i++) {
+    for (int i = 0; i < s->world; i++) {
         server_worker *w = &s->workers[i];
         if (!buffers_due(s, i)) continue;
         message_header h = {.kind = MESSAGE_BUFFERS,
@@ -121,53 +99,49 @@ static status send_buffers(server *s, bool *worked)
 
 /* ---- layers' sums ----------------------------------------------------------------------------- */
 
-status server_receive_layer_share(server *s, ps_message *m)
+status server_receive_layer_share(ps_server *s, ps_message *m)
 {
     server_worker *w = &s->workers[m->peer];
     const message_header *h = &m->header;
-    bool fits = s->c->index == 0 && h->frames == 1 && h->count > 0 && h->count <= s->c->plan->largest_sum &&
+    bool fits = s->index == 0 && h->frames == 1 && h->count > 0 && h->count <= s->plan->largest_sum &&
                 ps_message_frame(m, 0).bytes == (size_t)h->count * sizeof(double) &&
                 w->layer_share.header.kind == MESSAGE_NONE;
     if (fits && s->layer.shares > 0)
         fits = h->count == s->layer.header.count && h->step == s->layer.header.step;
-    if (!fits) {
-        status rc = unexpected(s, m, "one share of the same layer's sum from every rank");
-        ps_port_release(s->port, m);
-        return rc;
-    }
-    ps_port_count_received(s->port, m->peer, h->count * (int64_t)sizeof(double));
+    if (!fits) return unexpected(s, m, "one share of the same layer's sum from every rank");
+    ps_port_count_received(&s->port, m->peer, h->count * (int64_t)sizeof(double));
     s->layer.header = *h;
-    s->layer.last = server_later(s->layer.last, server_last_of(h, m->peer));
+    s->layer.last = server_later(s->layer.last, server_sent(h, m->peer));
     w->share_arrived_ns = m->arrived_ns;
     w->layer_share = *m;
     s->layer.shares++;
     return STATUS_OK;
 }
 
-static void add_layer_shares(server *s)
+static void add_layer_shares(ps_server *s)
 {
     for (int64_t i = 0; i < s->layer.header.count; i++) s->layer.sums[i] = 0;
-    for (int w = 0; w < s->c->world; w++) {
+    for (int w = 0; w < s->world; w++) {
         ps_message *m = &s->workers[w].layer_share;
         const double *share = ps_message_frame(m, 0).data;
-        bool exist = ps_has_bytes(s->c->device);
+        bool exist = ps_has_bytes(s->device);
         for (int64_t i = 0; exist && i < s->layer.header.count; i++) s->layer.sums[i] += share[i];
-        ps_port_release(s->port, m);
+        ps_port_release(&s->port, m);
         m->header.kind = MESSAGE_NONE;
     }
     s->layer.reply =
         (message_header){.kind = MESSAGE_SUM, .step = s->layer.header.step, .count = s->layer.header.count};
     server_put_last(&s->layer.reply, s->layer.last);
-    s->layer.last = (server_last){0};
+    s->layer.last = (anatomy_sent){0};
     s->layer.shares = 0;
-    s->layer.replies = s->c->world;
+    s->layer.replies = s->world;
 }
 
-static status send_layer_sums(server *s, bool *worked)
+static status send_layer_sums(ps_server *s, bool *worked)
 {
     message_frame frame = {s->layer.sums, (size_t)s->layer.reply.count * sizeof(double)};
     for (bool sent = true; s->layer.replies > 0 && sent; s->layer.replies -= sent) {
-        int worker = s->c->world - s->layer.replies;
+        int worker = s->world - s->layer.replies;
         s->layer.reply.arrived_ns = s->workers[worker].share_arrived_ns;
         TRY(try_send(s, worker, &s->layer.reply, &frame, &s->layer.ticket, &sent, worked));
     }
@@ -176,9 +150,9 @@ static status send_layer_sums(server *s, bool *worked)
 
 /* ---- squared norms ---------------------------------------------------------------------------- */
 
-static status send_norms(server *s, bool *worked)
+static status send_norms(ps_server *s, bool *worked)
 {
-    for (int i = 0; s->needs_norm && i < s->c->world; i++) {
+    for (int i = 0; s->needs_norm && i < s->world; i++) {
         bool sent;
         message_header h = {.kind = MESSAGE_CONTROL, .doubles = {s->workers[i].norm}};
         if (!s->workers[i].norm_due) continue;
@@ -188,14 +162,14 @@ static status send_norms(server *s, bool *worked)
     return STATUS_OK;
 }
 
-status server_send_shared(server *s, bool *worked)
+status server_send_shared(ps_server *s, bool *worked)
 {
     TRY(send_norms(s, worked));
-    if (s->c->index != 0) return STATUS_OK;
+    if (s->index != 0) return STATUS_OK;
     accept_buffers(s, worked);
     TRY(acknowledge_buffers(s, worked));
     TRY(send_buffers(s, worked));
-    if (s->layer.shares == s->c->world && s->layer.replies == 0 && transport_sent(&s->layer.ticket))
+    if (s->layer.shares == s->world && s->layer.replies == 0 && transport_sent(&s->layer.ticket))
         add_layer_shares(s);
     return send_layer_sums(s, worked);
 }

@@ -1,5 +1,5 @@
 /* A worker's agent: its loop, and errors if servers do not reply. */
-#include "ps/worker/worker_impl.h"
+#include "ps/worker/worker.h"
 
 #include "common/base/clock.h"
 #include "common/base/text.h"
@@ -28,7 +28,7 @@ void worker_record_staleness(worker *w, int64_t late)
 static const char *name_server(const worker *w, int server, char *text, size_t size)
 {
     const char *url = w->servers[server].url;
-    bool own = w->c->policy->placement == PS_PLACEMENT_OWN;
+    bool own = w->policy->placement == PS_PLACEMENT_OWN;
     int used = snprintf(text, size, "parameter server %d", server);
     if (!own) used += snprintf(text + used, size - (size_t)used, " in the process of rank %d", server);
     if (url) snprintf(text + used, size - (size_t)used, " at %s", url);
@@ -38,9 +38,9 @@ static const char *name_server(const worker *w, int server, char *text, size_t s
 /* Returns the first server that has not replied for a key, or -1 if there is none. */
 static int owing_server(const worker *w, int *key)
 {
-    for (int k = 0; k < w->c->plan->key_count; k++) {
+    for (int k = 0; k < w->plan->key_count; k++) {
         *key = k;
-        if (w->keys[k].requested != w->keys[k].received) return w->c->plan->keys[k].server;
+        if (w->keys[k].requested != w->keys[k].received) return w->plan->keys[k].server;
     }
     *key = -1;
     return -1;
@@ -49,17 +49,17 @@ static int owing_server(const worker *w, int *key)
 static status check_departures(worker *w)
 {
     char name[192];
-    for (int j = 0; j < w->c->plan->server_count; j++)
+    for (int j = 0; j < w->plan->server_count; j++)
         if (ps_port_has_left(w->port, j) && w->replies_due > 0)
             return fail(STATUS_PEER, "%s has left while rank %d waits for it",
-                        name_server(w, j, name, sizeof name), w->c->context->rank);
+                        name_server(w, j, name, sizeof name), w->context->rank);
     return STATUS_OK;
 }
 
 /* Returns the worker's stall limit. Servers have a shorter limit, because they know which rank is late. */
 static int64_t patience(const worker *w)
 {
-    int64_t limit = w->c->context->stall_timeout_ns;
+    int64_t limit = w->context->stall_timeout_ns;
     return limit + limit / 4;
 }
 
@@ -67,21 +67,21 @@ static status stalled(worker *w)
 {
     char name[192], waited[32];
     text_format_duration(waited, sizeof waited, (double)patience(w));
-    for (int j = 0; j < w->c->plan->server_count; j++)
+    for (int j = 0; j < w->plan->server_count; j++)
         if (!w->port->was_connected[j])
             return fail(STATUS_PEER, "%s was not reached within %s", name_server(w, j, name, sizeof name),
                         waited);
     int key, server = owing_server(w, &key);
     if (server < 0) return fail(STATUS_PEER, "no reply from the parameter servers within %s", waited);
     return fail(STATUS_PEER, "%s has not replied for %s within %s", name_server(w, server, name, sizeof name),
-                ps_key_name(w->c->plan, w->c->context->params->model, key), waited);
+                ps_key_name(w->plan, w->context->params->model, key), waited);
 }
 
 /* Returns true if a reply is due, or if a message waits to be sent. */
 static bool waits(const worker *w)
 {
     bool due = w->replies_due > 0 || w->sum_due || w->packed_due;
-    for (int j = 0; j < w->c->plan->server_count && !due; j++)
+    for (int j = 0; j < w->plan->server_count && !due; j++)
         due = w->servers[j].queue.count > 0 || w->servers[j].pull_flags;
     return due;
 }
@@ -92,8 +92,8 @@ static status check_stall(worker *w, int64_t now_ns, int64_t *deadline_ns)
         w->last_message_ns = now_ns;
         return STATUS_OK;
     }
-    return ps_is_late(w->c->context, &w->last_message_ns, patience(w), now_ns, deadline_ns) ? stalled(w)
-                                                                                            : STATUS_OK;
+    return ps_is_late(w->context, &w->last_message_ns, patience(w), now_ns, deadline_ns) ? stalled(w)
+                                                                                         : STATUS_OK;
 }
 
 /* ---- the agent -------------------------------------------------------------------------------- */
@@ -103,8 +103,8 @@ static status check_stall(worker *w, int64_t now_ns, int64_t *deadline_ns)
 static void name_lost_server(worker *w)
 {
     char name[192];
-    if (error_code() != STATUS_PEER || w->c->policy->placement != PS_PLACEMENT_OWN) return;
-    for (int j = 0; j < w->c->plan->server_count; j++) {
+    if (error_code() != STATUS_PEER || w->policy->placement != PS_PLACEMENT_OWN) return;
+    for (int j = 0; j < w->plan->server_count; j++) {
         if (!w->port->was_connected[j] || ps_port_is_connected(w->port, j)) continue;
         error_clear();
         fail(STATUS_PEER, "%s is lost: its connection has ended", name_server(w, j, name, sizeof name));
@@ -132,7 +132,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
 static void failed(void *context, const error_record *error)
 {
     worker *w = context;
-    for (int i = 0; i < w->c->plan->param_count; i++) device_fence_fail(w->shared->arrived[i], error);
+    for (int i = 0; i < w->plan->param_count; i++) device_fence_fail(w->shared->arrived[i], error);
     device_fence_fail(w->shared->packed, error);
     device_fence_fail(w->shared->buffers_arrived, error);
     device_fence_fail(w->shared->summed, error);
@@ -141,7 +141,7 @@ static void failed(void *context, const error_record *error)
 status ps_worker_start(ps_worker *p)
 {
     static const ps_port_ops ops = {progress, worker_handle, failed};
-    const sync_context *c = p->config.context;
+    const sync_context *c = p->context;
     p->agent.last_message_ns = clock_now_ns();
     return ps_port_start(p->agent.port, &ops, &p->agent, c->device, "ps-worker",
                          c->inline_progress ? c : NULL);

@@ -11,39 +11,180 @@
 #ifndef PS_WORKER_H
 #define PS_WORKER_H
 
-#include "common/sync/agent.h"
-#include "common/sync/engine.h"
+#include "common/sync/queue.h"
+#include "common/sync/staging.h"
+#include "common/trace/trace.h"
+#include "ps/memory.h"
 #include "ps/plan.h"
-#include "ps/policy.h"
 #include "ps/port.h"
+#include "ps/protocol.h"
 #include "ps/ps.h"
 
-typedef struct ps_worker ps_worker;
+/* Events from the compute thread to the agent. */
+typedef enum worker_event {
+    WORKER_PUSH,    /* The index is a parameter, the value an iteration. */
+    WORKER_PULL,    /* The index holds flags (PS_PULL_...), the value is the number of the pull. */
+    WORKER_BUFFERS, /* The value is the iteration that begins with rank 0's present buffers. */
+    WORKER_SUM,     /* The index is the count of values, the value is the number of the sum. */
+} worker_event;
 
-/* Everything is borrowed and outlives the worker. */
-typedef struct ps_worker_config {
+/* A server, and the messages to be sent to it. */
+typedef struct worker_server {
+    /* The server's arena if the worker copies from it. NULL if replies are in frames or already in place. */
+    const char *params;
+    bool maps_us;    /* Pushes need no frames. */
+    const char *url; /* Address for error messages, or NULL if the server is the partner. */
+    ps_key_queue queue;
+    int *on_the_way; /* Keys whose frames are being sent, oldest first: a ring. */
+    int first_on_the_way, count_on_the_way;
+    int64_t bytes_on_the_way;
+    int64_t latest_ready_ns; /* Latest ready_ns of the pushed keys. */
+    uint32_t pull_flags;     /* Flags of a pull to be sent, or 0. */
+    bool norm_due;
+    double norm_share; /* The server's part of the squared norm, negative if it has not arrived. */
+} worker_server;
+
+/* A key on its way to its server and back. */
+typedef struct worker_key {
+    int missing; /* Number of parameters that cannot be pushed yet. */
+    transport_ticket ticket;
+    int64_t iteration; /* Iteration that is pushed, or was pushed last. */
+    /* Time at which the gradient was ready, and time at which the push or the pull left. */
+    int64_t ready_ns, left_ns;
+    bool traced;                 /* The key was ready while the trace was on. */
+    int64_t pushed_ns;           /* Time at which the push left (async, ssp). */
+    int64_t requested, received; /* Numbers of pulls. */
+    int64_t updates_seen;        /* Number of updates that the parameters had. */
+    anatomy_sent last;           /* The latest-sent message that the last reply needed. */
+} worker_key;
+
+/* Used by the compute thread, which calls the stages. */
+typedef struct worker_compute {
+    int64_t iteration; /* The current iteration, or the next. */
+    uint64_t pulls;
+    uint64_t packs, summed; /* Numbers of packings and sums requested. */
+    uint64_t unpacked;      /* The pull whose buffers are in place. */
+    bool begun;             /* The iteration's first micro-batch has begun. */
+    bool synchronize;
+    bool has_data; /* A micro-batch of the iteration had samples. */
+    bool *pushed;  /* [param_count] Pushed in this iteration. */
+} worker_compute;
+
+/* Used by both threads. A field is fixed when the worker is opened, written before an event is posted or a
+ * fence is reached, or atomic. */
+typedef struct worker_shared {
+    size_t element; /* Bytes of an element. */
+    /* Whether the server reads pushed frames in this rank's memory until all ranks have pushed the key.
+     * Pushes of lent frames spend no credit, because the server may need other keys before releasing the
+     * frames. */
+    bool lends_frames;
+    /* Whether this rank sends its buffers to all ranks, and whether this rank receives rank 0's buffers. */
+    bool gives_buffers, takes_buffers;
+
+    /* Data from the compute thread to the agent. The next three fields are written before an event is
+     * posted. */
+    sync_queue events;
+    /* Indexed by iteration modulo 2, because the agent ends an iteration before the next but one begins. */
+    ps_update_step iterations[2];
+    int64_t pull_iteration; /* Iteration of the last pull. */
+    double *sum_values;
+
+    ps_port port;
+    char *packed_buffers;   /* Rank 0's buffers, to be sent or received. */
+    device_fence **arrived; /* [param_count] Number of the pull whose parameters have arrived. */
+    device_fence *packed, *buffers_arrived, *summed;
+    /* The latest-sent message that each parameter, the buffers and the sum needed. The agent writes the next
+     * three fields before the agent reaches the fence that the compute thread waits for. */
+    anatomy_sent *params_last; /* [param_count] */
+    anatomy_sent buffers_last, sum_last;
+
+    _Atomic int64_t update_ns;
+    _Atomic int64_t skipped;   /* Number of updates that servers have skipped. */
+    _Atomic int64_t overtaken; /* Number of pushes that left after a key that was ready later. */
+} worker_shared;
+
+/* Used by the agent. */
+typedef struct worker {
     const sync_context *context;
     const ps_policy *policy;
     const ps_plan *plan;
-    bool colocated; /* Server `rank` runs in this process and is the port's partner. */
-} ps_worker_config;
+    worker_shared *shared;
+    ps_port *port;
 
-status ps_worker_open(const ps_worker_config *config, ps_worker **out);
-/* Opens the port. ps_worker_connect() then connects to one server, and is not called for the partner. */
-status ps_worker_open_port(ps_worker *w, const transport_options *options);
-status ps_worker_connect(ps_worker *w, int server, const char *url);
-/* Sets how tensors reach server `server`. Called before ps_worker_start(). `params` is the server's arena if
- * the worker may copy parameters from it, else NULL. `maps_us` means that the server maps the worker's
- * arenas, so pushes need no frames. */
-void ps_worker_map_server(ps_worker *w, int server, const void *params, bool maps_us);
-status ps_worker_start(ps_worker *w);
-/* Ends the agent and disconnects from the servers. The partner may still use the port. */
-void ps_worker_leave(ps_worker *w);
+    /* ---- pushes ---- */
+    worker_server *servers; /* [server_count] */
+    worker_key *keys;       /* [key_count] */
+    /* The queues hold initial parameters for servers in separate processes. */
+    bool handing_over;
+    int64_t pull, buffers_pull; /* Numbers of the last pulls for keys and for buffers. */
+
+    /* ---- pulls ---- */
+    int *missing_keys; /* [param_count] Keys that are missing from the current pull. */
+    int replies_due;
+    int64_t waiting_since_ns; /* Time since which replies are due. */
+    bool flows;               /* A flow of the trace passes through the slice from waiting_since_ns on. */
+    int64_t buffers_left_ns, sum_left_ns; /* Times at which buffers and the sum were requested. */
+    int64_t last_message_ns;              /* Time from which the stall limit counts. */
+
+    /* ---- updates by the rank itself ---- */
+    device_stream *stream;
+    int averages; /* Number of averages that have arrived, if updates wait for the norm. */
+
+    /* ---- buffers, sums of layers, norms ---- */
+    /* Rank 0's buffers must be packed (pack_due), have been packed and must be sent (packed_due), or have
+     * been sent and are not acknowledged (packed_out). */
+    bool pack_due, packed_due, packed_out;
+    int64_t pack_iteration;
+    uint64_t packs_made;
+    bool sum_due;
+    int sum_count;
+    int64_t sum_number;
+    int64_t sum_ready_ns, buffers_ready_ns; /* Times at which the values had been computed. */
+    transport_ticket packed_ticket, sum_ticket;
+    double norm;
+
+    ps_report report;
+    double staleness_total;
+} worker;
+
+typedef struct ps_worker {
+    /* Set by the owner of the worker. Everything is borrowed and outlives the worker. */
+    const sync_context *context;
+    const ps_policy *policy;
+    const ps_plan *plan;
+
+    ps_memory memory;
+    worker_compute compute;
+    worker_shared shared;
+    worker agent;
+} ps_worker;
+
+static inline int64_t worker_key_bytes(const worker *w, int key)
+{
+    return w->plan->keys[key].elements * (int64_t)w->shared->element;
+}
+
+/* Expects `replies` more replies. */
+void worker_await(worker *w, int replies, int64_t now_ns);
+/* Records that the parameters from which a push was computed lacked `late` updates. */
+void worker_record_staleness(worker *w, int64_t late);
+
+/* worker_push.c: turns events into messages. */
+void worker_pop_events(worker *w, bool *worked);
+status worker_send(worker *w, int64_t now_ns, bool *worked);
+
+/* worker_pull.c: handles a message, for ps_port_ops. */
+status worker_handle(void *context, ps_message *m, int64_t now_ns);
+
+/* worker_open.c: opens a worker with the owner's fields of `setup`. The caller then opens the port and
+ * connects it to the servers. */
+status ps_worker_open(const ps_worker *setup, ps_worker **out);
 void ps_worker_close(ps_worker **worker);
 
-ps_port *ps_worker_port(ps_worker *w);
+/* worker.c */
+status ps_worker_start(ps_worker *w);
 
-/* The stages of the engine, as sync_engine_type describes them. */
+/* worker_stages.c: the stages of the engine, as sync_engine_type describes them. */
 status ps_worker_begin_forward(sync_engine *e, const sync_step *step);
 status ps_worker_need(sync_engine *e, int param);
 status ps_worker_end_forward(sync_engine *e, const sync_step *step);
@@ -51,11 +192,5 @@ status ps_worker_ready(sync_engine *e, int param);
 status ps_worker_finish(ps_worker *w, const sync_step *step);
 status ps_worker_flush(sync_engine *e);
 status ps_worker_group_sum(sync_engine *e, double *values, int count);
-
-void ps_worker_collect_times(const ps_worker *w, sync_counters *out);
-/* Returns the number of updates skipped so far, by this rank or by servers (--on-nonfinite skip). */
-int64_t ps_worker_updates_skipped(const ps_worker *w);
-/* Returns the staleness of reads so far. Called in flushed state. */
-void ps_worker_report(const ps_worker *w, ps_report *out);
 
 #endif

@@ -1,6 +1,6 @@
 /* The receiving half of a worker's agent: replies of the servers. */
 #include "ps/compute.h"
-#include "ps/worker/worker_impl.h"
+#include "ps/worker/worker.h"
 
 #include "common/net/status_table.h"
 
@@ -10,7 +10,7 @@
 
 static bool updates_itself(const worker *w)
 {
-    return !w->c->policy->server_optimizer;
+    return !w->policy->server_optimizer;
 }
 
 static status malformed(const ps_message *m)
@@ -27,8 +27,8 @@ static status malformed(const ps_message *m)
 /* Returns the last contribution that a reply waited for, if another rank sent it. */
 static anatomy_sent last_of(const worker *w, const message_header *h)
 {
-    bool other = h->last_ns > 0 && h->last_rank < (uint32_t)w->c->context->world &&
-                 (int)h->last_rank != w->c->context->rank;
+    bool other =
+        h->last_ns > 0 && h->last_rank < (uint32_t)w->context->world && (int)h->last_rank != w->context->rank;
     if (!other) return (anatomy_sent){.rank = ANATOMY_NOBODY};
     return (anatomy_sent){.ns = h->last_ns, .ready_ns = h->ready_ns, .rank = (int)h->last_rank};
 }
@@ -37,7 +37,7 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
  * server had received it, and from the last contribution until now (sum, update and reply). */
 static void record_reply(const worker *w, const message_header *h, int64_t left_ns)
 {
-    anatomy *a = w->c->context->anatomy;
+    anatomy *a = w->context->anatomy;
     int64_t end_ns = ps_port_now(w->port), last_ns = last_of(w, h).ns;
     if (last_ns <= h->arrived_ns) {
         anatomy_add_span(a, left_ns, end_ns);
@@ -51,47 +51,46 @@ static void end_reply(worker *w, int64_t now_ns)
 {
     w->last_message_ns = now_ns;
     if (--w->replies_due > 0) return;
-    (w->flows ? trace_late_slice : trace_slice)(w->c->context->trace, TRACE_COMMUNICATION, "push and pull",
+    (w->flows ? trace_late_slice : trace_slice)(w->context->trace, TRACE_COMMUNICATION, "push and pull",
                                                 TRACE_NO_INDEX, w->waiting_since_ns, now_ns);
     w->flows = false;
-    rank_slot_agent(w->c->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
+    rank_slot_agent(w->context->slot, RANK_START, RANK_NO_BUCKET, now_ns);
 }
 
 static bool was_requested(const worker *w, const ps_message *m)
 {
     const message_header *h = &m->header;
-    const param_set *set = w->c->context->params;
-    if (h->key < 0 || h->key >= w->c->plan->key_count) return false;
-    const ps_key *key = &w->c->plan->keys[h->key];
+    const param_set *set = w->context->params;
+    if (h->key < 0 || h->key >= w->plan->key_count) return false;
+    const ps_key *key = &w->plan->keys[h->key];
     if (key->server != m->peer || h->step != w->keys[h->key].requested || w->keys[h->key].received == h->step)
         return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
     if (h->frames == 0) return w->servers[m->peer].maps_us;
-    return ps_has_frames_of(m, ps_key_pieces(w->c->plan, (int)h->key), (int64_t)w->shared->element);
+    return ps_has_frames_of(m, ps_key_pieces(w->plan, (int)h->key), (int64_t)w->shared->element);
 }
 
 /* Copies the key's elements to `arena`, unless the server has written them there. */
-static status copy_key(worker *w, const ps_message *m, char *arena)
+static void copy_key(worker *w, const ps_message *m, char *arena)
 {
     const char *from = w->servers[m->peer].params;
-    piece_list pieces = ps_key_pieces(w->c->plan, (int)m->header.key);
+    piece_list pieces = ps_key_pieces(w->plan, (int)m->header.key);
     int64_t size = (int64_t)w->shared->element;
     if (m->header.frames > 0)
-        ps_take_frames(w->c->context->device, m, arena, pieces, size);
+        ps_take_frames(w->context->device, m, arena, pieces, size);
     else if (from)
-        return ps_copy_pieces(&w->staging, arena, from, pieces, size);
-    return STATUS_OK;
+        ps_copy_pieces(w->context->device, arena, from, pieces, size);
 }
 
 static void key_arrived(worker *w, int key)
 {
-    const ps_key *k = &w->c->plan->keys[key];
+    const ps_key *k = &w->plan->keys[key];
     for (int p = k->first_param; p < k->first_param + k->param_count; p++) {
         anatomy_sent *last = &w->shared->params_last[p];
-        if (w->missing_keys[p] == w->c->plan->keys_of[p] || w->keys[key].last.ns > last->ns)
+        if (w->missing_keys[p] == w->plan->keys_of[p] || w->keys[key].last.ns > last->ns)
             *last = w->keys[key].last;
         if (--w->missing_keys[p] > 0) continue;
-        w->missing_keys[p] = w->c->plan->keys_of[p];
+        w->missing_keys[p] = w->plan->keys_of[p];
         device_fence_reach(w->shared->arrived[p], (uint64_t)w->keys[key].received);
     }
 }
@@ -100,7 +99,7 @@ static void key_arrived(worker *w, int key)
  * all. */
 static status report_nonfinite(worker *w, int64_t step)
 {
-    const sync_context *c = w->c->context;
+    const sync_context *c = w->context;
     bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     const char *name;
@@ -111,13 +110,12 @@ static status report_nonfinite(worker *w, int64_t step)
 
 static status update_key(worker *w, int key, double scale)
 {
-    const sync_context *c = w->c->context;
+    const sync_context *c = w->context;
     int64_t iteration = w->keys[key].received - 2; /* the iteration of the average */
     int64_t begin = ps_port_now(w->port);
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
-                         ps_key_pieces(w->c->plan, key), w->shared->iterations[iteration % 2].optimizer_step,
+                         ps_key_pieces(w->plan, key), w->shared->iterations[iteration % 2].optimizer_step,
                          w->shared->iterations[iteration % 2].rate, scale));
-    TRY(sync_staging_end(&w->staging));
     if (optimizer_found_nonfinite(c->optimizer))
         TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
     int64_t end = ps_port_now(w->port);
@@ -132,27 +130,26 @@ static status update_key(worker *w, int key, double scale)
  * arrived. */
 static status receive_average(worker *w, int key)
 {
-    const sync_context *c = w->c->context;
+    const sync_context *c = w->context;
     const optimizer_options *o = optimizer_get_options(c->optimizer);
     bool skips = o->on_nonfinite == NONFINITE_SKIP && ps_has_bytes(c->device);
     if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
-    if (++w->averages < w->c->plan->key_count) return STATUS_OK;
+    if (++w->averages < w->plan->key_count) return STATUS_OK;
     w->averages = 0;
     /* The norm needs all keys, so every update has waited for the push that was sent last. */
-    for (int k = 0; k < w->c->plan->key_count; k++)
+    for (int k = 0; k < w->plan->key_count; k++)
         if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
-    for (int k = 0; k < w->c->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
-    double none = 0, *squares = ps_has_bytes(c->device) ? w->squares.data : &none;
-    *squares = 0;
+    for (int k = 0; k < w->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
+    double squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
-    TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, squares));
-    if (skips && !isfinite(*squares)) {
+    TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, &squares));
+    if (skips && !isfinite(squares)) {
         optimizer_skip(c->optimizer);
-        for (int k = 0; k < w->c->plan->key_count; k++) key_arrived(w, k);
+        for (int k = 0; k < w->plan->key_count; k++) key_arrived(w, k);
         return report_nonfinite(w, w->shared->iterations[(w->keys[key].received - 2) % 2].optimizer_step);
     }
-    double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, *squares) : 1.0;
-    for (int k = 0; k < w->c->plan->key_count; k++) TRY(update_key(w, k, scale));
+    double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, squares) : 1.0;
+    for (int k = 0; k < w->plan->key_count; k++) TRY(update_key(w, k, scale));
     return STATUS_OK;
 }
 
@@ -160,10 +157,10 @@ static status receive_average(worker *w, int key)
  * the push and the reply. */
 static void trace_key(worker *w, int key, int64_t now_ns)
 {
-    trace *t = w->c->context->trace;
-    bool pushed = w->c->policy->consistency == PS_SYNC && w->keys[key].traced;
+    trace *t = w->context->trace;
+    bool pushed = w->policy->consistency == PS_SYNC && w->keys[key].traced;
     if (!trace_is_on(t)) return;
-    int64_t id = w->keys[key].received * w->c->plan->key_count + key;
+    int64_t id = w->keys[key].received * w->plan->key_count + key;
     trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->keys[key].left_ns, now_ns);
     if (!pushed) return;
     int64_t ready_ns =
@@ -179,11 +176,11 @@ static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
 {
     if (!was_requested(w, m)) return malformed(m);
     const message_header *h = &m->header;
-    const param_set *set = w->c->context->params;
+    const param_set *set = w->context->params;
     int key = (int)h->key;
     bool average = updates_itself(w) && h->step > 1;
     ps_port_count_received(w->port, m->peer, worker_key_bytes(w, key));
-    TRY(copy_key(w, m, average ? set->grads.data : set->params.data));
+    copy_key(w, m, average ? set->grads.data : set->params.data);
     w->keys[key].received = h->step;
     w->keys[key].updates_seen = h->integers[PS_INT_UPDATES];
     w->keys[key].last = last_of(w, h);
@@ -192,7 +189,7 @@ static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
     trace_key(w, key, now_ns);
     if (h->integers[PS_INT_STALENESS] >= 0) worker_record_staleness(w, h->integers[PS_INT_STALENESS]);
     record_reply(w, h, w->keys[key].left_ns);
-    anatomy_add_span(w->c->context->anatomy, w->keys[key].pushed_ns, h->pushed_ns);
+    anatomy_add_span(w->context->anatomy, w->keys[key].pushed_ns, h->pushed_ns);
     if (average)
         TRY(receive_average(w, key));
     else
@@ -203,7 +200,7 @@ static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
 
 static status receive_buffers(worker *w, const ps_message *m, int64_t now_ns)
 {
-    const param_set *set = w->c->context->params;
+    const param_set *set = w->context->params;
     message_frame frame = m->header.frames == 1 ? ps_message_frame(m, 0) : (message_frame){0};
     if (!w->shared->takes_buffers || (int64_t)frame.bytes != set->buffer_bytes ||
         m->header.step != w->buffers_pull)
@@ -225,7 +222,7 @@ static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
         ps_message_frame(m, 0).bytes != bytes)
         return malformed(m);
     ps_port_count_received(w->port, m->peer, (int64_t)bytes);
-    sync_copy(w->c->context->device, w->shared->sum_values, ps_message_frame(m, 0).data, bytes);
+    sync_copy(w->context->device, w->shared->sum_values, ps_message_frame(m, 0).data, bytes);
     w->shared->sum_last = last_of(w, h);
     record_reply(w, h, w->sum_left_ns);
     end_reply(w, now_ns);
@@ -239,11 +236,11 @@ static void receive_norm_share(worker *w, const ps_message *m)
 {
     w->servers[m->peer].norm_share = m->header.doubles[PS_DOUBLE_NORM];
     w->norm = 0;
-    for (int j = 0; j < w->c->plan->server_count; j++) {
+    for (int j = 0; j < w->plan->server_count; j++) {
         if (w->servers[j].norm_share < 0) return;
         w->norm += w->servers[j].norm_share;
     }
-    for (int j = 0; j < w->c->plan->server_count; j++) {
+    for (int j = 0; j < w->plan->server_count; j++) {
         w->servers[j].norm_share = -1;
         w->servers[j].norm_due = true;
     }

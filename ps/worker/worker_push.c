@@ -1,6 +1,5 @@
 /* The sending half of a worker's agent: events that the compute thread posted become messages. */
-#include "ps/compute.h"
-#include "ps/worker/worker_impl.h"
+#include "ps/worker/worker.h"
 
 #include "common/net/status_table.h"
 
@@ -10,18 +9,18 @@
 
 static void queue_key(worker *w, int key)
 {
-    ps_key_queue_put(&w->servers[w->c->plan->keys[key].server].queue, key);
+    ps_key_queue_put(&w->servers[w->plan->keys[key].server].queue, key);
 }
 
 static void queue_push(worker *w, int param, int64_t iteration)
 {
-    const ps_plan *plan = w->c->plan;
+    const ps_plan *plan = w->plan;
     for (int key = plan->first_key[param]; key < plan->first_key[param] + plan->keys_of[param]; key++) {
         if (--w->keys[key].missing > 0) continue;
         w->keys[key].missing = plan->keys[key].param_count;
         w->keys[key].iteration = iteration;
         w->keys[key].ready_ns = ps_port_now(w->port);
-        w->keys[key].traced = trace_is_on(w->c->context->trace);
+        w->keys[key].traced = trace_is_on(w->context->trace);
         queue_key(w, key);
     }
 }
@@ -31,12 +30,12 @@ static void queue_pull(worker *w, uint32_t flags, int64_t pull)
     uint32_t for_keys = flags & ~(uint32_t)PS_PULL_BUFFERS;
     if (for_keys) w->pull = pull;
     w->buffers_pull = pull;
-    for (int j = 0; j < w->c->plan->server_count; j++) w->servers[j].pull_flags |= for_keys;
+    for (int j = 0; j < w->plan->server_count; j++) w->servers[j].pull_flags |= for_keys;
     if (w->shared->takes_buffers) w->servers[0].pull_flags |= flags & PS_PULL_BUFFERS;
-    bool own_servers = w->c->policy->placement == PS_PLACEMENT_OWN;
-    if (!(flags & PS_PULL_FIRST) || !own_servers || w->c->context->rank != 0) return;
+    bool own_servers = w->policy->placement == PS_PLACEMENT_OWN;
+    if (!(flags & PS_PULL_FIRST) || !own_servers || w->context->rank != 0) return;
     w->handing_over = true;
-    for (int key = 0; key < w->c->plan->key_count; key++) queue_key(w, key);
+    for (int key = 0; key < w->plan->key_count; key++) queue_key(w, key);
 }
 
 void worker_pop_events(worker *w, bool *worked)
@@ -71,26 +70,25 @@ static bool has_credit(worker *w, worker_server *s)
 {
     while (s->count_on_the_way > 0 && transport_sent(&w->keys[s->on_the_way[s->first_on_the_way]].ticket)) {
         s->bytes_on_the_way -= worker_key_bytes(w, s->on_the_way[s->first_on_the_way]);
-        s->first_on_the_way = (s->first_on_the_way + 1) % w->c->plan->key_count;
+        s->first_on_the_way = (s->first_on_the_way + 1) % w->plan->key_count;
         s->count_on_the_way--;
     }
-    return s->bytes_on_the_way < w->c->policy->credit_bytes;
+    return s->bytes_on_the_way < w->policy->credit_bytes;
 }
 
 static void spend_credit(worker *w, worker_server *s, int key)
 {
-    s->on_the_way[(s->first_on_the_way + s->count_on_the_way++) % w->c->plan->key_count] = key;
+    s->on_the_way[(s->first_on_the_way + s->count_on_the_way++) % w->plan->key_count] = key;
     s->bytes_on_the_way += worker_key_bytes(w, key);
 }
 
 static message_header push_header(const worker *w, int key)
 {
-    const worker_iteration *iteration = &w->shared->iterations[w->keys[key].iteration % 2];
-    message_header h = {
-        .key = key, .count = w->c->plan->keys[key].elements, .dtype = w->c->context->params->type};
-    h.kind = w->handing_over                        ? MESSAGE_PARAMETERS
-             : w->c->policy->consistency == PS_SYNC ? MESSAGE_PUSH_PULL
-                                                    : MESSAGE_PUSH;
+    const ps_update_step *iteration = &w->shared->iterations[w->keys[key].iteration % 2];
+    message_header h = {.key = key, .count = w->plan->keys[key].elements, .dtype = w->context->params->type};
+    h.kind = w->handing_over                     ? MESSAGE_PARAMETERS
+             : w->policy->consistency == PS_SYNC ? MESSAGE_PUSH_PULL
+                                                 : MESSAGE_PUSH;
     if (w->handing_over) return h;
     h.step = w->keys[key].iteration;
     h.ready_ns = w->keys[key].ready_ns;
@@ -103,12 +101,12 @@ static message_header push_header(const worker *w, int key)
 static status send_key(worker *w, int server, int key)
 {
     worker_server *s = &w->servers[server];
-    const param_set *set = w->c->context->params;
+    const param_set *set = w->context->params;
     const char *arena = w->handing_over ? set->params.data : set->grads.data;
     message_frame frames[PS_KEY_PIECES];
-    int count =
-        s->maps_us ? 0
-                   : ps_frames_of(frames, arena, ps_key_pieces(w->c->plan, key), (int64_t)w->shared->element);
+    int count = s->maps_us
+                    ? 0
+                    : ps_frames_of(frames, arena, ps_key_pieces(w->plan, key), (int64_t)w->shared->element);
     message_header h = push_header(w, key);
     TRY(ps_port_send(w->port, server, &h, frames, count, &w->keys[key].ticket, worker_key_bytes(w, key)));
     if (count > 0 && !w->shared->lends_frames) spend_credit(w, s, key);
@@ -126,21 +124,20 @@ static void count_overtaken(worker *w, worker_server *s, int64_t ready_ns)
 static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 {
     worker_server *s = &w->servers[server];
-    const sync_context *c = w->c->context;
+    const sync_context *c = w->context;
     while (s->queue.count > 0 && has_credit(w, s)) {
         int key = ps_key_queue_first(&s->queue);
         TRY(send_key(w, server, key));
         ps_key_queue_drop(&s->queue);
         w->keys[key].left_ns = now_ns;
-        if (w->c->policy->consistency != PS_SYNC) w->keys[key].pushed_ns = now_ns;
+        if (w->policy->consistency != PS_SYNC) w->keys[key].pushed_ns = now_ns;
         *worked = true;
         if (w->handing_over) continue;
         count_overtaken(w, s, w->keys[key].ready_ns);
         rank_slot_agent(c->slot, RANK_PUSH, key, now_ns);
-        if (w->c->policy->consistency == PS_ASYNC)
-            continue; /* the server reports the staleness with a reply */
+        if (w->policy->consistency == PS_ASYNC) continue; /* the server reports the staleness with a reply */
         worker_record_staleness(w, w->keys[key].iteration - w->keys[key].updates_seen);
-        if (w->c->policy->consistency != PS_SYNC) continue;
+        if (w->policy->consistency != PS_SYNC) continue;
         w->keys[key].requested = w->keys[key].iteration + 2;
         worker_await(w, 1, now_ns);
     }
@@ -162,7 +159,7 @@ static status send_pull(worker *w, int server, int64_t now_ns)
                         .flags = s->pull_flags,
                         .integers = {[PS_INT_ITERATION] = w->shared->pull_iteration}};
     TRY(ps_port_send(w->port, server, &h, NULL, 0, NULL, 0));
-    const ps_shard *shard = &w->c->plan->shards[server];
+    const ps_shard *shard = &w->plan->shards[server];
     bool settles = s->pull_flags & PS_PULL_FLUSH;
     int replies = for_keys ? shard->key_count : 0;
     for (int i = 0; i < replies; i++) {
@@ -173,34 +170,33 @@ static status send_pull(worker *w, int server, int64_t now_ns)
     if (server == 0) w->buffers_left_ns = now_ns;
     s->pull_flags = 0;
     worker_await(w, replies, now_ns);
-    rank_slot_agent(w->c->context->slot, RANK_PULL, RANK_NO_BUCKET, now_ns);
+    rank_slot_agent(w->context->slot, RANK_PULL, RANK_NO_BUCKET, now_ns);
     return STATUS_OK;
 }
 
-static status pack_buffers(worker *w)
+static void pack_buffers(worker *w)
 {
-    const param_set *set = w->c->context->params;
+    const param_set *set = w->context->params;
     char *to = w->shared->packed_buffers;
     for (int i = 0; i < set->model->buffer_count; i++) {
         int64_t size = (int64_t)w->shared->element, bytes = set->buffer_pieces[i].count * size;
-        TRY(sync_copy_down(&w->staging, to,
-                           (const char *)set->buffers.data + set->buffer_pieces[i].offset * size, bytes));
+        sync_copy(set->device, to, (const char *)set->buffers.data + set->buffer_pieces[i].offset * size,
+                  (size_t)bytes);
         to += bytes;
     }
-    return sync_staging_end(&w->staging);
 }
 
 static status send_buffers(worker *w, bool *worked)
 {
     if (w->pack_due && !w->packed_due && !w->packed_out && transport_sent(&w->packed_ticket)) {
-        TRY(pack_buffers(w));
+        pack_buffers(w);
         w->pack_due = false;
         w->packed_due = true;
         *worked = true;
         device_fence_reach(w->shared->packed, ++w->packs_made);
     }
     if (!w->packed_due) return STATUS_OK;
-    int64_t bytes = w->c->context->params->buffer_bytes;
+    int64_t bytes = w->context->params->buffer_bytes;
     message_header h = {.kind = MESSAGE_BUFFERS, .step = w->pack_iteration, .ready_ns = w->buffers_ready_ns};
     message_frame frame = {w->shared->packed_buffers, (size_t)bytes};
     TRY(ps_port_send(w->port, 0, &h, &frame, 1, &w->packed_ticket, bytes));
@@ -254,7 +250,7 @@ status worker_send(worker *w, int64_t now_ns, bool *worked)
     if (is_failure(rc = send_buffers(w, worked))) return rc;
     if (w->sum_due && is_failure(rc = send_sum(w, now_ns))) return rc;
     bool queued = false;
-    for (int j = 0; j < w->c->plan->server_count; j++) {
+    for (int j = 0; j < w->plan->server_count; j++) {
         TRY(send_to(w, j, now_ns, worked));
         queued = queued || w->servers[j].queue.count > 0;
     }

@@ -1,28 +1,22 @@
 /* A worker's stages, which the compute thread calls. The stages post events and wait on fences. */
 #include "ps/compute.h"
 #include "ps/engine_impl.h"
-#include "ps/worker/worker_impl.h"
+#include "ps/worker/worker.h"
 
 static ps_worker *worker_of(sync_engine *e)
 {
     return ((ps_engine *)e)->worker;
 }
 
-/* Returns true if the device only plans memory, in which case the worker posts no event and waits for no
- * fence. */
-static bool plans(const ps_worker *w)
-{
-    return device_get_info(w->config.context->device)->plans;
-}
-
+/* Wakes the agent. If the device only plans memory, there is no agent. */
 static void wake(ps_worker *w)
 {
-    if (!plans(w)) sync_agent_wake(w->shared.port.agent);
+    if (w->shared.port.agent) sync_agent_wake(w->shared.port.agent);
 }
 
 static status post(ps_worker *w, worker_event kind, int index, int64_t value)
 {
-    if (plans(w)) return STATUS_OK;
+    if (!w->shared.port.agent) return STATUS_OK;
     sync_event event = {.kind = kind, .index = index, .value = value};
     if (!sync_queue_push(&w->shared.events, &event))
         return fail(STATUS_INTERNAL, "parameter server: the queue of %u events is full",
@@ -30,15 +24,15 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
     return STATUS_OK;
 }
 
-/* Waits for the fence, on the stream or on the host (sync_staging_wait()). `last` points to the last
- * contribution, which is written before the fence is reached, or is NULL if only this rank contributes. */
+/* Makes the compute stream wait for the fence. `last` points to the last contribution, which is written
+ * before the fence is reached, or is NULL if only this rank contributes. */
 static status wait_for(ps_worker *w, device_fence *fence, uint64_t value, const anatomy_sent *last)
 {
-    const sync_context *c = w->config.context;
+    const sync_context *c = w->context;
     int number;
-    if (plans(w) || device_fence_reached(fence, value)) return STATUS_OK;
+    if (device_fence_reached(fence, value)) return STATUS_OK;
     TRY(anatomy_begin_wait(c->anatomy));
-    TRY(sync_staging_wait(&w->compute.staging, fence, value));
+    TRY(device_stream_wait(c->compute, fence, value));
     TRY(anatomy_end_wait(c->anatomy, &number));
     if (last) anatomy_name_wait(c->anatomy, number, *last);
     return STATUS_OK;
@@ -51,7 +45,7 @@ static status wait_for_param(ps_worker *w, int param)
 
 static bool pulls_with_push(const ps_worker *w)
 {
-    return w->config.policy->consistency == PS_SYNC;
+    return w->policy->consistency == PS_SYNC;
 }
 
 /* Requests the parameters and buffers that `iteration` begins with. */
@@ -66,7 +60,6 @@ static status post_pull(ps_worker *w, uint32_t flags, uint64_t pull, int64_t ite
 /* Requests the first pull, which also initializes the servers. */
 static status pull_first(ps_worker *w)
 {
-    TRY(sync_staging_end(&w->compute.staging));
     if (w->shared.gives_buffers) {
         w->compute.packs++;
         TRY(post(w, WORKER_BUFFERS, 0, 0));
@@ -78,8 +71,8 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
 {
     w->compute.begun = true;
     w->shared.iterations[w->compute.iteration % 2] =
-        (worker_iteration){step->index - step->skipped, step->learning_rate};
-    for (int i = 0; i < w->config.plan->param_count; i++) w->compute.pushed[i] = false;
+        (ps_update_step){step->index - step->skipped, step->learning_rate};
+    for (int i = 0; i < w->plan->param_count; i++) w->compute.pushed[i] = false;
     if (w->compute.pulls == 0) return pull_first(w);
     if (pulls_with_push(w)) return STATUS_OK;
     return post_pull(w, PS_PULL_KEYS | PS_PULL_BUFFERS, ++w->compute.pulls, w->compute.iteration);
@@ -89,7 +82,7 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
  * changes the buffers. Other ranks copy rank 0's buffers into place, even if these arrived earlier. */
 static status wait_for_buffers(ps_worker *w)
 {
-    const param_set *set = w->config.context->params;
+    const param_set *set = w->context->params;
     if (w->shared.gives_buffers) return wait_for(w, w->shared.packed, w->compute.packs, NULL);
     if (!w->shared.takes_buffers) return STATUS_OK;
     TRY(wait_for(w, w->shared.buffers_arrived, w->compute.pulls, &w->shared.buffers_last));
@@ -98,8 +91,8 @@ static status wait_for_buffers(ps_worker *w)
     const char *from = w->shared.packed_buffers;
     for (int i = 0; i < set->model->buffer_count; i++) {
         int64_t size = (int64_t)w->shared.element, bytes = set->buffer_pieces[i].count * size;
-        TRY(sync_copy_up(&w->compute.staging, (char *)set->buffers.data + set->buffer_pieces[i].offset * size,
-                         from, bytes));
+        sync_copy(set->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * size, from,
+                  (size_t)bytes);
         from += bytes;
     }
     return STATUS_OK;
@@ -109,40 +102,17 @@ static status wait_for_buffers(ps_worker *w)
  * read the last iteration's gradients until its parameters have arrived. */
 static status clear_gradients(ps_worker *w)
 {
-    for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
-    const param_set *set = w->config.context->params;
-    if (!ps_has_bytes(w->config.context->device)) return STATUS_OK;
-    TRY(device_clear(w->config.context->compute, set->grads.data,
-                     (size_t)set->arena_elements * w->shared.element));
-    return device_stream_synchronize(w->config.context->compute);
+    for (int i = 0; i < w->plan->param_count; i++) TRY(wait_for_param(w, i));
+    const param_set *set = w->context->params;
+    if (!ps_has_bytes(w->context->device)) return STATUS_OK;
+    TRY(device_clear(w->context->compute, set->grads.data, (size_t)set->arena_elements * w->shared.element));
+    return device_stream_synchronize(w->context->compute);
 }
-
-/* ---- gradients and buffers that the compute stream has reached ---------------------------------- */
-
-enum { ITEM_BUFFERS = -1 }; /* Any other item is the index of a parameter. */
 
 static status push(ps_worker *w, int param)
 {
     w->compute.pushed[param] = true;
     return post(w, WORKER_PUSH, param, w->compute.iteration);
-}
-
-static status post_gradient(ps_worker *w, int param)
-{
-    const ps_plan *plan = w->config.plan;
-    for (int i = 0; i < plan->push_count[param]; i++)
-        TRY(push(w, plan->pushable[plan->push_first[param] + i]));
-    wake(w);
-    return STATUS_OK;
-}
-
-status ps_worker_post_item(void *context, int item)
-{
-    ps_worker *w = context;
-    if (item != ITEM_BUFFERS) return post_gradient(w, item);
-    TRY(post(w, WORKER_BUFFERS, 0, w->compute.iteration + 1));
-    wake(w);
-    return STATUS_OK;
 }
 
 /* ---- stages ------------------------------------------------------------------------------------ */
@@ -167,7 +137,8 @@ status ps_worker_end_forward(sync_engine *e, const sync_step *step)
     if (!step->synchronize) return STATUS_OK;
     if (w->shared.gives_buffers) {
         w->compute.packs++;
-        TRY(sync_handover_add(&w->compute.launched, ITEM_BUFFERS));
+        TRY(post(w, WORKER_BUFFERS, 0, w->compute.iteration + 1));
+        wake(w);
     } else if (w->shared.takes_buffers && pulls_with_push(w)) {
         TRY(post_pull(w, PS_PULL_BUFFERS, w->compute.pulls + 1, w->compute.iteration + 1));
     }
@@ -177,16 +148,19 @@ status ps_worker_end_forward(sync_engine *e, const sync_step *step)
 status ps_worker_ready(sync_engine *e, int param)
 {
     ps_worker *w = worker_of(e);
-    if (!w->compute.synchronize || w->config.plan->push_count[param] == 0) return STATUS_OK;
-    return sync_handover_add(&w->compute.launched, param);
+    const ps_plan *plan = w->plan;
+    if (!w->compute.synchronize || plan->push_count[param] == 0) return STATUS_OK;
+    for (int i = 0; i < plan->push_count[param]; i++)
+        TRY(push(w, plan->pushable[plan->push_first[param] + i]));
+    wake(w);
+    return STATUS_OK;
 }
 
 status ps_worker_finish(ps_worker *w, const sync_step *step)
 {
     if (!step->synchronize) return STATUS_OK;
-    TRY(sync_handover_end(&w->compute.launched));
     if (!w->compute.has_data) TRY(clear_gradients(w));
-    for (int i = 0; i < w->config.plan->param_count; i++) {
+    for (int i = 0; i < w->plan->param_count; i++) {
         if (w->compute.pushed[i]) continue;
         TRY(wait_for_param(w, i)); /* the forward pass may not have used the parameter */
         TRY(push(w, i));
@@ -200,7 +174,7 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
 
 static status wait_for_pull(ps_worker *w)
 {
-    for (int i = 0; i < w->config.plan->param_count; i++) TRY(wait_for_param(w, i));
+    for (int i = 0; i < w->plan->param_count; i++) TRY(wait_for_param(w, i));
     return wait_for_buffers(w);
 }
 
@@ -221,36 +195,12 @@ status ps_worker_flush(sync_engine *e)
 status ps_worker_group_sum(sync_engine *e, double *values, int count)
 {
     ps_worker *w = worker_of(e);
-    const sync_staging *staging = &w->compute.staging;
-    int64_t bytes = count * (int64_t)sizeof *values;
-    if (e->context.world == 1) return STATUS_OK;
-    if (count > w->config.plan->largest_sum)
+    if (w->context->world == 1) return STATUS_OK;
+    if (count > w->plan->largest_sum)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
-                    (int)w->config.plan->largest_sum);
-    w->shared.sum_values = staging->separate ? w->compute.sums : values;
-    if (staging->separate) TRY(sync_copy_down(staging, w->compute.sums, values, bytes));
-    TRY(sync_staging_end(staging));
+                    w->plan->largest_sum);
+    w->shared.sum_values = values;
     TRY(post(w, WORKER_SUM, count, (int64_t)++w->compute.summed));
     wake(w);
-    TRY(wait_for(w, w->shared.summed, w->compute.summed, &w->shared.sum_last));
-    return staging->separate ? sync_copy_up(staging, values, w->compute.sums, bytes) : STATUS_OK;
-}
-
-void ps_worker_collect_times(const ps_worker *w, sync_counters *out)
-{
-    out->update_aside_ns += atomic_load_explicit(&w->shared.update_ns, memory_order_relaxed);
-    out->pushes_overtaken += atomic_load_explicit(&w->shared.overtaken, memory_order_relaxed);
-}
-
-int64_t ps_worker_updates_skipped(const ps_worker *w)
-{
-    int64_t by_servers = atomic_load_explicit(&w->shared.skipped, memory_order_relaxed);
-    int64_t here = optimizer_skipped(w->config.context->optimizer);
-    return by_servers > here ? by_servers : here;
-}
-
-void ps_worker_report(const ps_worker *w, ps_report *out)
-{
-    *out = w->agent.report;
-    out->mean = w->agent.report.reads > 0 ? w->agent.staleness_total / (double)w->agent.report.reads : 0;
+    return wait_for(w, w->shared.summed, w->compute.summed, &w->shared.sum_last);
 }

@@ -1,4 +1,4 @@
-/* bench_server_sum [MiB]: the sum of a parameter server, by its own thread pool and kernels: gradients of n
+/* bench_server_sum [MiB]: the sum of a parameter server, by its threads and kernels: gradients of n
  * ranks, in memory that no cache holds, added by 1 thread and by as many as there are processors. Bytes are n
  * + 1 per byte of the result, as sim_price_sum() counts them. Per thread is what one reaches while the others
  * work, from the processor time of the process; total is by the wall clock and needs a quiet machine. The
@@ -39,21 +39,18 @@ static int64_t process_ns(void)
 
 static status measure(job *j, int ranks, int threads, int64_t count)
 {
-    ps_thread_pool *pool = NULL;
     piece whole = {0, count};
     double bytes = 4.0 * (double)count * (ranks + 1), each = 0, total = 0;
     j->ranks = ranks;
-    TRY(ps_thread_pool_open(threads, &pool));
     for (int i = 0; i < REPEATS; i++) {
         int64_t cpu = process_ns(), wall = clock_now_ns();
-        status rc = ps_thread_pool_run(pool, (piece_list){&whole, 1}, sum_range, j);
+        status rc = ps_run_ranges(threads, (piece_list){&whole, 1}, sum_range, j);
         cpu = process_ns() - cpu;
         wall = clock_now_ns() - wall;
         if (rc != STATUS_OK) return rc;
         if (bytes / (double)cpu > each) each = bytes / (double)cpu;
         if (bytes / (double)wall > total) total = bytes / (double)wall;
     }
-    ps_thread_pool_close(&pool);
     printf("%8d %8d %16.2f %16.2f\n", ranks, threads, each, total);
     return STATUS_OK;
 }

@@ -7,7 +7,7 @@
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
 #include "harness/verify/golden.h"
-#include "ps/dp/dp_impl.h"
+#include "ps/dp/dp.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
 #include "tests/common/net/transport_fault.h"
@@ -127,7 +127,7 @@ static status train(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, golden_source_open(f, t->model, 0, f->world, &source.whole), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     if (t->fault && rank == 1) {
-        transport *sender = dp_hub_port(dp_engine_of(trainer_engine(r))->hub)->transport;
+        transport *sender = dp_engine_of(trainer_engine(r))->hub->port.transport;
         transport_inject(sender, t->fault, 2);
     }
     for (int64_t step = 0; step < STEPS; step++) {

@@ -189,7 +189,7 @@ static void do_act(const fault_case *c)
 static void set_fault(const fault_case *c, job_rank *r)
 {
     ps_engine *e = (ps_engine *)r->engine;
-    ps_port *port = c->of_server ? ps_server_port(e->server) : ps_worker_port(e->worker);
+    ps_port *port = c->of_server ? &e->server->port : &e->worker->shared.port;
     transport_inject(port->transport, c->fault, 2); /* later messages reveal a dropped one */
 }
 

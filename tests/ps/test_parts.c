@@ -273,7 +273,9 @@ static void keys_leave_a_queue_in_order_of_priority(void **state)
         ps_key_queue q;
         int arrived[KEYS], waiting = 0, put = 0;
         bool queued[KEYS] = {0};
-        assert_ok(ps_key_queue_init(&q, KEYS, (ps_priority)priority));
+        ps_memory memory = {0};
+        ps_key_queue_init(&q, KEYS, (ps_priority)priority, &memory);
+        assert_ok(ps_memory_check(&memory, "a queue"));
         for (uint64_t round = 0; round < 5000; round++) {
             int key = (int)random_below(7, round, KEYS);
             if (!queued[key] && random_below(8, round, 3) > 0) {
@@ -294,7 +296,7 @@ static void keys_leave_a_queue_in_order_of_priority(void **state)
             }
             assert_int_equal(q.count, waiting);
         }
-        ps_key_queue_deinit(&q);
+        ps_memory_free(&memory);
     }
 }
 
@@ -320,7 +322,7 @@ static void a_queue_keeps_order_and_reports_when_it_is_full(void **state)
 }
 
 typedef struct range_counts {
-    atomic_int seen[2][20000];
+    atomic_int seen[2][50000];
     atomic_int threads[8]; /* number of ranges per thread */
 } range_counts;
 
@@ -332,20 +334,17 @@ static status count_range(void *context, int thread, int piece, int64_t at, int6
     return STATUS_OK;
 }
 
-static void a_thread_pool_processes_every_element_once_with_all_threads(void **state)
+static void threads_process_every_element_once(void **state)
 {
     (void)state;
-    const piece pieces[2] = {{3, 20000}, {7, 11}};
+    const piece pieces[2] = {{3, 50000}, {7, 11}};
     for (int threads = 1; threads <= 5; threads++) {
-        ps_thread_pool *pool;
         range_counts *c = calloc(1, sizeof *c);
-        assert_ok(ps_thread_pool_open(threads, &pool));
         for (int job = 0; job < 20; job++)
-            assert_ok(ps_thread_pool_run(pool, (piece_list){pieces, 2}, count_range, c));
-        for (int i = 0; i < 20000; i++) assert_int_equal(c->seen[0][i], 20);
-        for (int i = 0; i < 20000; i++) assert_int_equal(c->seen[1][i], i < 11 ? 20 : 0);
+            assert_ok(ps_run_ranges(threads, (piece_list){pieces, 2}, count_range, c));
+        for (int i = 0; i < 50000; i++) assert_int_equal(c->seen[0][i], 20);
+        for (int i = 0; i < 50000; i++) assert_int_equal(c->seen[1][i], i < 11 ? 20 : 0);
         for (int i = 0; i < 8; i++) assert_int_equal(c->threads[i] > 0, i < threads);
-        ps_thread_pool_close(&pool);
         free(c);
     }
 }
@@ -357,20 +356,17 @@ static status fail_at_seven(void *context, int thread, int piece, int64_t at, in
     return piece == 1 && at <= 7 && at + count > 7 ? error_adopt(&element_7) : STATUS_OK;
 }
 
-static void a_thread_pool_returns_the_failure_of_a_range(void **state)
+static void a_failure_of_a_range_is_returned(void **state)
 {
     (void)state;
-    const piece pieces[2] = {{3, 20000}, {7, 11}};
+    const piece pieces[2] = {{3, 50000}, {7, 11}};
     for (int threads = 1; threads <= 3; threads++) {
-        ps_thread_pool *pool;
         range_counts *c = calloc(1, sizeof *c);
-        assert_ok(ps_thread_pool_open(threads, &pool));
-        assert_int_equal(ps_thread_pool_run(pool, (piece_list){pieces, 2}, fail_at_seven, NULL),
+        assert_int_equal(ps_run_ranges(threads, (piece_list){pieces, 2}, fail_at_seven, NULL),
                          STATUS_INTERNAL);
         assert_string_equal(error_message(), "element 7");
         error_clear();
-        assert_ok(ps_thread_pool_run(pool, (piece_list){pieces, 2}, count_range, c));
-        ps_thread_pool_close(&pool);
+        assert_ok(ps_run_ranges(threads, (piece_list){pieces, 2}, count_range, c));
         free(c);
     }
 }
@@ -435,18 +431,18 @@ static void garbage_is_refused_as_a_handshake(void **state)
     (void)state;
     optimizer_options sgd = optimizer_defaults(OPTIMIZER_SGD);
     sync_blob whole = handshake_of("wine_mlp", "", &sgd, false);
-    char url[64], garbage[] = "psring parameter server 4\nhost 12\n";
+    char garbage[] = "psring parameter server 4\nhost 12\n";
     ps_handshake_own own;
-    assert_ok(ps_handshake_read(&whole, "rank 1", &own, url, sizeof url));
+    assert_ok(ps_handshake_read(&whole, "rank 1", &own));
     assert_true(own.host == 0x1234 && own.shared && strcmp(own.url, "ipc://@there") == 0);
-    assert_fails(ps_handshake_read(&(sync_blob){garbage, sizeof garbage}, "rank 1", &own, url, sizeof url),
-                 STATUS_PROTOCOL, "rank 1: expected 'psring parameter server 4', got");
-    assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own, url, sizeof url), STATUS_PROTOCOL,
+    assert_fails(ps_handshake_read(&(sync_blob){garbage, sizeof garbage}, "rank 1", &own), STATUS_PROTOCOL,
+                 "rank 1: expected 'psring parameter server 4', got");
+    assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own), STATUS_PROTOCOL,
                  "rank 1: expected 'psring parameter server 4', got ''");
     for (size_t cut = 0; cut + 1 < whole.bytes;
          cut += 7) { /* without only the last byte the handshake is complete */
         sync_blob part = {whole.data, cut};
-        if (ps_handshake_read(&part, "rank 1", &own, url, sizeof url) == STATUS_OK)
+        if (ps_handshake_read(&part, "rank 1", &own) == STATUS_OK)
             assert_int_equal(ps_handshake_compare(&whole, "rank 0", &part, "rank 1"), STATUS_PROTOCOL);
         error_clear();
     }
@@ -462,8 +458,8 @@ int main(void)
         cmocka_unit_test(more_servers_than_elements_are_refused),
         cmocka_unit_test(keys_leave_a_queue_in_order_of_priority),
         cmocka_unit_test(a_queue_keeps_order_and_reports_when_it_is_full),
-        cmocka_unit_test(a_thread_pool_processes_every_element_once_with_all_threads),
-        cmocka_unit_test(a_thread_pool_returns_the_failure_of_a_range),
+        cmocka_unit_test(threads_process_every_element_once),
+        cmocka_unit_test(a_failure_of_a_range_is_returned),
         cmocka_unit_test(differences_between_handshakes_are_named),
         cmocka_unit_test(garbage_is_refused_as_a_handshake),
     };

@@ -15,6 +15,7 @@
 #define COMMON_DEVICE_CPU_KERNEL_H
 
 #include "common/device/cpu/isa/isa.h"
+#include "common/device/cpu/parallel.h"
 #include "common/device/host/host.h"
 #include "common/memory/piece.h"
 
@@ -51,14 +52,6 @@ static inline float *cpu_at(const host_call *call, int slot, int64_t offset)
 }
 
 /* ---- threads ---------------------------------------------------------------------------------- */
-
-/* Runs part `part` of a job: items [first, end). */
-typedef void (*cpu_part_function)(const void *job, int part, int64_t first, int64_t end);
-
-/* Splits `count` items into contiguous parts at multiples of `grain`, at most one part per thread, and
- * runs the parts. A single part is a plain call. Returns the number of parts, which depends only on the
- * arguments. */
-int cpu_parallel(int threads, int64_t count, int64_t grain, cpu_part_function run, const void *job);
 
 /* Number of elements below which a second thread costs more time than it saves. */
 enum { CPU_GRAIN = 16384 };

@@ -13,12 +13,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char other[] = "psring parameter server 4\nhost 12\nshared 1\nurl ipc://@there\n"
                                 "nccl \nranks 2\npolicy sync\n";
     sync_blob mine = {(void *)(uintptr_t)data, size}, theirs = {(void *)(uintptr_t)other, sizeof other - 1};
-    char url[128];
     ps_handshake_own own = {0};
     error_clear();
-    if (ps_handshake_read(&mine, "rank 1", &own, url, sizeof url) == STATUS_OK &&
-        (own.url != url || strlen(url) >= sizeof url))
-        abort();
+    if (ps_handshake_read(&mine, "rank 1", &own) == STATUS_OK && strlen(own.url) >= sizeof own.url) abort();
     error_clear();
     if (ps_handshake_compare(&mine, "rank 0", &mine, "rank 1") != STATUS_OK) abort();
     ps_handshake_compare(&theirs, "rank 0", &mine, "rank 1");
