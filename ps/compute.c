@@ -28,21 +28,6 @@ void ps_charge_pass(device *d, double bytes, int threads)
     sim_actor_spend(sim_device_actor(d), duration);
 }
 
-void ps_share_interpreter(device *d, int threads)
-{
-    if (sim_device_simulation(d)) sim_device_share_interpreter(d, threads);
-}
-
-void ps_wire(device *d, int replicas, int parameters)
-{
-    if (sim_device_simulation(d)) sim_device_wire(d, replicas, parameters);
-}
-
-void ps_await_wiring(device *d)
-{
-    if (sim_device_simulation(d)) sim_device_await_wiring(d);
-}
-
 /* Returns the bytes per sample of the keys and values of all attention layers. */
 static int64_t cache_bytes(const nn_program *program)
 {

@@ -15,14 +15,6 @@ bool ps_has_bytes(const device *d);
  * the device if `threads` is 0. */
 void ps_charge_pass(device *d, double bytes, int threads);
 
-/* Makes `threads` host threads share one interpreter lock for their launches from now on, in virtual time. 0
- * ends the sharing. */
-void ps_share_interpreter(device *d, int threads);
-
-/* Start to make `replicas` of so many parameters on the host, in virtual time, and wait until they exist. */
-void ps_wire(device *d, int replicas, int parameters);
-void ps_await_wiring(device *d);
-
 /* Returns the bytes per sample that a replica returns in addition to its loss, in virtual time
  * (simulation_config.gathered). */
 int64_t ps_returned_bytes(device *d, const nn_program *program, int64_t output_bytes);

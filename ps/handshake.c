@@ -18,22 +18,14 @@ enum { WINDOW = 64, LONGEST_TEXT = 4096 };
 
 /* ---- lines of text ---------------------------------------------------------------------------- */
 
-static void describe_nccl(text_buffer *t, const ps_handshake_own *own)
-{
-    text_append(t, "nccl ");
-    if (own->has_nccl) collective_bootstrap_write(own->nccl, t);
-    text_append(t, "\n");
-}
-
 static void describe_policy(text_buffer *t, const char *name, const ps_policy *p, const ps_options *o)
 {
-    text_append(t, "policy %s\n", name);
-    text_append(t, "consistency %d, staleness %" PRId64 "\n", (int)p->consistency, p->staleness);
-    text_append(t, "partition-bytes %" PRId64 "\n", p->partition_bytes);
-    text_append(t, "priority %d\n", (int)p->priority);
+    text_append(t, "policy %s\nconsistency %d, staleness %" PRId64 "\n", name, (int)p->consistency,
+                p->staleness);
+    text_append(t, "partition-bytes %" PRId64 "\npriority %d\n", p->partition_bytes, (int)p->priority);
     text_append(t, "servers %" PRId64 ", placement %d\n", p->servers, (int)p->placement);
-    text_append(t, "server-optimizer %s\n", p->server_optimizer ? "on" : "off");
-    text_append(t, "divide %s\n", p->divide_before ? "before" : "after");
+    text_append(t, "server-optimizer %s\ndivide %s\n", p->server_optimizer ? "on" : "off",
+                p->divide_before ? "before" : "after");
     if (p->consistency == PS_DATA_PARALLEL)
         text_append(t, "chunks %" PRId64 " and %" PRId64 ", loss %d\n", p->replicate_bytes, p->reduce_bytes,
                     (int)p->loss);
@@ -67,10 +59,10 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
                          const optimizer *optimizer, sync_blob *out)
 {
     text_buffer t = {0};
-    text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\n", own->host, own->shared,
+    text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\nnccl ", own->host, own->shared,
                 own->url);
-    describe_nccl(&t, own);
-    text_append(&t, "ranks %d\n", world);
+    if (own->has_nccl) collective_bootstrap_write(own->nccl, &t);
+    text_append(&t, "\nranks %d\n", world);
     describe_policy(&t, policy_name, policy, options);
     describe_optimizer(&t, optimizer_get_options(optimizer));
     describe_params(&t, params);
@@ -107,19 +99,16 @@ static bool read_nccl(const char *line, ps_handshake_own *own)
 
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own)
 {
-    char first[LINE_MAX], host[LINE_MAX], shared[LINE_MAX], address[LINE_MAX], nccl[LINE_MAX];
-    size_t at = read_line(handshake, 0, first);
-    at = read_line(handshake, at, host);
-    at = read_line(handshake, at, shared);
-    at = read_line(handshake, at, address);
-    read_line(handshake, at, nccl);
-    int is_shared = 0;
-    if (strcmp(first, FIRST_LINE) != 0 || sscanf(host, "host %" SCNx64, &own->host) != 1 ||
-        sscanf(shared, "shared %d", &is_shared) != 1 || strncmp(address, "url ", 4) != 0 ||
-        !read_nccl(nccl, own))
-        return fail(STATUS_PROTOCOL, "%s: expected '" FIRST_LINE "', got '%s'", who, first);
-    own->shared = is_shared;
-    snprintf(own->url, sizeof own->url, "%s", address + 4);
+    char lines[OWN_LINES][LINE_MAX];
+    size_t at = 0;
+    int shared = 0;
+    for (int i = 0; i < OWN_LINES; i++) at = read_line(handshake, at, lines[i]);
+    if (strcmp(lines[0], FIRST_LINE) != 0 || sscanf(lines[1], "host %" SCNx64, &own->host) != 1 ||
+        sscanf(lines[2], "shared %d", &shared) != 1 || strncmp(lines[3], "url ", 4) != 0 ||
+        !read_nccl(lines[4], own))
+        return fail(STATUS_PROTOCOL, "%s: expected '" FIRST_LINE "', got '%s'", who, lines[0]);
+    own->shared = shared;
+    snprintf(own->url, sizeof own->url, "%s", lines[3] + 4);
     return STATUS_OK;
 }
 

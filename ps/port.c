@@ -3,7 +3,6 @@
 #include "common/base/clock.h"
 #include "common/net/status_table.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 status ps_port_open(ps_port *p, const transport_options *options, int peers, int held, int partner,
@@ -11,10 +10,9 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
 {
     p->peers = peers;
     p->partner = partner;
-    p->links = malloc((size_t)peers * sizeof *p->links);
-    p->was_connected = calloc((size_t)peers, sizeof *p->was_connected);
-    if (!p->links || !p->was_connected)
-        return fail(STATUS_SYSTEM, "no memory for the links of %d peers", peers);
+    p->links = ps_allocate(&p->memory, peers, sizeof *p->links);
+    p->was_connected = ps_allocate(&p->memory, peers, sizeof *p->was_connected);
+    TRY(ps_memory_check(&p->memory, "the links of a port"));
     for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
     if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(ps_message)));
     const transport_type *type = transport_hub_type(options->hub);
@@ -31,12 +29,9 @@ void ps_port_disconnect(ps_port *p)
 
 void ps_port_close(ps_port *p)
 {
-    transport_close(&p->transport, 0);
+    ps_port_disconnect(p);
     sync_queue_deinit(&p->in);
-    free(p->links);
-    free(p->was_connected);
-    p->links = NULL;
-    p->was_connected = NULL;
+    ps_memory_free(&p->memory);
 }
 
 int64_t ps_port_now(const ps_port *p)

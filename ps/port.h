@@ -12,6 +12,7 @@
 #include "common/sync/engine.h"
 #include "common/sync/queue.h"
 #include "common/sync/staging.h"
+#include "ps/memory.h"
 
 #include <stdatomic.h>
 
@@ -37,6 +38,7 @@ typedef struct ps_port_ops {
 } ps_port_ops;
 
 typedef struct ps_port {
+    ps_memory memory;
     transport *transport;
     int *links;          /* [peers] */
     bool *was_connected; /* [peers] */
@@ -72,7 +74,7 @@ status ps_port_start(ps_port *p, const ps_port_ops *ops, void *context, device *
 status ps_port_serve(ps_port *p, const ps_port_ops *ops, void *context, const atomic_int *until, int count);
 bool ps_port_has_failed(const ps_port *p);
 /* Ends the agent, gives messages time to leave, and ends the connections. The partner may still push
- * messages. */
+ * messages until ps_port_close(). */
 void ps_port_disconnect(ps_port *p);
 void ps_port_close(ps_port *p);
 

@@ -24,7 +24,7 @@
 #ifndef PS_DP_DP_H
 #define PS_DP_DP_H
 
-#include "common/collectives/collective.h"
+#include "common/process_group/process_group.h"
 #include "ps/dp/dp_memory.h"
 #include "ps/dp/hub.h"
 #include "ps/handshake.h"
@@ -45,8 +45,7 @@ typedef struct dp_chunks {
 /* Makes chunks as torch coalesces tensors, in the order of registration. A chunk ends when it has `limit`
  * bytes or more (broadcast_coalesced) or, if `within`, before it would have more (reduce_add_coalesced).
  * Sources: torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.h. */
-status dp_chunks_make(const param_set *set, bool within, int64_t limit, dp_chunks *out);
-void dp_chunks_free(dp_chunks *chunks);
+status dp_chunks_make(const param_set *set, bool within, int64_t limit, ps_memory *memory, dp_chunks *out);
 
 /* The tensors that ranks exchange. If the host can access the device's memory, or in virtual time, tensors
  * are exchanged in place. Tensors of a GPU pass through staging buffers in pinned host memory. A tensor is
@@ -82,13 +81,11 @@ typedef struct dp_flow {
     int64_t each;     /* Bytes per sample. */
 } dp_flow;
 
-typedef struct dp_nccl dp_nccl;
 typedef struct dp_nccl_sim dp_nccl_sim;
 
 typedef struct dp_engine {
     sync_engine base;
-    ps_options resolved;
-    const ps_options *options;
+    ps_options options; /* With the payload that --payload auto has chosen. */
     ps_policy policy;
     ps_member member;
     dp_hub *hub;
@@ -119,11 +116,18 @@ typedef struct dp_engine {
     /* Bytes that the ledger counts, by account. */
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
 
-    dp_nccl *nccl; /* NULL if tensors go through the hub. */
+    /* --payload nccl, with several ranks: NCCL broadcasts parameters and reduces gradients. */
+    bool by_nccl;
+    process_group *calls; /* Calls of NCCL. NULL without NCCL and in virtual time. */
+    collective_world *library;
+    collective_group *ranks;
+    bool warm;
+    dp_nccl_sim *virtual_calls; /* Calls of NCCL in virtual time, else NULL. */
 } dp_engine;
 
-/* dp_nccl.c: tensors through NCCL, if e->nccl is set. All ranks call these functions, which enqueue work in
- * the order of the compute stream. */
+/* dp_nccl.c: tensors through NCCL. All ranks call these functions, which enqueue work in the order of the
+ * compute stream. Only broadcasts and reductions exist in virtual time, where the hub carries the parts of
+ * the batch and of the outputs. */
 /* Calls of the process group. */
 typedef enum dp_call {
     DP_CALL_REPLICATE,
@@ -145,10 +149,7 @@ status dp_nccl_replicate(dp_engine *e);
 status dp_nccl_reduce(dp_engine *e, const dp_sum *sum);
 void dp_nccl_collect(const dp_engine *e, sync_counters *out);
 void dp_nccl_end_step(sync_engine *e);
-/* Returns true if NCCL also carries parts of the batch and of the outputs. In virtual time the hub carries
- * these parts. */
-bool dp_nccl_sends(const dp_engine *e);
-/* Begin and end a call in which NCCL sends parts. */
+/* Begin and end a call. In virtual time they do nothing. */
 status dp_nccl_begin(dp_engine *e, dp_call call);
 status dp_nccl_end(dp_engine *e);
 /* Adds `bytes` bytes at `data` to the call, from or to rank `peer`. */
@@ -157,7 +158,7 @@ status dp_nccl_add(dp_engine *e, bool sends, int peer, void *data, int64_t bytes
 /* dp_nccl_sim.c: calls in virtual time. dp_nccl_sim_run() returns when the call has ended. */
 status dp_nccl_sim_open(const dp_engine *e, const int *ranks, dp_nccl_sim **out);
 void dp_nccl_sim_close(dp_nccl_sim **n);
-status dp_nccl_sim_run(const dp_engine *e, dp_nccl_sim *n, collective_kind kind, int64_t bytes);
+status dp_nccl_sim_run(const dp_engine *e, collective_kind kind, int64_t bytes);
 void dp_nccl_sim_collect(const dp_nccl_sim *n, sync_counters *out);
 
 /* Type of the engine that ps_dp_open() opens. The `name` of this type is "ps", as in sync_ps. */

@@ -75,7 +75,7 @@ static status add_part(dp_engine *e, const dp_flow *f, int peer)
     const dp_part *p = root ? &e->parts[peer] : dp_mine(e);
     int64_t at = p->first * f->each;
     if (p->samples == 0) return STATUS_OK;
-    if (dp_nccl_sends(e)) return dp_nccl_add(e, sends, peer, f->data + (root ? at : 0), part_bytes(f, p));
+    if (e->calls) return dp_nccl_add(e, sends, peer, f->data + (root ? at : 0), part_bytes(f, p));
     dp_transfer *transfer = dp_hub_add(e->hub, sends ? DP_SEND : DP_RECEIVE, peer, f->kind, e->step, f->key);
     dp_hub_set_tensor(transfer, dp_address(e, f->tensor, f->data), root ? at : 0, part_bytes(f, p));
     transfer->shared = e->member.segments;
@@ -119,7 +119,7 @@ status dp_exchange(dp_engine *e, const dp_flow *f, dp_call call)
     if (sends) TRY(bring_down(e, f));
     TRY(dp_nccl_begin(e, call));
     TRY(dp_add_parts(e, f));
-    TRY(dp_nccl_sends(e) ? dp_nccl_end(e) : dp_hub_run(e->hub, NULL));
+    TRY(e->calls ? dp_nccl_end(e) : dp_hub_run(e->hub, NULL));
     return sends ? STATUS_OK : take_up(e, f);
 }
 
@@ -156,10 +156,10 @@ static status scatter(dp_engine *e, const sync_step *step)
         transfer->header.integers[DP_INT_TARGETS] = e->parts[r].targets;
         transfer->header.integers[DP_INT_TOTAL] = e->loaded;
         transfer->header.integers[DP_INT_PRESENT] = e->present;
-        for (int i = 0; i < count && !dp_nccl_sends(e); i++) TRY(add_part(e, &flows[i], r));
+        for (int i = 0; i < count && !e->calls; i++) TRY(add_part(e, &flows[i], r));
     }
     TRY(dp_hub_run(e->hub, NULL));
-    return dp_nccl_sends(e) ? scatter_by_nccl(e, flows, count) : STATUS_OK;
+    return e->calls ? scatter_by_nccl(e, flows, count) : STATUS_OK;
 }
 
 static status receive_part(dp_engine *e, const sync_step *step, dp_part *mine)
@@ -201,7 +201,7 @@ static status join_batch(dp_engine *e, const sync_step *step)
         TRY(receive_part(e, step, mine));
     else
         assume_part(e, mine);
-    if (dp_nccl_sends(e)) return scatter_by_nccl(e, flows, count);
+    if (e->calls) return scatter_by_nccl(e, flows, count);
     for (int i = 0; i < count; i++) TRY(add_part(e, &flows[i], 0));
     TRY(dp_hub_run(e->hub, NULL));
     for (int i = 0; i < count; i++) TRY(take_up(e, &flows[i]));

@@ -64,7 +64,7 @@ static int64_t largest_frame(const dp_engine *e)
 /* Returns the memory that other ranks map for a tensor, or NULL if there is none. */
 static const device_memory *exported(const dp_engine *e, dp_tensor tensor, const device_memory *memory)
 {
-    if (e->copies.separate && e->options->payload != PS_PAYLOAD_NCCL) memory = &e->buffers[tensor];
+    if (e->copies.separate && e->options.payload != PS_PAYLOAD_NCCL) memory = &e->buffers[tensor];
     return memory->data ? memory : NULL;
 }
 
@@ -76,16 +76,16 @@ static status open_hub(dp_engine *e)
     dp_hub hub = {.context = c,
                   .most_transfers = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers,
                   .keys = e->reduce.count,
-                  .threads = (int)e->options->server_threads,
+                  .threads = (int)e->options.server_threads,
                   .landing = e->landing.data,
-                  .only_control = e->options->payload == PS_PAYLOAD_NCCL};
+                  .only_control = e->options.payload == PS_PAYLOAD_NCCL};
     TRY(dp_hub_open(&hub, &e->hub));
     e->member = (ps_member){
         .context = c,
-        .options = e->options,
+        .options = &e->options,
         .policy = &e->policy,
         .servers = 1,
-        .nccl = e->options->payload == PS_PAYLOAD_NCCL && c->world > 1 && ps_has_bytes(c->device),
+        .nccl = e->options.payload == PS_PAYLOAD_NCCL && c->world > 1 && ps_has_bytes(c->device),
         .frames = larger(larger(e->replicate.most_pieces, e->reduce.most_pieces),
                          larger(set->model->buffer_count, 1)),
         .frame_bytes = largest_frame(e),
@@ -126,8 +126,8 @@ static status open_parts(dp_engine *e)
             STATUS_CONFIG,
             "--dp-gather: expected --dp-loss replica, got device0, which gathers outputs in any case");
     e->largest_sum = ps_largest_sum(c->program);
-    TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->replicate));
-    TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->reduce));
+    TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->memory, &e->replicate));
+    TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->memory, &e->reduce));
     TRY(dp_open_memory(e));
     return open_hub(e);
 }

@@ -4,8 +4,6 @@
 
 #include "common/memory/plan.h"
 
-#include <stdlib.h>
-
 /* ---- chunks ------------------------------------------------------------------------------------ */
 
 static void close_chunk(dp_chunks *c, int next)
@@ -17,13 +15,13 @@ static void close_chunk(dp_chunks *c, int next)
     c->list[++c->count] = (dp_chunk){.first = next};
 }
 
-status dp_chunks_make(const param_set *set, bool within, int64_t limit, dp_chunks *out)
+status dp_chunks_make(const param_set *set, bool within, int64_t limit, ps_memory *memory, dp_chunks *out)
 {
     int params = set->model->param_count;
     list_cut cut = {.limit = limit, .within = within};
     bool before, after;
-    *out = (dp_chunks){.list = calloc((size_t)params + 1, sizeof *out->list)};
-    if (!out->list) return fail(STATUS_SYSTEM, "no memory for the chunks of %d parameters", params);
+    *out = (dp_chunks){.list = ps_allocate(memory, params + 1, sizeof *out->list)};
+    TRY(ps_memory_check(memory, "the chunks of the parameters"));
     for (int i = 0; i < params; i++) {
         int64_t bytes = set->pieces[i].count * dtype_size(set->type);
         list_cut_add(&cut, bytes, &before, &after);
@@ -34,12 +32,6 @@ status dp_chunks_make(const param_set *set, bool within, int64_t limit, dp_chunk
     }
     close_chunk(out, params);
     return STATUS_OK;
-}
-
-void dp_chunks_free(dp_chunks *chunks)
-{
-    free(chunks->list);
-    *chunks = (dp_chunks){0};
 }
 
 /* ---- arenas and staging buffers ------------------------------------------------------------------ */
@@ -58,7 +50,7 @@ static status open_outputs(dp_engine *e)
 static status open_buffer(dp_engine *e, dp_tensor tensor, size_t bytes, bool nccl)
 {
     device_memory *buffer = &e->buffers[tensor];
-    bool shared = e->options->payload != PS_PAYLOAD_ZMQ && !nccl && tensor <= DP_TENSOR_OUTPUTS;
+    bool shared = e->options.payload != PS_PAYLOAD_ZMQ && !nccl && tensor <= DP_TENSOR_OUTPUTS;
     TRY(device_allocate(e->host, shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE, bytes, buffer));
     return device_pin(e->copies.device, buffer->data, buffer->bytes);
 }
@@ -69,7 +61,7 @@ static status open_staging(dp_engine *e)
     const sync_exchange *x = c->exchange;
     device_config host = {.name = "cpu", .rank = c->rank, .world = c->world, .threads = 1};
     size_t arena = (size_t)c->params->arena_elements * e->element;
-    bool root = dp_is_root(e), nccl = e->options->payload == PS_PAYLOAD_NCCL;
+    bool root = dp_is_root(e), nccl = e->options.payload == PS_PAYLOAD_NCCL;
     size_t bytes[DP_TENSORS] = {[DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
     if (nccl && root) bytes[DP_TENSOR_TARGET] = x->target->bytes; /* rank 0 counts targets */
     if (!nccl) {
@@ -98,7 +90,7 @@ status dp_open_memory(dp_engine *e)
     TRY(ps_memory_check(&e->memory, "the parts of the ranks"));
     if (dp_is_root(e) && dp_one_loss(e)) TRY(open_outputs(e));
     if (!e->copies.separate) return STATUS_OK;
-    if (dp_is_root(e) && e->options->payload != PS_PAYLOAD_NCCL)
+    if (dp_is_root(e) && e->options.payload != PS_PAYLOAD_NCCL)
         TRY(ledger_blame(LEDGER_BUCKETS, device_allocate(c->device, DEVICE_MEMORY_PRIVATE,
                                                          (size_t)e->reduce.largest_bytes, &e->landing)));
     return open_staging(e);
@@ -115,8 +107,6 @@ void dp_close_memory(dp_engine *e)
     device_close(&e->host);
     device_free(d, &e->landing);
     device_free(d, &e->outputs);
-    dp_chunks_free(&e->replicate);
-    dp_chunks_free(&e->reduce);
     ps_memory_free(&e->memory);
 }
 

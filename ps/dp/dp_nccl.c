@@ -7,9 +7,7 @@
  * consists of collective calls. All ranks make the same calls of the process group, but a rank adds only the
  * sends and receives in which it takes part. All ranks take part in broadcasts and reductions. A rank without
  * samples ignores the parameters and adds zeros to the gradients. */
-#include "common/collectives/collective.h"
 #include "common/device/sim/device_sim.h"
-#include "common/process_group/process_group.h"
 #include "common/trace/trace.h"
 #include "ps/dp/dp.h"
 
@@ -24,14 +22,6 @@ static const char *const call_names[] = {
     [DP_CALL_INPUTS] = "scatter of inputs",          [DP_CALL_OUTPUTS] = "gather of outputs",
     [DP_CALL_GRADIENT] = "scatter of gradients",     [DP_CALL_START] = "start"};
 
-struct dp_nccl {
-    struct dp_nccl_sim *sim; /* Used in virtual time instead of the other fields, else NULL. */
-    process_group *calls;
-    collective_world *world;
-    collective_group *group;
-    bool warm;
-};
-
 static void ended(void *engine, const process_call *p, const process_times *t)
 {
     const sync_context *c = context_of(engine);
@@ -43,29 +33,24 @@ static void ended(void *engine, const process_call *p, const process_times *t)
 
 static const process_group_ops ops = {.ended = ended};
 
-bool dp_nccl_sends(const dp_engine *e)
-{
-    return e->nccl && !e->nccl->sim;
-}
-
 status dp_nccl_begin(dp_engine *e, dp_call call)
 {
-    if (!dp_nccl_sends(e)) return STATUS_OK;
-    return process_group_begin(e->nccl->calls, &(process_call){.group = e->nccl->group, .kind = (int)call});
+    if (!e->calls) return STATUS_OK;
+    return process_group_begin(e->calls, &(process_call){.group = e->ranks, .kind = (int)call});
 }
 
 status dp_nccl_end(dp_engine *e)
 {
     process_work call;
-    if (!dp_nccl_sends(e)) return STATUS_OK;
-    TRY(process_group_end(e->nccl->calls, &call));
-    return process_group_wait(e->nccl->calls, call, context_of(e)->anatomy);
+    if (!e->calls) return STATUS_OK;
+    TRY(process_group_end(e->calls, &call));
+    return process_group_wait(e->calls, call, context_of(e)->anatomy);
 }
 
 void dp_nccl_end_step(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
-    if (dp_nccl_sends(e)) process_group_end_step(e->nccl->calls, base->context.anatomy);
+    if (e->calls) process_group_end_step(e->calls, base->context.anatomy);
 }
 
 /* ---- broadcasts and reductions ------------------------------------------------------------------ */
@@ -74,19 +59,24 @@ static status add_collective(dp_engine *e, collective_kind kind, int tag, void *
 {
     int64_t count = piece_list_elements(pieces);
     collective_buffer buffer = {arena, pieces};
-    if (e->nccl->sim) return dp_nccl_sim_run(e, e->nccl->sim, kind, count * (int64_t)e->element);
-    return process_group_add(e->nccl->calls, &(collective_call){.kind = kind,
-                                                                .op = REDUCE_SUM,
-                                                                .type = context_of(e)->params->type,
-                                                                .tag = tag,
-                                                                .count = count,
-                                                                .in = buffer,
-                                                                .out = buffer});
+    if (!e->calls) return dp_nccl_sim_run(e, kind, count * (int64_t)e->element);
+    return process_group_add(e->calls, &(collective_call){.kind = kind,
+                                                          .op = REDUCE_SUM,
+                                                          .type = context_of(e)->params->type,
+                                                          .tag = tag,
+                                                          .count = count,
+                                                          .in = buffer,
+                                                          .out = buffer});
 }
 
-static piece_list chunk_pieces(const dp_engine *e, const dp_chunk *chunk)
+static status add_chunks(dp_engine *e, collective_kind kind, int tag, void *arena, const dp_chunks *chunks)
 {
-    return (piece_list){context_of(e)->params->pieces + chunk->first, chunk->count};
+    for (int k = 0; k < chunks->count; k++) {
+        const dp_chunk *chunk = &chunks->list[k];
+        TRY(add_collective(e, kind, tag, arena,
+                           param_set_pieces(context_of(e)->params, chunk->first, chunk->count)));
+    }
+    return STATUS_OK;
 }
 
 status dp_nccl_replicate(dp_engine *e)
@@ -95,9 +85,7 @@ status dp_nccl_replicate(dp_engine *e)
     piece_list buffers = {set->buffer_pieces, set->model->buffer_count};
     if (!dp_is_root(e)) param_set_forget_bf16_copy(set);
     TRY(dp_nccl_begin(e, DP_CALL_REPLICATE));
-    for (int k = 0; k < e->replicate.count; k++)
-        TRY(add_collective(e, COLLECTIVE_BROADCAST, TAG_PARAMETERS, set->params.data,
-                           chunk_pieces(e, &e->replicate.list[k])));
+    TRY(add_chunks(e, COLLECTIVE_BROADCAST, TAG_PARAMETERS, set->params.data, &e->replicate));
     if (buffers.count > 0)
         TRY(add_collective(e, COLLECTIVE_BROADCAST, TAG_BUFFERS, set->buffers.data, buffers));
     return dp_nccl_end(e);
@@ -107,7 +95,7 @@ status dp_nccl_replicate(dp_engine *e)
 static status divide(dp_engine *e, double divisor)
 {
     const param_set *set = context_of(e)->params;
-    if (divisor == 1 || !dp_nccl_sends(e)) return STATUS_OK;
+    if (divisor == 1 || !e->calls) return STATUS_OK;
     return device_convert(context_of(e)->compute, set->grads.data, set->type, set->grads.data, set->type,
                           set->arena_elements, divisor);
 }
@@ -116,20 +104,18 @@ status dp_nccl_reduce(dp_engine *e, const dp_sum *sum)
 {
     const param_set *set = context_of(e)->params;
     bool contributes = context_of(e)->rank < e->contributors;
-    if (!contributes && dp_nccl_sends(e))
+    if (!contributes && e->calls)
         TRY(device_clear(context_of(e)->compute, set->grads.data, (size_t)set->arena_elements * e->element));
     if (contributes) TRY(divide(e, sum->before));
     TRY(dp_nccl_begin(e, DP_CALL_REDUCE));
-    for (int k = 0; k < e->reduce.count; k++)
-        TRY(add_collective(e, COLLECTIVE_REDUCE, TAG_GRADIENTS, set->grads.data,
-                           chunk_pieces(e, &e->reduce.list[k])));
+    TRY(add_chunks(e, COLLECTIVE_REDUCE, TAG_GRADIENTS, set->grads.data, &e->reduce));
     TRY(dp_nccl_end(e));
     return dp_is_root(e) ? divide(e, sum->after) : STATUS_OK;
 }
 
 status dp_nccl_add(dp_engine *e, bool sends, int peer, void *data, int64_t bytes)
 {
-    return process_group_add(e->nccl->calls,
+    return process_group_add(e->calls,
                              &(collective_call){.kind = sends ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE,
                                                 .type = DTYPE_U8,
                                                 .root = peer,
@@ -147,7 +133,7 @@ status dp_nccl_add(dp_engine *e, bool sends, int peer, void *data, int64_t bytes
 status dp_nccl_warm_up(dp_engine *e)
 {
     dp_flow part = {.data = context_of(e)->params->grads.data, .each = 1};
-    if (!dp_nccl_sends(e) || e->nccl->warm) return STATUS_OK;
+    if (!e->calls || e->warm) return STATUS_OK;
     int world = context_of(e)->world;
     e->present = e->contributors = world;
     for (int r = 0; r < world; r++) e->parts[r] = (dp_part){.samples = 1};
@@ -160,7 +146,7 @@ status dp_nccl_warm_up(dp_engine *e)
     TRY(dp_nccl_end(e));
     memset(e->parts, 0, (size_t)world * sizeof *e->parts);
     e->present = e->contributors = 0;
-    e->nccl->warm = true;
+    e->warm = true;
     return device_stream_synchronize(context_of(e)->compute);
 }
 
@@ -170,11 +156,10 @@ status dp_choose_payload(dp_engine *e, const ps_options *options)
     const device_info *info = device_get_info(c->device);
     bool host = info->simulated ? sim_device_is_host(c->device) : info->host_addressable;
     char why[192];
-    e->resolved = *options;
-    e->options = &e->resolved;
+    e->options = *options;
     if (options->payload == PS_PAYLOAD_AUTO && info->real && !host && !c->share_gpu && c->world > 1 &&
         !net_link_is_emulated(&c->link) && collective_nccl_found(why, sizeof why))
-        e->resolved.payload = PS_PAYLOAD_NCCL;
+        e->options.payload = PS_PAYLOAD_NCCL;
     if (options->payload != PS_PAYLOAD_NCCL || info->plans || !host) return STATUS_OK;
     return fail(
         STATUS_CONFIG,
@@ -183,10 +168,9 @@ status dp_choose_payload(dp_engine *e, const ps_options *options)
         info->simulated ? "sim on a profile of a processor" : info->name);
 }
 
-static status open_world(dp_engine *e, const int *ranks)
+static status open_calls(dp_engine *e, const int *ranks)
 {
     const sync_context *c = context_of(e);
-    dp_nccl *n = e->nccl;
     collective_config config = {
         .rank = c->rank,
         .world = c->world,
@@ -211,39 +195,36 @@ static status open_world(dp_engine *e, const int *ranks)
                                   .rank = c->rank,
                                   .stream_order = true,
                                   .queues = 1};
-    TRY(process_group_open(&calls, &n->calls));
-    TRY(collective_open("nccl", &config, &n->world));
-    TRY(collective_group_open(n->world, "data", ranks, c->world, &n->group));
-    return process_group_start(n->calls, n->world);
+    TRY(process_group_open(&calls, &e->calls));
+    TRY(collective_open("nccl", &config, &e->library));
+    TRY(collective_group_open(e->library, "data", ranks, c->world, &e->ranks));
+    return process_group_start(e->calls, e->library);
 }
 
 status dp_nccl_open(dp_engine *e)
 {
     const sync_context *c = context_of(e);
-    if (e->options->payload != PS_PAYLOAD_NCCL || c->world < 2) return STATUS_OK;
-    e->nccl = ps_allocate(&e->memory, 1, sizeof *e->nccl);
+    e->by_nccl = e->options.payload == PS_PAYLOAD_NCCL && c->world > 1;
+    if (!e->by_nccl) return STATUS_OK;
     int *ranks = ps_allocate(&e->memory, c->world, sizeof *ranks);
     TRY(ps_memory_check(&e->memory, "an exchange"));
     for (int r = 0; r < c->world; r++) ranks[r] = r;
-    if (device_get_info(c->device)->simulated) return dp_nccl_sim_open(e, ranks, &e->nccl->sim);
+    if (!e->member.nccl) return dp_nccl_sim_open(e, ranks, &e->virtual_calls);
     anatomy_keep_steps(c->anatomy, ANATOMY_KEPT_BYTES);
-    return open_world(e, ranks);
+    return open_calls(e, ranks);
 }
 
 void dp_nccl_close(dp_engine *e)
 {
-    dp_nccl *n = e->nccl;
-    if (!n) return;
-    dp_nccl_sim_close(&n->sim);
-    process_group_stop(n->calls);
-    collective_group_close(&n->group);
-    collective_close(&n->world);
-    process_group_close(&n->calls);
+    dp_nccl_sim_close(&e->virtual_calls);
+    process_group_stop(e->calls);
+    collective_group_close(&e->ranks);
+    collective_close(&e->library);
+    process_group_close(&e->calls);
 }
 
 void dp_nccl_collect(const dp_engine *e, sync_counters *out)
 {
-    const dp_nccl *n = e->nccl;
-    if (n && n->sim) dp_nccl_sim_collect(n->sim, out);
-    if (n && n->world) process_group_counters(n->calls, out);
+    if (e->virtual_calls) dp_nccl_sim_collect(e->virtual_calls, out);
+    if (e->library) process_group_counters(e->calls, out);
 }

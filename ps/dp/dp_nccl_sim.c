@@ -10,8 +10,8 @@ struct dp_nccl_sim {
     device_fence *done;
     int64_t calls;
     int rank;
-    anatomy_sent last; /* The rank that joined the running call last, and the time. */
-    collective_traffic traffic;
+    anatomy_sent last;       /* The rank that joined the running call last, and the time. */
+    int64_t bytes, messages; /* Sent so far, and as many received. */
 };
 
 static void on_moving(void *context)
@@ -48,8 +48,9 @@ void dp_nccl_sim_close(dp_nccl_sim **pointer)
     *pointer = NULL;
 }
 
-status dp_nccl_sim_run(const dp_engine *e, dp_nccl_sim *n, collective_kind call, int64_t bytes)
+status dp_nccl_sim_run(const dp_engine *e, collective_kind call, int64_t bytes)
 {
+    dp_nccl_sim *n = e->virtual_calls;
     const sync_context *c = context_of(e);
     sim_collective kind = call == COLLECTIVE_REDUCE ? SIM_REDUCE : SIM_BROADCAST;
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = n};
@@ -63,19 +64,15 @@ status dp_nccl_sim_run(const dp_engine *e, dp_nccl_sim *n, collective_kind call,
     TRY(anatomy_end_wait(c->anatomy, &number));
     anatomy_name_wait(c->anatomy, number, n->last);
     anatomy_add_span(c->anatomy, n->last.ns, device_now_ns(c->device));
-    int64_t share = (int64_t)sim_group_share(n->group, kind, (double)bytes),
-            messages = sim_group_messages(n->group, kind);
-    n->traffic.bytes_sent += share;
-    n->traffic.bytes_received += share;
-    n->traffic.messages_sent += messages;
-    n->traffic.messages_received += messages;
+    n->bytes += (int64_t)sim_group_share(n->group, kind, (double)bytes);
+    n->messages += sim_group_messages(n->group, kind);
     return STATUS_OK;
 }
 
 void dp_nccl_sim_collect(const dp_nccl_sim *n, sync_counters *out)
 {
-    out->bytes_sent += n->traffic.bytes_sent;
-    out->bytes_received += n->traffic.bytes_received;
-    out->messages_sent += n->traffic.messages_sent;
-    out->messages_received += n->traffic.messages_received;
+    out->bytes_sent += n->bytes;
+    out->bytes_received += n->bytes;
+    out->messages_sent += n->messages;
+    out->messages_received += n->messages;
 }

@@ -1,16 +1,14 @@
 /* The stages of a step. Each stage is an exchange with the hub, and waits for it. */
 #include "ps/dp/dp.h"
 
-#include "ps/compute.h"
-
-#include <string.h>
+#include "common/device/sim/device_sim.h"
 
 /* ---- parameters and buffers -------------------------------------------------------------------- */
 
 static dp_region chunk_region(const dp_engine *e, const dp_chunk *chunk, void *arena)
 {
-    const param_set *set = context_of(e)->params;
-    return (dp_region){arena, {set->pieces + chunk->first, chunk->count}, (int64_t)e->element};
+    piece_list pieces = param_set_pieces(context_of(e)->params, chunk->first, chunk->count);
+    return (dp_region){arena, pieces, (int64_t)e->element};
 }
 
 static int64_t arena_bytes(const dp_engine *e)
@@ -74,9 +72,10 @@ static status replicate(dp_engine *e, int64_t step, bool to_all)
     const sync_context *c = context_of(e);
     int receivers = to_all ? c->world : e->present;
     bool root = dp_is_root(e), receives = !root && (to_all || dp_takes_part(e));
-    if (root && receivers > 1 && !to_all) ps_wire(c->device, receivers, c->params->model->param_count);
+    if (root && receivers > 1 && !to_all)
+        sim_device_wire(c->device, receivers, c->params->model->param_count);
     if (receives) dp_account_replicate(e);
-    if (e->nccl) return receivers > 1 ? dp_nccl_replicate(e) : STATUS_OK;
+    if (e->by_nccl) return receivers > 1 ? dp_nccl_replicate(e) : STATUS_OK;
     if (root) return send_replicas(e, receivers, step);
     return receives ? receive_replica(e, step) : STATUS_OK;
 }
@@ -85,8 +84,8 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
 {
     dp_engine *e = dp_engine_of(base);
     TRY(replicate(e, step->index, false));
-    ps_await_wiring(base->context.device);
-    ps_share_interpreter(base->context.device, e->present); /* one thread per replica */
+    sim_device_await_wiring(base->context.device);
+    sim_device_share_interpreter(base->context.device, e->present); /* one thread per replica */
     return STATUS_OK;
 }
 
@@ -132,7 +131,7 @@ status dp_gather_outputs(sync_engine *base, const sync_step *step)
     const sync_exchange *x = base->context.exchange;
     dp_flow outputs = outputs_of(e, false);
     (void)step;
-    ps_share_interpreter(base->context.device, 0);
+    sim_device_share_interpreter(base->context.device, 0);
     if (e->returned > 0 && dp_takes_part(e)) TRY(gather_returned(e));
     if (!dp_one_loss(e)) return STATUS_OK;
     if (dp_takes_part(e)) dp_account_outputs(e, 0);
@@ -185,7 +184,7 @@ static status reduce(dp_engine *e, const sync_step *step)
     dp_sum sum = {.present = e->contributors,
                   .before = mean && e->policy.divide_before ? e->contributors : 1,
                   .after = mean && !e->policy.divide_before ? e->contributors : 1};
-    if (e->nccl) return e->contributors > 1 ? dp_nccl_reduce(e, &sum) : STATUS_OK;
+    if (e->by_nccl) return e->contributors > 1 ? dp_nccl_reduce(e, &sum) : STATUS_OK;
     if (!root) TRY(dp_stage_down(e, DP_TENSOR_GRADS, set->grads.data, 0, arena_bytes(e)));
     for (int k = 0; k < e->reduce.count; k++) {
         for (int r = root ? 1 : 0; r < (root ? e->contributors : 1); r++) {
@@ -218,7 +217,7 @@ status dp_reduce(sync_engine *base, const sync_step *step)
     if (e->accumulates) return acknowledge(e, step);
     bool contributes = c->rank < e->contributors;
     if (contributes) dp_account_begin_reduce(e);
-    if (contributes || e->nccl) TRY(reduce(e, step));
+    if (contributes || e->by_nccl) TRY(reduce(e, step));
     if (contributes) dp_account_reduced(e);
     ledger_enter(c->ledger, LEDGER_PHASE_OPTIMIZER_STEP);
     dp_account_end_reduce(e);

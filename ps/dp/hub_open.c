@@ -40,7 +40,6 @@ void dp_hub_close(dp_hub **pointer)
     /* Messages must be released before the transport ends. */
     for (int i = 0; i < h->held_count; i++) ps_port_release(&h->port, &h->held[i]);
     for (int i = 0; i < h->count; i++) ps_port_release(&h->port, &h->transfers[i].message);
-    ps_port_disconnect(&h->port);
     ps_port_close(&h->port);
     device_fence_close(&h->done);
     device_stream_close(&h->staging.stream);

@@ -121,7 +121,6 @@ void ps_server_close(ps_server **pointer)
     if (!s) return;
     sync_agent_close(&s->port.agent); /* The agent must end before release_messages(). */
     release_messages(s);
-    ps_port_disconnect(&s->port);
     ps_port_close(&s->port);
     device_stream_close(&s->staging.stream);
     device_free(s->staging.device, &s->landing);

@@ -75,7 +75,6 @@ void ps_worker_close(ps_worker **pointer)
     ps_worker *p = *pointer;
     if (!p) return;
     worker_shared *s = &p->shared;
-    ps_port_disconnect(&s->port);
     ps_port_close(&s->port);
     for (int i = 0; s->arrived && i < p->plan->param_count; i++) device_fence_close(&s->arrived[i]);
     device_fence_close(&s->packed);

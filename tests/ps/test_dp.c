@@ -223,7 +223,8 @@ static void chunks_are_those_of_pytorch(void **state)
         nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
         assert_ok(nn_program_compile(model, &config, &program));
         assert_ok(param_set_open(d, model, program, &(param_set_config){.gradients = false}, &set));
-        assert_ok(dp_chunks_make(set, is->within, 10485760, &chunks));
+        ps_memory memory = {0};
+        assert_ok(dp_chunks_make(set, is->within, 10485760, &memory, &chunks));
         assert_int_equal(chunks.count, is->count);
         int next = 0;
         for (int i = 0; i < chunks.count; i++) {
@@ -232,7 +233,7 @@ static void chunks_are_those_of_pytorch(void **state)
             next += chunks.list[i].count;
         }
         assert_int_equal(next, model->param_count);
-        dp_chunks_free(&chunks);
+        ps_memory_free(&memory);
         param_set_close(&set);
         nn_program_free(&program);
         nn_model_free(&model);

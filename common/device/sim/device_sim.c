@@ -273,6 +273,7 @@ static bool has_interpreter(const sim_device *d, sim_constant cost)
 void sim_device_share_interpreter(device *base, int threads)
 {
     sim_device *d = (sim_device *)base;
+    if (!sim_device_simulation(base)) return;
     d->launch = d->launch_alone;
     if (threads == 0 || !has_interpreter(d, SIM_PYTHON_CALL)) return;
     sim_time call = time_of(d, SIM_PYTHON_CALL);
@@ -282,6 +283,7 @@ void sim_device_share_interpreter(device *base, int threads)
 void sim_device_wire(device *base, int replicas, int parameters)
 {
     sim_device *d = (sim_device *)base;
+    if (!sim_device_simulation(base)) return;
     if (!has_interpreter(d, SIM_PYTHON_WIRE)) return;
     d->simulation->wired = sim_actor_of(d)->time + time_of(d, SIM_PYTHON_WIRE) * replicas * parameters;
 }
@@ -289,6 +291,7 @@ void sim_device_wire(device *base, int replicas, int parameters)
 void sim_device_await_wiring(device *base)
 {
     sim_device *d = (sim_device *)base;
+    if (!sim_device_simulation(base)) return;
     sim_actor *a = sim_actor_of(d);
     a->time = sim_later(a->time, d->simulation->wired);
 }

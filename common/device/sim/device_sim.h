@@ -74,6 +74,8 @@ bool sim_address(const void *address);
  * are scarce. Must be called before the agents are opened. `other` must be closed after the agents. */
 void sim_device_share_core(device *d, device *other);
 
+/* The next three functions do nothing if the device is not virtual. */
+
 /* Sets the number of host threads of the rank's process that call modules under one interpreter lock, or 0
  * if there is no interpreter, as at the start. A launch then also takes the time of its call, or of the
  * calls of all threads if that is longer. */
