@@ -6,11 +6,8 @@
 #include <stddef.h>
 #include <string.h>
 
-static const struct {
-    const char *name;
-    ps_policy fields;
-} rows[] = {
-#define POLICY(name, source, summary, ...) {name, {__VA_ARGS__}},
+static const ps_policy rows[] = {
+#define POLICY(name, source, summary, ...) {__VA_ARGS__},
 #include "ps/policies.h"
 #undef POLICY
 };
@@ -87,9 +84,9 @@ static status find_row(const char *name, ps_policy *out)
 {
     const char *names[PS_POLICY_COUNT];
     for (int i = 0; i < PS_POLICY_COUNT; i++) {
-        names[i] = rows[i].name;
+        names[i] = ps_policy_infos[i].name;
         if (strcmp(names[i], name) != 0) continue;
-        *out = rows[i].fields;
+        *out = rows[i];
         return STATUS_OK;
     }
     char expected[256];

@@ -1,5 +1,4 @@
-/* Plans the batch, cuts it as torch.chunk does, and moves the parts of tensors between rank 0 and the others.
- */
+/* Plans the batch, cuts it as torch.chunk does, and moves parts of tensors between rank 0 and the others. */
 #include "ps/dp/dp.h"
 
 #include "ps/compute.h"
@@ -24,16 +23,6 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
-/* Cuts e->loaded samples into the ranks' parts, without counting targets. */
-static void cut(dp_engine *e)
-{
-    e->present = 0;
-    for (int r = 0; r < context_of(e)->world; r++) {
-        e->parts[r] = part_of(e->loaded, context_of(e)->world, r);
-        e->present += e->parts[r].samples > 0;
-    }
-}
-
 /* Counts the targets of a part, without the ignored ones. `all_targets` is in host memory. */
 static int64_t count_targets(const sync_exchange *x, const dp_part *p, const void *all_targets, bool exist)
 {
@@ -47,6 +36,7 @@ static int64_t count_targets(const sync_exchange *x, const dp_part *p, const voi
     return counted;
 }
 
+/* Cuts the loaded batch into the ranks' parts. */
 static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;
@@ -54,10 +44,14 @@ static status cut_batch(dp_engine *e)
     int64_t bytes = x->loaded * x->target_bytes;
     if (staged && bytes > 0) TRY(dp_copy_down(e, staged, x->target->data, bytes));
     e->loaded = x->loaded;
-    cut(e);
-    for (int r = 0; r < context_of(e)->world; r++)
-        e->parts[r].targets = count_targets(x, &e->parts[r], dp_address(e, DP_TENSOR_TARGET, x->target->data),
-                                            ps_has_bytes(context_of(e)->device));
+    e->present = 0;
+    for (int r = 0; r < context_of(e)->world; r++) {
+        dp_part *p = &e->parts[r];
+        *p = part_of(e->loaded, context_of(e)->world, r);
+        p->targets =
+            count_targets(x, p, staged ? staged : x->target->data, ps_has_bytes(context_of(e)->device));
+        e->present += p->samples > 0;
+    }
     return STATUS_OK;
 }
 
@@ -91,36 +85,28 @@ status dp_add_parts(dp_engine *e, const dp_flow *f)
     return STATUS_OK;
 }
 
-/* Copies parts that an exchange sends from the device to the host. */
-static status bring_down(dp_engine *e, const dp_flow *f)
+/* Copies parts that an exchange moves from the device to the host, or from the host up to the device. */
+static status copy_parts(dp_engine *e, const dp_flow *f, bool up)
 {
     const dp_part *own = dp_mine(e);
-    int64_t bytes = part_bytes(f, own);
-    char *mapped = dp_mapped(e, f->segment);
-    if (dp_is_root(e)) return dp_stage_down(e, f->tensor, f->data, bytes, e->loaded * f->each - bytes);
-    if (mapped && bytes > 0) return dp_copy_down(e, mapped + own->first * f->each, f->data, bytes);
-    return dp_stage_down(e, f->tensor, f->data, 0, bytes);
-}
-
-/* Copies parts that an exchange has received from the host to the device. */
-static status take_up(dp_engine *e, const dp_flow *f)
-{
-    const dp_part *own = dp_mine(e);
-    int64_t bytes = part_bytes(f, own);
-    const char *mapped = dp_mapped(e, f->segment);
-    if (dp_is_root(e)) return dp_stage_up(e, f->tensor, f->data, bytes, e->loaded * f->each - bytes);
-    if (mapped && bytes > 0) return sync_copy_up(&e->copies, f->data, mapped + own->first * f->each, bytes);
-    return dp_stage_up(e, f->tensor, f->data, 0, bytes);
+    int64_t bytes = part_bytes(f, own), at = dp_is_root(e) ? bytes : 0;
+    char *mapped = dp_is_root(e) || bytes == 0 ? NULL : dp_mapped(e, f->segment);
+    if (mapped) mapped += own->first * f->each;
+    if (mapped && up) return sync_copy_up(&e->copies, f->data, mapped, bytes);
+    if (mapped) return dp_copy_down(e, mapped, f->data, bytes);
+    if (dp_is_root(e)) bytes = e->loaded * f->each - bytes;
+    if (up) return dp_stage_up(e, f->tensor, f->data, at, bytes);
+    return dp_stage_down(e, f->tensor, f->data, at, bytes);
 }
 
 status dp_exchange(dp_engine *e, const dp_flow *f, dp_call call)
 {
     bool sends = dp_is_root(e) != f->to_root;
-    if (sends) TRY(bring_down(e, f));
+    if (sends) TRY(copy_parts(e, f, false));
     TRY(dp_nccl_begin(e, call));
     TRY(dp_add_parts(e, f));
     TRY(e->calls ? dp_nccl_end(e) : dp_hub_run(e->hub, NULL));
-    return sends ? STATUS_OK : take_up(e, f);
+    return sends ? STATUS_OK : copy_parts(e, f, true);
 }
 
 /* ---- the batch -------------------------------------------------------------------------------- */
@@ -149,7 +135,7 @@ static status scatter(dp_engine *e, const sync_step *step)
     dp_flow flows[2];
     int count = flows_of(e, flows);
     TRY(cut_batch(e));
-    TRY(bring_down(e, &flows[0]));
+    TRY(copy_parts(e, &flows[0], false));
     for (int r = 1; r < context_of(e)->world; r++) {
         dp_transfer *transfer = dp_hub_add(e->hub, DP_SEND, r, MESSAGE_CONTROL, step->index, 0);
         transfer->header.count = e->parts[r].samples;
@@ -204,7 +190,7 @@ static status join_batch(dp_engine *e, const sync_step *step)
     if (e->calls) return scatter_by_nccl(e, flows, count);
     for (int i = 0; i < count; i++) TRY(add_part(e, &flows[i], 0));
     TRY(dp_hub_run(e->hub, NULL));
-    for (int i = 0; i < count; i++) TRY(take_up(e, &flows[i]));
+    for (int i = 0; i < count; i++) TRY(copy_parts(e, &flows[i], true));
     return STATUS_OK;
 }
 

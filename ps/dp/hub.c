@@ -221,13 +221,6 @@ static status receive_held(dp_hub *h, int64_t now_ns)
 
 /* ---- peers that this rank waits for ---------------------------------------------------------------- */
 
-static const dp_transfer *first_open(const dp_hub *h)
-{
-    for (int i = 0; i < h->listed; i++)
-        if (!h->transfers[i].done) return &h->transfers[i];
-    return NULL;
-}
-
 static status check_departures(dp_hub *h)
 {
     for (int i = 0; i < h->listed; i++) {
@@ -249,8 +242,10 @@ static status check_stall(dp_hub *h, int64_t now_ns, int64_t *deadline_ns)
     if (!ps_is_late(c, &h->last_message_ns, patience, now_ns, deadline_ns)) return STATUS_OK;
     char name[192], waited[32];
     text_format_duration(waited, sizeof waited, (double)patience);
-    const dp_transfer *transfer = first_open(h);
-    if (!transfer)
+    int first = 0; /* The first transfer that has not ended. */
+    while (first < h->listed && h->transfers[first].done) first++;
+    const dp_transfer *transfer = &h->transfers[first];
+    if (first == h->listed)
         return fail(STATUS_PEER, "messages of rank %d were not received within %s", c->rank, waited);
     snprintf(name, sizeof name, "rank %d%s%s", transfer->peer, h->url ? " at " : "", h->url ? h->url : "");
     if (!h->port.was_connected[transfer->peer])

@@ -11,13 +11,6 @@ static bool is_async(const ps_server *s)
     return s->policy->consistency == PS_ASYNC;
 }
 
-/* Returns true under ssp. Under ssp a rank continues before its push is summed, so the server copies the
- * push. */
-static bool keeps_copies(const ps_server *s)
-{
-    return s->policy->consistency == PS_SSP;
-}
-
 /* ---- pushes ----------------------------------------------------------------------------------- */
 
 status server_check_push(ps_server *s, int key, int worker, ps_message *m)
@@ -44,7 +37,8 @@ static char *copies_of(const ps_server *s, int64_t iteration, int worker)
 void server_keep_push(ps_server *s, int key, int worker, ps_message *m)
 {
     if (m->header.frames == 0) ps_port_release(&s->port, m); /* the gradient is mapped */
-    if (keeps_copies(s)) {
+    /* Under ssp a rank continues before its push is summed, so the server copies the push. */
+    if (s->copies_memory.data) {
         char *copies = copies_of(s, m->header.step, worker);
         if (m->remote)
             ps_take_frames(s->device, m, copies, server_pieces(s, key), (int64_t)s->element);
@@ -60,7 +54,7 @@ const char *server_gradient(const ps_server *s, int key, int worker, int piece)
     const ps_message *m = &server_slot_of(s, key, worker)->push;
     if (m->remote) return ps_message_frame(m, piece).data;
     const char *arena =
-        keeps_copies(s) ? copies_of(s, s->keys[key].updates, worker) : s->workers[worker].grads;
+        s->copies_memory.data ? copies_of(s, s->keys[key].updates, worker) : s->workers[worker].grads;
     return arena + server_bytes(s, server_pieces(s, key).pieces[piece].offset);
 }
 

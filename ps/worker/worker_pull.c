@@ -8,11 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-static bool updates_itself(const worker *w)
-{
-    return !w->policy->server_optimizer;
-}
-
 static status malformed(const ps_message *m)
 {
     const message_header *h = &m->header;
@@ -178,7 +173,7 @@ static status receive_parameters(worker *w, const ps_message *m, int64_t now_ns)
     const message_header *h = &m->header;
     const param_set *set = w->context->params;
     int key = (int)h->key;
-    bool average = updates_itself(w) && h->step > 1;
+    bool average = !w->policy->server_optimizer && h->step > 1;
     ps_port_count_received(w->port, m->peer, worker_key_bytes(w, key));
     copy_key(w, m, average ? set->grads.data : set->params.data);
     w->keys[key].received = h->step;

@@ -227,28 +227,27 @@ static status send_norm(worker *w, int server)
 }
 
 /* STATUS_AGAIN is no failure: the next call tries again. */
-static bool is_failure(status rc)
+static status or_later(status rc)
 {
-    return rc != STATUS_OK && rc != STATUS_AGAIN;
+    return rc == STATUS_AGAIN ? STATUS_OK : rc;
 }
 
 static status send_to(worker *w, int server, int64_t now_ns, bool *worked)
 {
     worker_server *s = &w->servers[server];
-    status rc;
-    if (s->norm_due && is_failure(rc = send_norm(w, server))) return rc;
-    if (s->pull_flags == PS_PULL_BUFFERS && (rc = send_pull(w, server, now_ns)) != STATUS_OK)
-        return rc == STATUS_AGAIN ? STATUS_OK : rc;
-    if (is_failure(rc = send_keys(w, server, now_ns, worked))) return rc;
-    if (s->pull_flags && is_failure(rc = send_pull(w, server, now_ns))) return rc;
-    return STATUS_OK;
+    if (s->norm_due) TRY(or_later(send_norm(w, server)));
+    if (s->pull_flags == PS_PULL_BUFFERS) {
+        status rc = send_pull(w, server, now_ns);
+        if (rc != STATUS_OK) return or_later(rc); /* the pushes must follow the pull */
+    }
+    TRY(or_later(send_keys(w, server, now_ns, worked)));
+    return s->pull_flags ? or_later(send_pull(w, server, now_ns)) : STATUS_OK;
 }
 
 status worker_send(worker *w, int64_t now_ns, bool *worked)
 {
-    status rc;
-    if (is_failure(rc = send_buffers(w, worked))) return rc;
-    if (w->sum_due && is_failure(rc = send_sum(w, now_ns))) return rc;
+    TRY(or_later(send_buffers(w, worked)));
+    if (w->sum_due) TRY(or_later(send_sum(w, now_ns)));
     bool queued = false;
     for (int j = 0; j < w->plan->server_count; j++) {
         TRY(send_to(w, j, now_ns, worked));
