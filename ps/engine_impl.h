@@ -1,4 +1,4 @@
-/* The inside of the engine, for engine.c and the worker's stages. */
+/* The inside of the engine, for engine.c, the worker's stages and dp/dp_engine.c. */
 #ifndef PS_ENGINE_IMPL_H
 #define PS_ENGINE_IMPL_H
 

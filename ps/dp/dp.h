@@ -15,9 +15,10 @@
  * in the order of a step:
  *
  *   dp_engine.c      open, connect and close; the table of stages
- *   dp_batch.c       the batch: planned, cut, scattered
+ *   dp_batch.c       the batch: planned, cut, scattered; moves of tensors that are cut like the batch
  *   dp_stages.c      replicate, gather outputs, loss, scatter the output gradient, reduce
- *   hub.c            exchanges of tensors with rank 0, and the sum of gradients; hub_open.c
+ *   hub.c            exchanges of tensors with rank 0, and the sum of gradients
+ *   hub_open.c       memory of the hub, and its end
  *   dp_nccl.c        the same with NCCL's calls on memory of GPUs (--payload nccl)
  *   dp_nccl_sim.c    the calls of dp_nccl.c in virtual time
  *   dp_memory.c      chunks, arenas, staging buffers of a GPU, the ledger, the formula for its phases */

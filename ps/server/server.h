@@ -83,7 +83,6 @@ typedef struct server_worker {
     bool gone;
     /* The worker's share of a layer's sum. The kind is NONE if the share has not arrived. */
     ps_message layer_share;
-    int64_t share_arrived_ns;
     bool norm_due;       /* `norm` must be sent to the worker. */
     double norm;         /* The shard's part of a squared norm. */
     ps_update_step push; /* The last push (async). */

@@ -112,7 +112,6 @@ status server_receive_layer_share(ps_server *s, ps_message *m)
     ps_port_count_received(&s->port, m->peer, h->count * (int64_t)sizeof(double));
     s->layer.header = *h;
     s->layer.last = server_later(s->layer.last, server_sent(h, m->peer));
-    w->share_arrived_ns = m->arrived_ns;
     w->layer_share = *m;
     s->layer.shares++;
     return STATUS_OK;
@@ -142,7 +141,7 @@ static status send_layer_sums(ps_server *s, bool *worked)
     message_frame frame = {s->layer.sums, (size_t)s->layer.reply.count * sizeof(double)};
     for (bool sent = true; s->layer.replies > 0 && sent; s->layer.replies -= sent) {
         int worker = s->world - s->layer.replies;
-        s->layer.reply.arrived_ns = s->workers[worker].share_arrived_ns;
+        s->layer.reply.arrived_ns = s->workers[worker].layer_share.arrived_ns;
         TRY(try_send(s, worker, &s->layer.reply, &frame, &s->layer.ticket, &sent, worked));
     }
     return STATUS_OK;

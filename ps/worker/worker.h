@@ -3,7 +3,7 @@
  *
  * The files, in the order in which a gradient passes through them:
  *
- *   worker_open.c    memory, fences, connections and end
+ *   worker_open.c    memory, fences and end
  *   worker_stages.c  the compute thread: a gradient is ready, parameters are needed
  *   worker.c         the agent: its loop, stalls and departures
  *   worker_push.c    the agent's sending half: events become messages
