@@ -4,20 +4,7 @@
 #include "harness/report/significance.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
-
-static void append_value(const char *metric, double value, text_buffer *out)
-{
-    char text[48];
-    if (strstr(metric, "memory"))
-        text_format_bytes(text, sizeof text, value);
-    else if (strstr(metric, "/s"))
-        snprintf(text, sizeof text, "%.*f", value < 100 ? 2 : 0, value);
-    else
-        text_format_duration(text, sizeof text, 1e9 * value);
-    text_append(out, "%11s", text);
-}
 
 /* Returns "slower", "faster", ..., or "~" if no difference is shown. */
 static const char *word_for(const char *metric, const char *verdict)
@@ -31,9 +18,10 @@ static const char *word_for(const char *metric, const char *verdict)
 static void append_row(const json_t *row, text_buffer *out)
 {
     const char *metric = report_text_at(row, "metric");
+    cell_format format = strstr(metric, "memory") ? CELL_BYTES : strstr(metric, "/s") ? CELL_RATE : CELL_TIME;
     text_append(out, "%-28s", metric);
-    append_value(metric, report_number_at(row, "a_median"), out);
-    append_value(metric, report_number_at(row, "b_median"), out);
+    report_cell(11, format, report_number_at(row, "a_median"), out);
+    report_cell(11, format, report_number_at(row, "b_median"), out);
     text_append(out, "%8.3f", report_number_at(row, "ratio"));
     if (isnan(report_number_at(row, "ratio_low")))
         text_append(out, "%14s", "");
@@ -41,15 +29,6 @@ static void append_row(const json_t *row, text_buffer *out)
         text_append(out, "  %5.3f-%-6.3f", report_number_at(row, "ratio_low"),
                     report_number_at(row, "ratio_high"));
     text_append(out, " %s\n", word_for(metric, report_text_at(row, "verdict")));
-}
-
-/* Appends the smallest difference that the test of a row could have shown, and the number of runs needed
- * to show 5 %. */
-static void append_power(const json_t *row, const char *unit, text_buffer *out)
-{
-    text_append(out, "  ~ not shown, p = %.2g; %.1f %% would be; 5 %% would take %lld %s\n",
-                report_number_at(row, "p"), 100 * report_number_at(row, "detectable"),
-                (long long)json_integer_value(json_object_get(row, "runs_for_5_percent")), unit);
 }
 
 static bool has_verdict(const json_t *row, const char *verdict)
@@ -66,17 +45,16 @@ static void append_verdict(const json_t *job, const char *unit, text_buffer *out
     if (!step)
         text_append(out, "no verdict: expected a step time on both sides\n");
     else if (has_verdict(step, "too few runs"))
-        text_append(out, "no verdict: at least %lld %s are needed, there are %lld and %lld\n",
-                    (long long)json_integer_value(json_object_get(step, "least_runs")), unit,
-                    (long long)json_integer_value(json_object_get(step, "a_runs")),
-                    (long long)json_integer_value(json_object_get(step, "b_runs")));
+        text_append(out, "no verdict: at least %.0f %s are needed, there are %.0f and %.0f\n",
+                    report_number_at(step, "least_runs"), unit, report_number_at(step, "a_runs"),
+                    report_number_at(step, "b_runs"));
     else if (!has_verdict(step, "not shown"))
         text_append(out, "shown, p = %.2g\n", report_number_at(step, "p"));
     json_array_foreach(json_object_get(job, "metrics"), r, row)
     {
         if (row == step || !has_verdict(row, "too few runs")) continue;
-        text_append(out, "no verdict on the other figures: at least %lld %s are needed\n",
-                    (long long)json_integer_value(json_object_get(row, "least_runs")), unit);
+        text_append(out, "no verdict on the other figures: at least %.0f %s are needed\n",
+                    report_number_at(row, "least_runs"), unit);
         return;
     }
 }
@@ -85,27 +63,26 @@ void compare_report(const json_t *comparison, text_buffer *out)
 {
     bool interleaved = json_is_true(json_object_get(comparison, "interleaved"));
     const char *unit = interleaved ? "rounds" : "runs per side";
-    json_int_t steps = json_integer_value(json_object_get(comparison, "step_tests"));
+    double steps = report_number_at(comparison, "step_tests");
     size_t i, r;
     json_t *job, *row;
     text_append(out, "A  %s\nB  %s\n%s\n", report_text_at(comparison, "a"), report_text_at(comparison, "b"),
                 interleaved ? "interleaved rounds, one run of each per round"
                             : "not interleaved: drift of the machine between A and B is not excluded");
-    if (steps > 1) text_append(out, "p is corrected (Holm) for %lld step times\n", (long long)steps);
+    if (steps > 1) text_append(out, "p is corrected (Holm) for %.0f step times\n", steps);
     json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
     {
         const json_t *rows = json_object_get(job, "metrics");
         const char *label = report_text_at(job, "label");
-        char name[320];
-        if (*label)
-            snprintf(name, sizeof name, "%s", label);
-        else
-            report_job_name(job, name, sizeof name);
-        text_append(out, "\n%-28s%11s%11s%8s  %s\n", name, "A", "B", "B/A", "95 % interval");
+        text_append(out, "\n%-28s%11s%11s%8s  %s\n", *label ? label : report_job_name(job).text, "A", "B",
+                    "B/A", "95 % interval");
         json_array_foreach(rows, r, row)
         {
             append_row(row, out);
-            if (has_verdict(row, "not shown")) append_power(row, unit, out);
+            if (has_verdict(row, "not shown"))
+                text_append(out, "  ~ not shown, p = %.2g; %.1f %% would be; 5 %% would take %.0f %s\n",
+                            report_number_at(row, "p"), 100 * report_number_at(row, "detectable"),
+                            report_number_at(row, "runs_for_5_percent"), unit);
         }
         append_verdict(job, unit, out);
     }

@@ -18,6 +18,16 @@ static bool has_losses(const json_t *job)
     return false;
 }
 
+static json_t *loss_table(const char *key, const char *name, const char *step)
+{
+    const figure_column columns[] = {{key, name, .format = FIGURE_TEXT},
+                                     {"step", step, .format = CELL_COUNT},
+                                     {"time_s", "training time", .format = CELL_TIME},
+                                     {"loss", "loss", .format = CELL_LOSS},
+                                     {"color", "", .format = FIGURE_TEXT}};
+    return figure_table(columns, COUNT_OF(columns));
+}
+
 /* Collects the last step of each group of steps. For a run that keeps stretches instead of steps, collects
  * the mean of the last stretch of each group, and the last step. */
 static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
@@ -28,42 +38,32 @@ static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, doubl
                  *indices = json_object_get(first.of, "step_index");
     size_t count = json_array_size(losses), stretch = count / MOST_POINTS + 1;
     double time = 0;
-    char name[64];
-    figure_job_name(job, name, sizeof name);
     for (size_t s = 0; s < count; s++) {
         time += json_number_value(json_array_get(times, s));
         if ((s + 1) % stretch != 0 && s + 1 != count) continue;
         const json_t *loss = json_array_get(losses, s), *index = json_array_get(indices, s);
         if (steps.counts && s + 1 == count) loss = json_object_get(job, "loss_last");
         if (!json_is_number(loss)) continue;
-        json_t *row = figure_row(table);
-        figure_put_text(row, name);
-        figure_put(row, json_is_number(index) ? json_number_value(index) : (double)s);
-        figure_put(row, s < json_array_size(times) ? time : NAN);
-        figure_put(row, *last = json_number_value(loss));
-        figure_put_text(row, figure_job_color(jobs, i));
+        *last = json_number_value(loss);
+        figure_add(table, "sfffs", figure_job_name(job).text,
+                   json_is_number(index) ? json_number_value(index) : (double)s,
+                   s < json_array_size(times) ? time : NAN, *last, figure_job_color(jobs, i));
     }
 }
 
 static json_t *collect_losses(const json_t *result)
 {
     const json_t *jobs = json_object_get(result, "jobs");
-    json_t *table = figure_table(), *job;
+    json_t *table = loss_table("job", "", "step"), *job;
     text_buffer summary = {0};
-    char name[64];
     size_t i;
-    figure_column(table, "job", "", FIGURE_TEXT, NULL);
-    figure_column(table, "step", "step", CELL_COUNT, NULL);
-    figure_column(table, "time_s", "training time", CELL_TIME, NULL);
-    figure_column(table, "loss", "loss", CELL_LOSS, NULL);
-    figure_column(table, "color", "", FIGURE_TEXT, NULL);
     json_array_foreach(jobs, i, job)
     {
         double last = NAN;
         if (!has_losses(job)) continue;
         collect_losses_of(jobs, i, table, &last);
-        text_append(&summary, "%s%s %.4f", summary.length ? ", " : "Loss after the last step: ",
-                    figure_job_name(job, name, sizeof name), last);
+        text_append(&summary, "%s%s %.4f",
+                    summary.length ? ", " : "Loss after the last step: ", figure_job_name(job).text, last);
     }
     text_append(&summary, ".");
     figure_summary(table, &summary);
@@ -92,7 +92,7 @@ static void draw_end_labels(svg *s, end_label *labels, size_t count)
             if (beside && labels[i].y < labels[j].y + 15) labels[i].y = labels[j].y + 15;
         }
         snprintf(style, sizeof style, "label on-paper ink-%s", labels[i].color);
-        svg_text(s, labels[i].x + 8, labels[i].y + 4, SVG_START, style, s->width - labels[i].x - 8,
+        svg_text(s, labels[i].x + 8, labels[i].y + 4, SVG_START, style, s->width - labels[i].x - 8, "%s",
                  labels[i].name);
     }
 }
@@ -116,26 +116,19 @@ static void draw_losses(const json_t *table, svg *s, size_t across, cell_format 
     svg_x_axis(s, &x, bottom, bottom, what);
     for (size_t r = 0, end; r < rows && count < MOST_LINES; r = end) {
         const char *name = figure_label(table, r, JOB), *color = figure_label(table, r, COLOR);
-        for (end = r; end < rows && strcmp(figure_label(table, end, JOB), name) == 0;) end++;
+        end = figure_end(table, r, 1);
+        size_t every = (end - r) / HOVERS + 1;
         text_append(&s->body, "<path class=\"curve stroke-%s\" d=\"", color);
         for (size_t i = r; i < end; i++)
             text_append(&s->body, "%s%.1f %.1f", i == r ? "M" : "L",
                         svg_at(&x, figure_number(table, i, across)),
                         svg_at(&y, figure_number(table, i, LOSS)));
         text_append(&s->body, "\"/>\n");
-        size_t every = (end - r) / HOVERS + 1;
         for (size_t i = r; i < end; i += every) {
-            char at[32], hover[200];
-            snprintf(hover, sizeof hover, "%s, step %.0f, %s: loss %.4f", name, figure_number(table, i, STEP),
-                     svg_value(at, sizeof at, CELL_TIME, figure_number(table, i, TIME)),
-                     figure_number(table, i, LOSS));
-            text_append(
-                &s->body,
-                "<circle class=\"point %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\" data-v=\"%.9g\" data-t=\"", color,
-                svg_at(&x, figure_number(table, i, across)), svg_at(&y, figure_number(table, i, LOSS)),
-                figure_number(table, i, LOSS));
-            svg_escape(&s->body, hover);
-            text_append(&s->body, "\"/>\n");
+            double loss = figure_number(table, i, LOSS);
+            svg_point(s, svg_at(&x, figure_number(table, i, across)), svg_at(&y, loss), color, loss,
+                      "%s, step %.0f, %s: loss %.4f", name, figure_number(table, i, STEP),
+                      report_value(CELL_TIME, figure_number(table, i, TIME)).text, loss);
         }
         labels[count++] = (end_label){name, color, svg_at(&x, figure_number(table, end - 1, across)),
                                       svg_at(&y, figure_number(table, end - 1, LOSS))};
@@ -195,14 +188,9 @@ static json_t *collect_sweep_losses(const json_t *sweep)
 {
     const json_t *losses = json_object_get(sweep, "loss_over_time"),
                  *until = json_object_get(losses, "until_s");
-    json_t *table = figure_table(), *of_point;
+    json_t *table = loss_table("point", "point", "row"), *of_point;
     text_buffer summary = {0};
     size_t i, shown = 0;
-    figure_column(table, "point", "point", FIGURE_TEXT, NULL);
-    figure_column(table, "step", "row", CELL_COUNT, NULL);
-    figure_column(table, "time_s", "training time", CELL_TIME, NULL);
-    figure_column(table, "loss", "loss", CELL_LOSS, NULL);
-    figure_column(table, "color", "", FIGURE_TEXT, NULL);
     json_array_foreach(json_object_get(losses, "points"), i, of_point)
     {
         char name[192], path[64];
@@ -212,12 +200,8 @@ static json_t *collect_sweep_losses(const json_t *sweep)
         for (size_t t = 0; t < json_array_size(until) && shown < 8; t++) {
             const json_t *loss = json_array_get(json_object_get(of_point, "losses"), t);
             if (!json_is_number(loss)) continue;
-            json_t *row = figure_row(table);
-            figure_put_text(row, name);
-            figure_put(row, (double)t + 1);
-            figure_put(row, json_number_value(json_array_get(until, t)));
-            figure_put(row, json_number_value(loss));
-            figure_put_text(row, sweep_colors[shown]);
+            figure_add(table, "sfffs", name, (double)t + 1, json_number_value(json_array_get(until, t)),
+                       json_number_value(loss), sweep_colors[shown]);
         }
         shown += figure_rows(table) > before;
     }
@@ -241,24 +225,15 @@ const report_figure figure_sweep_losses = {.name = "sweep-losses",
 
 enum { LATE = 1, READS, PORTION, STALE_COLOR };
 
-static bool is_stale(const json_t *job)
-{
-    size_t r;
-    json_t *rank;
-    json_array_foreach(json_object_get(job, "ranks"), r, rank)
-    {
-        if (report_number_at(rank, "staleness.largest") > 0) return true;
-    }
-    return false;
-}
-
 static double reads_late(const json_t *job, size_t late)
 {
     double sum = 0;
     size_t r;
     json_t *rank;
-    json_array_foreach(json_object_get(job, "ranks"), r, rank) sum +=
-        json_number_value(json_array_get(report_at(rank, "staleness.histogram"), late));
+    json_array_foreach(json_object_get(job, "ranks"), r, rank)
+    {
+        sum += json_number_value(json_array_get(report_at(rank, "staleness.histogram"), late));
+    }
     return sum;
 }
 
@@ -266,36 +241,30 @@ static json_t *collect_staleness(const json_t *result)
 {
     enum { BINS = 64 };
     const json_t *jobs = json_object_get(result, "jobs");
-    json_t *table = figure_table(), *job;
+    static const figure_column columns[] = {{"job", "", .format = FIGURE_TEXT},
+                                            {"updates_late", "updates late", .format = CELL_COUNT},
+                                            {"reads", "reads", .format = CELL_COUNT},
+                                            {"share", "share", .format = CELL_PERCENT},
+                                            {"color", "", .format = FIGURE_TEXT}};
+    json_t *table = figure_table(columns, COUNT_OF(columns)), *job;
     text_buffer summary = {0};
     size_t i;
-    figure_column(table, "job", "", FIGURE_TEXT, NULL);
-    figure_column(table, "updates_late", "updates late", CELL_COUNT, NULL);
-    figure_column(table, "reads", "reads", CELL_COUNT, NULL);
-    figure_column(table, "share", "share", CELL_PERCENT, NULL);
-    figure_column(table, "color", "", FIGURE_TEXT, NULL);
     json_array_foreach(jobs, i, job)
     {
         double all = 0, largest = 0, late = 0;
-        char name[64];
-        if (!is_stale(job)) continue;
+        if (!(report_largest(json_object_get(job, "ranks"), "staleness.largest") > 0)) continue;
         for (size_t b = 0; b < BINS; b++) {
             double reads = reads_late(job, b);
             all += reads;
             late += (double)b * reads;
             if (reads > 0) largest = (double)b;
         }
-        figure_job_name(job, name, sizeof name);
-        for (size_t b = 0; b <= (size_t)largest; b++) {
-            json_t *row = figure_row(table);
-            figure_put_text(row, name);
-            figure_put(row, (double)b);
-            figure_put(row, reads_late(job, b));
-            figure_put(row, reads_late(job, b) / all);
-            figure_put_text(row, figure_job_color(jobs, i));
-        }
+        short_text name = figure_job_name(job);
+        for (size_t b = 0; b <= (size_t)largest; b++)
+            figure_add(table, "sfffs", name.text, (double)b, reads_late(job, b), reads_late(job, b) / all,
+                       figure_job_color(jobs, i));
         text_append(&summary, "%sReads of %s are %.2f updates late on average, at most %.0f.",
-                    summary.length ? " " : "", name, late / all, largest);
+                    summary.length ? " " : "", name.text, late / all, largest);
     }
     figure_summary(table, &summary);
     return table;
@@ -304,27 +273,23 @@ static json_t *collect_staleness(const json_t *result)
 static void draw_staleness(const json_t *table, svg *s)
 {
     double left = 52, right = s->width, y = 0;
-    size_t rows = figure_rows(table);
-    for (size_t r = 0, end; r < rows; r = end) {
+    for (size_t r = 0, end; r < figure_rows(table); r = end) {
         const char *name = figure_label(table, r, 0), *color = figure_label(table, r, STALE_COLOR);
-        for (end = r; end < rows && strcmp(figure_label(table, end, 0), name) == 0;) end++;
+        end = figure_end(table, r, 1);
         double top = y + 56, bottom = top + 150, pitch = (right - left) / (double)(end - r), most = 0,
                width = fmin(pitch * 0.8, 48);
         for (size_t i = r; i < end; i++) most = fmax(most, figure_number(table, i, PORTION));
-        svg_text(s, 0, y + 14, SVG_START, "strong", s->width - 100, name);
+        svg_text(s, 0, y + 14, SVG_START, "strong", s->width - 100, "%s", name);
         svg_axis axis = svg_axis_of(CELL_PERCENT, 0, most, 4, bottom, top);
         svg_y_axis(s, &axis, left, right, "reads");
         size_t every = (size_t)ceil(24 / pitch);
         for (size_t i = r; i < end; i++) {
             double center = left + pitch * ((double)(i - r) + 0.5),
-                   portion = figure_number(table, i, PORTION);
-            char hover[160], late[24];
-            snprintf(hover, sizeof hover, "%s: %.0f reads (%.1f %%) %.0f updates late", name,
-                     figure_number(table, i, READS), 100 * portion, figure_number(table, i, LATE));
-            snprintf(late, sizeof late, "%.0f", figure_number(table, i, LATE));
+                   portion = figure_number(table, i, PORTION), late = figure_number(table, i, LATE);
             svg_bar(s, center - width / 2, svg_at(&axis, portion), width, bottom - svg_at(&axis, portion),
-                    color, portion, hover);
-            if ((i - r) % every == 0) svg_text(s, center, bottom + 16, SVG_MIDDLE, "tick", 0, late);
+                    color, portion, "%s: %.0f reads (%.1f %%) %.0f updates late", name,
+                    figure_number(table, i, READS), 100 * portion, late);
+            if ((i - r) % every == 0) svg_text(s, center, bottom + 16, SVG_MIDDLE, "tick", 0, "%.0f", late);
         }
         svg_text(s, right, bottom + 32, SVG_END, "tick", 0, "updates late");
         y = bottom + 44;

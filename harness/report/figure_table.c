@@ -1,37 +1,39 @@
 #include "harness/report/figures.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-json_t *figure_table(void)
+json_t *figure_table(const figure_column *columns, size_t count)
 {
-    return json_pack("{s:s, s:[], s:[]}", "summary", "", "columns", "rows");
+    json_t *list = json_array();
+    for (size_t c = 0; c < count; c++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:i, s:s}", "key", columns[c].key, "name",
+                                              columns[c].name, "format", columns[c].format, "color",
+                                              columns[c].color ? columns[c].color : ""));
+    return json_pack("{s:s, s:o, s:[]}", "summary", "", "columns", list, "rows");
 }
 
-void figure_column(json_t *table, const char *key, const char *name, int format, const char *color)
+json_t *figure_put(json_t *row, double value)
 {
-    json_array_append_new(json_object_get(table, "columns"),
-                          json_pack("{s:s, s:s, s:i, s:s}", "key", key, "name", name, "format", format,
-                                    "color", color ? color : ""));
-}
-
-json_t *figure_row(json_t *table)
-{
-    json_t *row = json_array();
-    json_array_append_new(json_object_get(table, "rows"), row);
+    json_array_append_new(row, isfinite(value) ? json_real(value) : json_null());
     return row;
 }
 
-void figure_put(json_t *row, double value)
+json_t *figure_add(json_t *table, const char *kinds, ...)
 {
-    json_array_append_new(row, isfinite(value) ? json_real(value) : json_null());
-}
-
-void figure_put_text(json_t *row, const char *text)
-{
-    json_array_append_new(row, json_string(text));
+    json_t *row = json_array();
+    va_list cells;
+    va_start(cells, kinds);
+    for (; *kinds; kinds++)
+        if (*kinds == 's')
+            json_array_append_new(row, json_string(va_arg(cells, const char *)));
+        else
+            figure_put(row, va_arg(cells, double));
+    va_end(cells);
+    json_array_append_new(json_object_get(table, "rows"), row);
+    return row;
 }
 
 void figure_summary(json_t *table, text_buffer *sentence)
@@ -47,7 +49,8 @@ size_t figure_rows(const json_t *table)
 
 size_t figure_columns(const json_t *table)
 {
-    return json_array_size(json_object_get(table, "columns"));
+    size_t count = json_array_size(json_object_get(table, "columns"));
+    return count - (strcmp(figure_column_text(table, count - 1, "key"), "color") == 0);
 }
 
 static const json_t *cell(const json_t *table, size_t row, size_t column)
@@ -84,14 +87,35 @@ double figure_largest(const json_t *table, size_t column)
     return most;
 }
 
-char *figure_job_name(const json_t *job, char *buffer, size_t size)
+size_t figure_end(const json_t *table, size_t first, size_t columns)
+{
+    for (size_t end = first + 1; end < figure_rows(table); end++)
+        for (size_t c = 0; c < columns; c++)
+            if (!json_equal(cell(table, end, c), cell(table, first, c))) return end;
+    return figure_rows(table);
+}
+
+double figure_legend(const json_t *table, svg *s)
+{
+    enum { MOST_KEYS = 16 };
+    svg_key keys[MOST_KEYS];
+    size_t used = 0;
+    for (size_t c = 0; c < figure_columns(table) && used < MOST_KEYS; c++) {
+        const char *color = figure_column_text(table, c, "color");
+        if (color[0] && figure_largest(table, c) > 0)
+            keys[used++] = (svg_key){color, figure_column_text(table, c, "name")};
+    }
+    return svg_legend(s, keys, used, 0, 12, s->width);
+}
+
+short_text figure_job_name(const json_t *job)
 {
     double servers = strtod(report_text_at(job, "settings.servers"), NULL);
-    report_job_name(job, buffer, size);
-    size_t length = strlen(buffer);
-    if (servers > 1 && length > 0 && buffer[length - 1] == ')' && length + 16 < size)
-        snprintf(buffer + length - 1, size - length + 1, ", %.0f servers)", servers);
-    return buffer;
+    short_text name = report_job_name(job);
+    size_t length = strlen(name.text);
+    if (servers > 1 && length > 0 && name.text[length - 1] == ')' && length + 16 < sizeof name.text)
+        snprintf(name.text + length - 1, sizeof name.text - length + 1, ", %.0f servers)", servers);
+    return name;
 }
 
 const char *figure_job_color(const json_t *jobs, size_t i)

@@ -14,12 +14,7 @@ static bool communicates(const json_t *job)
 /* Returns the earliest start of the step over the ranks with a time line, or NaN if there is none. */
 static double begin_of(const json_t *job)
 {
-    double begin = NAN;
-    size_t r;
-    json_t *rank;
-    json_array_foreach(json_object_get(job, "ranks"), r, rank) begin =
-        fmin(begin, report_number_at(rank, "timeline.begin_s"));
-    return begin;
+    return report_smallest(json_object_get(job, "ranks"), "timeline.begin_s");
 }
 
 /* Returns true if the job is shown. Baselines are shown only if nothing else ran. */
@@ -39,24 +34,6 @@ static bool shows(const json_t *result, const json_t *job)
 
 enum { JOB, RANK, WHAT, INDEX, BEGIN, END, COLOR };
 
-static const char *color_of(const char *part)
-{
-    return strcmp(part, "exposed_communication") == 0 ? "exposed" : part;
-}
-
-static void add_entry(json_t *table, const char *job, double rank, const char *what, double index,
-                      double begin, double end, const char *color)
-{
-    json_t *row = figure_row(table);
-    figure_put_text(row, job);
-    figure_put(row, rank);
-    figure_put_text(row, what);
-    figure_put(row, index);
-    figure_put(row, begin);
-    figure_put(row, end);
-    figure_put_text(row, color);
-}
-
 static void collect_rank(const json_t *rank, const char *job, double zero, json_t *table)
 {
     const json_t *timeline = json_object_get(rank, "timeline");
@@ -64,60 +41,47 @@ static void collect_rank(const json_t *rank, const char *job, double zero, json_
     size_t i;
     json_t *e;
     json_array_foreach(json_object_get(timeline, "parts"), i, e)
-        add_entry(table, job, number, report_text_at(e, "part"), NAN, report_number_at(e, "begin_s") - zero,
-                  report_number_at(e, "end_s") - zero, color_of(report_text_at(e, "part")));
+    {
+        const char *part = report_text_at(e, "part");
+        figure_add(table, "sfsfffs", job, number, part, NAN, report_number_at(e, "begin_s") - zero,
+                   report_number_at(e, "end_s") - zero,
+                   strcmp(part, "exposed_communication") == 0 ? "exposed" : part);
+    }
     json_array_foreach(json_object_get(timeline, "messages"), i, e)
     {
         double begin = report_number_at(e, "started_s");
-        add_entry(table, job, number, report_text_at(e, "name"), report_number_at(e, "index"),
-                  (isnan(begin) ? report_number_at(e, "launched_s") : begin) - zero,
-                  report_number_at(e, "finished_s") - zero, "message");
+        if (isnan(begin)) begin = report_number_at(e, "launched_s");
+        figure_add(table, "sfsfffs", job, number, report_text_at(e, "name"), report_number_at(e, "index"),
+                   begin - zero, report_number_at(e, "finished_s") - zero, "message");
     }
 }
 
 static json_t *collect_timeline(const json_t *result)
 {
-    static const struct {
-        const char *key, *name;
-        int format;
-    } columns[] = {{"job", "", FIGURE_TEXT},         {"rank", "rank", CELL_COUNT},
-                   {"what", "what", FIGURE_TEXT},    {"index", "index", CELL_COUNT},
-                   {"begin_s", "begins", CELL_TIME}, {"end_s", "ends", CELL_TIME},
-                   {"color", "", FIGURE_TEXT}};
-    json_t *table = figure_table(), *job, *rank;
+    static const figure_column columns[] = {
+        {"job", "", .format = FIGURE_TEXT},         {"rank", "rank", .format = CELL_COUNT},
+        {"what", "what", .format = FIGURE_TEXT},    {"index", "index", .format = CELL_COUNT},
+        {"begin_s", "begins", .format = CELL_TIME}, {"end_s", "ends", .format = CELL_TIME},
+        {"color", "", .format = FIGURE_TEXT}};
+    json_t *table = figure_table(columns, COUNT_OF(columns)), *job, *rank;
     text_buffer summary = {0};
     size_t i, r;
-    for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++)
-        figure_column(table, columns[c].key, columns[c].name, columns[c].format, NULL);
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        char name[64], value[32];
-        double zero = begin_of(job), end = NAN;
+        double zero = begin_of(job);
         if (!shows(result, job)) continue;
-        figure_job_name(job, name, sizeof name);
+        short_text name = figure_job_name(job);
         json_array_foreach(json_object_get(job, "ranks"), r, rank)
         {
-            collect_rank(rank, name, zero, table);
-            end = fmax(end, report_number_at(rank, "timeline.end_s"));
+            collect_rank(rank, name.text, zero, table);
         }
-        text_append(&summary, "%s%s: step %.0f, %s", summary.length ? "; " : "", name,
-                    report_number_at(job, "ranks.0.timeline.step"),
-                    svg_value(value, sizeof value, CELL_TIME, end - zero));
+        double end = report_largest(json_object_get(job, "ranks"), "timeline.end_s");
+        text_append(&summary, "%s%s: step %.0f, %s", summary.length ? "; " : "", name.text,
+                    report_number_at(job, "ranks.0.timeline.step"), report_value(CELL_TIME, end - zero).text);
     }
     text_append(&summary, ". A measured step whose time is near the median's; zero is its start.");
     figure_summary(table, &summary);
     return table;
-}
-
-/* Returns the end of the rows [first, end) of a job and rank, which are adjacent. */
-static size_t end_of_rank(const json_t *table, size_t first)
-{
-    size_t end = first + 1;
-    while (end < figure_rows(table) &&
-           strcmp(figure_label(table, end, JOB), figure_label(table, first, JOB)) == 0 &&
-           figure_number(table, end, RANK) == figure_number(table, first, RANK))
-        end++;
-    return end;
 }
 
 enum { LANE = 18, MESSAGE = 6, MESSAGE_ROWS = 3, MARKS_WIDE = 3600, MARKS_NARROW = 1200 };
@@ -137,7 +101,7 @@ static int message_rows(const json_t *table, size_t first, size_t last)
     int most = 1;
     for (size_t i = first, end; i < last; i = end) {
         double busy_until[MESSAGE_ROWS] = {0};
-        end = end_of_rank(table, i);
+        end = figure_end(table, i, 2);
         for (size_t m = i; m < end; m++) {
             if (strcmp(figure_label(table, m, COLOR), "message") != 0) continue;
             int row = message_row(busy_until, figure_number(table, m, BEGIN), figure_number(table, m, END));
@@ -148,15 +112,6 @@ static int message_rows(const json_t *table, size_t first, size_t last)
 }
 
 /* ---- time axes -------------------------------------------------------------------------------------- */
-
-static size_t end_of_job(const json_t *table, size_t first)
-{
-    size_t end = first;
-    while (end < figure_rows(table) &&
-           strcmp(figure_label(table, end, JOB), figure_label(table, first, JOB)) == 0)
-        end++;
-    return end;
-}
 
 static double last_end(const json_t *table, size_t first, size_t end, size_t column)
 {
@@ -172,7 +127,7 @@ static bool share_an_axis(const json_t *table, size_t column)
     enum { MOST_APART = 5 };
     double most = 0, least = INFINITY;
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
-        end = end_of_job(table, r);
+        end = figure_end(table, r, 1);
         double last = last_end(table, r, end, column);
         most = fmax(most, last);
         least = fmin(least, last);
@@ -182,7 +137,7 @@ static bool share_an_axis(const json_t *table, size_t column)
 
 static void draw_job_name(svg *s, const char *name, bool shared, double y)
 {
-    svg_text(s, 0, y, SVG_START, "strong", shared ? s->width : s->width - 130, name);
+    svg_text(s, 0, y, SVG_START, "strong", shared ? s->width : s->width - 130, "%s", name);
     if (!shared) svg_text(s, s->width, y, SVG_END, "tick", 0, "on its own time axis");
 }
 
@@ -193,23 +148,22 @@ static void draw_rank(const json_t *table, size_t first, size_t end, const svg_a
         double begin = figure_number(table, i, BEGIN), until = figure_number(table, i, END);
         double from = svg_at(a, fmax(begin, 0)), to = svg_at(a, fmin(until, a->high));
         const char *what = figure_label(table, i, WHAT), *color = figure_label(table, i, COLOR);
-        char hover[256], index[32] = "", took[32], at[32];
+        char index[32] = "", text[256];
         bool message = strcmp(color, "message") == 0;
         if (to - from < (message ? 0 : 0.35)) continue;
         if (!isnan(figure_number(table, i, INDEX)))
             snprintf(index, sizeof index, " %.0f", figure_number(table, i, INDEX));
-        snprintf(hover, sizeof hover, "%s, rank %.0f: %s%s, %s, from %s on", figure_label(table, i, JOB),
+        snprintf(text, sizeof text, "%s, rank %.0f: %s%s, %s, from %s on", figure_label(table, i, JOB),
                  figure_number(table, i, RANK),
                  strcmp(color, "exposed") == 0 ? "exposed communication" : what, index,
-                 svg_value(took, sizeof took, CELL_TIME, until - begin),
-                 svg_value(at, sizeof at, CELL_TIME, begin));
-        if (!message) {
-            svg_bar(s, from, y, to - from, LANE, color, until - begin, hover);
-            continue;
+                 report_value(CELL_TIME, until - begin).text, report_value(CELL_TIME, begin).text);
+        if (message) {
+            int row = message_row(busy_until, begin, until);
+            svg_bar(s, from, y + LANE + 2 + row * (MESSAGE + 1), fmax(to - from - 0.4, 0.5), MESSAGE, color,
+                    until - begin, "%s", text);
+        } else {
+            svg_bar(s, from, y, to - from, LANE, color, until - begin, "%s", text);
         }
-        int row = message_row(busy_until, begin, until);
-        svg_bar(s, from, y + LANE + 2 + row * (MESSAGE + 1), fmax(to - from - 0.4, 0.5), MESSAGE, color,
-                until - begin, hover);
     }
 }
 
@@ -217,7 +171,7 @@ static size_t marks_per_rank(const json_t *table)
 {
     size_t most = 1;
     for (size_t i = 0, end; i < figure_rows(table); i = end) {
-        end = end_of_rank(table, i);
+        end = figure_end(table, i, 2);
         if (end - i > most) most = end - i;
     }
     return most;
@@ -252,23 +206,20 @@ static double draw_job(const json_t *table, size_t first, size_t last, const svg
     double row_height = LANE + message_rows(table, first, last) * (MESSAGE + 1) + 10;
     int ranks = 0;
     for (size_t i = first, end; i < last; i = end) {
-        char rank[64];
-        end = end_of_rank(table, i);
+        end = figure_end(table, i, 2);
         if (++ranks > most) continue;
-        snprintf(rank, sizeof rank, "rank %.0f", figure_number(table, i, RANK));
+        double rank = figure_number(table, i, RANK);
         if (s->narrow) {
-            svg_text(s, 0, y + 9, SVG_START, "tick halo", 0, rank);
+            svg_text(s, 0, y + 9, SVG_START, "tick halo", 0, "rank %.0f", rank);
             y += 14;
         } else {
-            svg_text(s, left - 10, y + LANE - 5, SVG_END, "tick", 0, rank);
+            svg_text(s, left - 10, y + LANE - 5, SVG_END, "tick", 0, "rank %.0f", rank);
         }
         draw_rank(table, i, end, axis, y, s);
         y += row_height;
     }
     if (ranks > most) {
-        char more[64];
-        snprintf(more, sizeof more, "%d further ranks are in the table", ranks - most);
-        svg_text(s, left, y + 7, SVG_START, "tick", 0, more);
+        svg_text(s, left, y + 7, SVG_START, "tick", 0, "%d further ranks are in the table", ranks - most);
         y += 16;
     }
     return y;
@@ -281,7 +232,7 @@ static void draw_timeline(const json_t *table, svg *s)
     bool shared = share_an_axis(table, END);
     most = most < 1 ? 1 : most > (s->narrow ? 4 : 8) ? (s->narrow ? 4 : 8) : most;
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
-        end = end_of_job(table, r);
+        end = figure_end(table, r, 1);
         double high = shared ? figure_largest(table, END) : last_end(table, r, end, END);
         svg_axis axis = svg_axis_of(CELL_TIME, 0, high, s->narrow ? 4 : 10, left, s->width - 16);
         draw_job_name(s, figure_label(table, r, JOB), shared, y + 12);
@@ -312,43 +263,36 @@ enum { BUCKET_JOB, BUCKET_NAME, READY, LAUNCHED, STARTED, FINISHED, TAKEN };
 
 static json_t *collect_buckets(const json_t *result)
 {
-    static const struct {
-        const char *key, *name;
-        int format;
-    } columns[] = {{"job", "", FIGURE_TEXT},
-                   {"bucket", "bucket or key", FIGURE_TEXT},
-                   {"ready_s", "ready", CELL_TIME},
-                   {"launched_s", "launched", CELL_TIME},
-                   {"started_s", "starts to move", CELL_TIME},
-                   {"finished_s", "finished", CELL_TIME},
-                   {"taken_s", "taken", CELL_TIME}};
-    json_t *table = figure_table(), *job, *m;
+    static const figure_column columns[] = {{"job", "", .format = FIGURE_TEXT},
+                                            {"bucket", "bucket or key", .format = FIGURE_TEXT},
+                                            {"ready_s", "ready", .format = CELL_TIME},
+                                            {"launched_s", "launched", .format = CELL_TIME},
+                                            {"started_s", "starts to move", .format = CELL_TIME},
+                                            {"finished_s", "finished", .format = CELL_TIME},
+                                            {"taken_s", "taken", .format = CELL_TIME}};
+    json_t *table = figure_table(columns, COUNT_OF(columns)), *job, *m;
     text_buffer summary = {0};
-    char name[64], bucket[64];
     size_t i, n;
-    for (size_t c = 0; c < sizeof columns / sizeof columns[0]; c++)
-        figure_column(table, columns[c].key, columns[c].name, columns[c].format, NULL);
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
         double zero = begin_of(job);
         size_t before = figure_rows(table);
         if (!shows(result, job)) continue;
-        figure_job_name(job, name, sizeof name);
+        short_text name = figure_job_name(job);
         json_array_foreach(report_at(job, "ranks.0.timeline.messages"), n, m)
         {
             if (!(report_number_at(m, "ready_s") >= zero)) continue; /* of the step before */
-            json_t *row = figure_row(table);
-            snprintf(bucket, sizeof bucket, "%s %.0f",
-                     strstr(report_text_at(m, "name"), "key") ? "key" : report_text_at(m, "name"),
+            const char *kind = report_text_at(m, "name");
+            char bucket[64];
+            snprintf(bucket, sizeof bucket, "%s %.0f", strstr(kind, "key") ? "key" : kind,
                      report_number_at(m, "index"));
-            figure_put_text(row, name);
-            figure_put_text(row, bucket);
-            for (size_t c = 2; c < sizeof columns / sizeof columns[0]; c++)
+            json_t *row = figure_add(table, "ss", name.text, bucket);
+            for (size_t c = READY; c < COUNT_OF(columns); c++)
                 figure_put(row, report_number_at(m, columns[c].key) - zero);
         }
         if (figure_rows(table) > before)
             text_append(&summary, "%s%s: %zu in a step",
-                        summary.length ? ", " : "Buckets or keys of rank 0: ", name,
+                        summary.length ? ", " : "Buckets or keys of rank 0: ", name.text,
                         figure_rows(table) - before);
     }
     text_append(&summary, ".");
@@ -358,18 +302,6 @@ static json_t *collect_buckets(const json_t *result)
 
 enum { BUCKET_ROWS = 16 };
 
-static double first_ready(const json_t *table, size_t first, size_t end)
-{
-    double low = INFINITY;
-    for (; first < end; first++) low = fmin(low, figure_number(table, first, READY));
-    return fmax(low, 0);
-}
-
-static double last_taken(const json_t *table, size_t first, size_t end)
-{
-    return fmax(last_end(table, first, end, FINISHED), last_end(table, first, end, TAKEN));
-}
-
 static const svg_key bucket_keys[] = {
     {"waiting", "ready, not yet moving"}, {"message", "in flight"}, {"other", "done, not yet taken"}};
 
@@ -378,15 +310,15 @@ static void draw_bucket(const json_t *table, size_t r, const svg_axis *axis, dou
     const char *name = figure_label(table, r, BUCKET_NAME);
     double at[] = {figure_number(table, r, READY), figure_number(table, r, STARTED),
                    figure_number(table, r, FINISHED), figure_number(table, r, TAKEN)};
-    svg_text(s, left - 10, y + 10, SVG_END, "tick", left - 12, name);
+    svg_text(s, left - 10, y + 10, SVG_END, "tick", left - 12, "%s", name);
     for (int k = 0; k < 3; k++) {
-        char hover[200], took[32];
-        double from = svg_at(axis, fmax(at[k], axis->low)), to = svg_at(axis, at[k + 1]);
+        double from = svg_at(axis, fmax(at[k], axis->low)), to = svg_at(axis, at[k + 1]),
+               took = at[k + 1] - at[k];
+        bool done = k == 2; /* a thin bar */
         if (!(to > from)) continue;
-        snprintf(hover, sizeof hover, "%s, %s: %s, %s", figure_label(table, r, BUCKET_JOB), name,
-                 bucket_keys[k].name, svg_value(took, sizeof took, CELL_TIME, at[k + 1] - at[k]));
-        svg_bar(s, from, y + (k == 2 ? 4 : 0), to - from, k == 2 ? 4 : 12, bucket_keys[k].color,
-                at[k + 1] - at[k], hover);
+        svg_bar(s, from, y + (done ? 4 : 0), to - from, done ? 4 : 12, bucket_keys[k].color, took,
+                "%s, %s: %s, %s", figure_label(table, r, BUCKET_JOB), name, bucket_keys[k].name,
+                report_value(CELL_TIME, took).text);
     }
 }
 
@@ -395,19 +327,19 @@ static void draw_buckets(const json_t *table, svg *s)
     double left = 76, y = svg_legend(s, bucket_keys, 3, 0, 12, s->width) + 8;
     bool shared = share_an_axis(table, FINISHED);
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
-        end = end_of_job(table, r);
+        end = figure_end(table, r, 1);
         size_t from = shared ? 0 : r, to = shared ? figure_rows(table) : end, shown = 0;
-        svg_axis axis = svg_axis_of(CELL_TIME, first_ready(table, from, to), last_taken(table, from, to),
-                                    s->narrow ? 4 : 5, left, s->width - 16);
+        double low = INFINITY,
+               high = fmax(last_end(table, from, to, FINISHED), last_end(table, from, to, TAKEN));
+        for (size_t i = from; i < to; i++) low = fmin(low, figure_number(table, i, READY));
+        svg_axis axis = svg_axis_of(CELL_TIME, fmax(low, 0), high, s->narrow ? 4 : 5, left, s->width - 16);
         draw_job_name(s, figure_label(table, r, BUCKET_JOB), shared, y + 14);
         double top = y + 22;
         y += 24;
         for (; r + shown < end && shown < BUCKET_ROWS; shown++, y += 16)
             draw_bucket(table, r + shown, &axis, left, y, s);
         if (r + shown < end) {
-            char more[64];
-            snprintf(more, sizeof more, "and %zu more, in the table", end - r - shown);
-            svg_text(s, left, y + 11, SVG_START, "tick", 0, more);
+            svg_text(s, left, y + 11, SVG_START, "tick", 0, "and %zu more, in the table", end - r - shown);
             y += 18;
         }
         if (shared && end < figure_rows(table)) {

@@ -6,6 +6,7 @@
  *   figure_timeline   one step of all ranks, and its buckets
  *   figure_memory     memory by class and rank
  *   figure_curves     loss, staleness
+ *   figure_points     the points of a sweep as a table
  *   figure_sweep      curves, heat maps and winners of a sweep
  *
  * A table is {"summary": a sentence, "columns": [{"key", "name", "format", "color"}], "rows": [[text or
@@ -30,24 +31,38 @@ extern const report_figure figure_step_parts, figure_timeline, figure_throughput
     figure_buckets, figure_loss_steps, figure_loss_time, figure_staleness, figure_sweep_winners,
     figure_sweep_losses, figure_sweep_curves, figure_sweep_heat;
 
-json_t *figure_table(void);
-void figure_column(json_t *table, const char *key, const char *name, int format, const char *color);
-json_t *figure_row(json_t *table);          /* borrowed */
-void figure_put(json_t *row, double value); /* NaN becomes null */
-void figure_put_text(json_t *row, const char *text);
+typedef struct figure_column {
+    const char *key, *name;
+    int format;        /* cell_format, or FIGURE_TEXT */
+    const char *color; /* color of the column's marks, or NULL */
+} figure_column;
+
+/* Makes a table without rows. A last column with the key "color" serves only the drawing. */
+json_t *figure_table(const figure_column *columns, size_t count);
+
+/* Adds a row. `kinds` has a letter for each cell: s for a text, f for a number. figure_put() adds another
+ * number. NaN becomes null. Both return the row, borrowed. */
+json_t *figure_add(json_t *table, const char *kinds, ...);
+json_t *figure_put(json_t *row, double value);
 void figure_summary(json_t *table, text_buffer *sentence); /* frees the text */
 
 size_t figure_rows(const json_t *table);
+size_t figure_columns(const json_t *table); /* without the column "color" */
 double figure_number(const json_t *table, size_t row, size_t column);
 const char *figure_label(const json_t *table, size_t row, size_t column);
 const char *figure_column_text(const json_t *table, size_t column, const char *what);
 int figure_format(const json_t *table, size_t column);
-size_t figure_columns(const json_t *table);
 double figure_largest(const json_t *table, size_t column);
 
+/* Returns the end of the adjacent rows that have the same first `columns` cells as row `first`. */
+size_t figure_end(const json_t *table, size_t first, size_t columns);
+
+/* Draws the names of the columns that have a color and a value above 0. Returns the y below them. */
+double figure_legend(const json_t *table, svg *s);
+
 /* Names a job as the text report does. Adds the number of servers if there are several: "ps (sync, 8
- * servers)". Returns `buffer`. */
-char *figure_job_name(const json_t *job, char *buffer, size_t size);
+ * servers)". */
+short_text figure_job_name(const json_t *job);
 
 /* Returns the color of job `i`: a class of its engine, and a different one for each job of the engine. */
 const char *figure_job_color(const json_t *jobs, size_t i);

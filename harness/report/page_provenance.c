@@ -9,9 +9,8 @@
 static void append_entry(const char *term, const char *text, text_buffer *out)
 {
     if (!text[0]) return;
-    text_append(out, "<dt>%s</dt><dd><bdi>", term);
-    svg_escape(out, text);
-    text_append(out, "</bdi></dd>");
+    text_append(out, "<dt>%s</dt>", term);
+    svg_element(out, "<dd><bdi>", text, "</bdi></dd>");
 }
 
 static void append_command(const json_t *command, text_buffer *out)
@@ -24,9 +23,7 @@ static void append_command(const json_t *command, text_buffer *out)
         text_buffer text = {0};
         if (!json_is_string(word)) continue;
         text_append_shell_word(&text, json_string_value(word));
-        text_append(out, " <span>");
-        svg_escape(out, text.data ? text.data : "");
-        text_append(out, "</span>");
+        svg_element(out, " <span>", text.data, "</span>");
         text_free(&text);
     }
     text_append(out, "</pre>\n");
@@ -36,19 +33,13 @@ static void append_configuration(const json_t *result, text_buffer *out)
 {
     const char *name, *title = report_is_sweep(result) ? "Configuration of all points" : "Configuration";
     json_t *value;
-    text_append(out,
-                "<details><summary>%s</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-                "aria-label=\"%s\"><table><thead><tr><th scope=\"col\">option</th><th "
-                "scope=\"col\">value</th></tr>"
-                "</thead><tbody>\n",
-                title, title);
+    page_details("", title, title, out);
+    text_append(out, "<table><thead><tr><th scope=\"col\">option</th><th scope=\"col\">value</th></tr>"
+                     "</thead><tbody>\n");
     json_object_foreach(json_object_get(result, "configuration"), name, value)
     {
-        text_append(out, "<tr><th scope=\"row\">");
-        svg_escape(out, name);
-        text_append(out, "</th><td class=\"text\">");
-        svg_escape(out, json_string_value(value) ? json_string_value(value) : "");
-        text_append(out, "</td></tr>\n");
+        svg_element(out, "<tr><th scope=\"row\">", name, "</th>");
+        svg_element(out, "<td class=\"text\">", json_string_value(value), "</td></tr>\n");
     }
     text_append(out, "</tbody></table></div></details>\n");
 }
@@ -57,22 +48,20 @@ static void append_configuration(const json_t *result, text_buffer *out)
  * and TOML. */
 static void append_config_file(const json_t *result, text_buffer *out)
 {
-    const char *name, *command = report_is_sweep(result) ? "sweep" : "run";
+    const char *name;
     json_t *value;
     if (!json_is_object(json_object_get(result, "options"))) return;
-    text_append(out,
-                "<details><summary>Configuration file: harness %s --config FILE.toml%s</summary><div "
-                "class=\"scroll\" tabindex=\"0\" "
-                "role=\"region\" aria-label=\"Configuration file\"><pre class=\"config\" dir=\"ltr\">",
-                command, report_is_sweep(result) ? " -o DIR" : "");
+    page_details("",
+                 report_is_sweep(result) ? "Configuration file: harness sweep --config FILE.toml -o DIR"
+                                         : "Configuration file: harness run --config FILE.toml",
+                 "Configuration file", out);
+    text_append(out, "<pre class=\"config\" dir=\"ltr\">");
     json_object_foreach(json_object_get(result, "options"), name, value)
     {
         char *text = json_dumps(value, JSON_ENCODE_ANY);
         if (text && (json_is_string(value) || json_is_array(value))) {
-            svg_escape(out, name);
-            text_append(out, " = ");
-            svg_escape(out, text);
-            text_append(out, "\n");
+            svg_element(out, "", name, " = ");
+            svg_element(out, "", text, "\n");
         }
         free(text);
     }
@@ -83,13 +72,10 @@ static void append_text_report(const json_t *result, text_buffer *out)
 {
     text_buffer text = {0};
     report_run(result, true, &text);
-    text_append(out, "<details class=\"text\"><summary>All figures as text</summary><div class=\"scroll\" "
-                     "tabindex=\"0\" role=\"region\" "
-                     "aria-label=\"All figures as text\"><pre>");
-    for (char *line = text.data ? strtok(text.data, "\n") : NULL; line; line = strtok(NULL, "\n")) {
-        svg_escape(out, line);
-        text_append(out, "\n");
-    }
+    page_details(" class=\"text\"", "All figures as text", "All figures as text", out);
+    text_append(out, "<pre>");
+    for (char *line = text.data ? strtok(text.data, "\n") : NULL; line; line = strtok(NULL, "\n"))
+        svg_element(out, "", line, "\n");
     text_append(out, "</pre></div></details>\n");
     text_free(&text);
 }
@@ -103,7 +89,7 @@ void page_provenance(const json_t *result, text_buffer *out)
         snprintf(processors, sizeof processors, "%.0f", report_number_at(result, "host.processors"));
     text_append(out, "<h2>How this was obtained</h2>\n");
     append_command(json_object_get(result, "command"), out);
-    json_array_foreach((json_t *)json_object_get(result, "joined"), i, joined)
+    json_array_foreach(json_object_get(result, "joined"), i, joined)
         append_command(json_object_get(joined, "command"), out);
     text_append(out, "<dl>");
     if (report_is_sweep(result))
@@ -128,12 +114,11 @@ void page_provenance(const json_t *result, text_buffer *out)
         snprintf(term, sizeof term, "%.48s", name);
         if (strspn(term, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_ .") ==
             strlen(term))
-            append_entry(term, json_string_value(version) ? json_string_value(version) : "", out);
+            append_entry(term, json_is_string(version) ? json_string_value(version) : "", out);
     }
     text_append(out, "</dl>\n");
     append_configuration(result, out);
     append_config_file(result, out);
-    json_array_foreach((json_t *)json_object_get(result, "joined"), i, joined)
-        append_config_file(joined, out);
+    json_array_foreach(json_object_get(result, "joined"), i, joined) append_config_file(joined, out);
     if (!report_is_sweep(result)) append_text_report(result, out);
 }

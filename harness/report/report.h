@@ -3,6 +3,8 @@
  * The files of this folder, in the order in which data flow through them:
  *   statistics        median and other statistics of a phase's times, for the JSON
  *   report_table      values by their path in the JSON, and tables with a column per job
+ *   report_head       the first lines of a run's reports
+ *   report_ways       how jobs exchange gradients
  *   report_verdict    a run in ten lines
  *   report_text       a run: steps, communication, agreement of the engines
  *   report_memory     memory of a job
@@ -25,6 +27,34 @@
 const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);
+
+/* Returns the first object of an array whose text at `path` is `text`, or NULL. */
+json_t *report_find(const json_t *array, const char *path, const char *text);
+/* Return the smallest and the largest number at `path` of an array's objects, or NaN if there is none. */
+double report_smallest(const json_t *array, const char *path);
+double report_largest(const json_t *array, const char *path);
+
+/* A text as a value, used within the same expression: report_value(CELL_TIME, seconds).text */
+typedef struct short_text {
+    char text[64];
+} short_text;
+
+/* Format of a figure. NaN is "-". */
+typedef enum cell_format {
+    CELL_TIME, /* in seconds */
+    CELL_BYTES,
+    CELL_RATE,
+    CELL_COUNT,
+    CELL_RATIO,
+    CELL_LOSS,
+    CELL_PERCENT,
+    CELL_MEAN,
+    CELL_MILLISECONDS, /* written without the unit, like CELL_HUNDREDTHS */
+    CELL_HUNDREDTHS
+} cell_format;
+short_text report_value(cell_format format, double value);
+/* Writes the value right-aligned in `width` columns. */
+void report_cell(int width, cell_format format, double value, text_buffer *out);
 
 /* Writes the results of a run in at most ten lines of 80 columns (docs/measuring.md). `verbose` adds the
  * tables, side by side. */
@@ -81,9 +111,9 @@ double report_duration(const json_t *job);
 double report_loss_between(const json_t *job, double from, double until);
 double report_mean_staleness(const json_t *job);
 
-/* Names a job: "none", "none (all cores)", "ps (sync)". Returns `buffer`. */
-char *report_job_name(const json_t *job, char *buffer, size_t size);
+/* Names a job: "none", "none (all cores)", "ps (sync)". */
+short_text report_job_name(const json_t *job);
 /* Names row `number` of the job's ranks: "rank 3", or with --stages-on devices "device 1 of rank 0". */
-char *report_rank_name(const json_t *job, double number, char *buffer, size_t size);
+short_text report_rank_name(const json_t *job, double number);
 
 #endif

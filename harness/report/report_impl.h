@@ -6,6 +6,8 @@
 
 #include <stdbool.h>
 
+#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+
 /* Appends "; all-reduce: ring, shm" (the algorithm, and the library that carries the tensors) if a job of the
  * run has an all-reduce. */
 void report_all_reduce(const json_t *result, text_buffer *out);
@@ -13,20 +15,6 @@ void report_all_reduce(const json_t *result, text_buffer *out);
 /* Appends how each job exchanges gradients, "ring (ddp): ring all-reduce, shm", with `between` between
  * jobs. Appends nothing if no job exchanges gradients. */
 void report_ways(const json_t *result, const char *between, text_buffer *out);
-
-/* Format of a figure. NaN is "-". */
-typedef enum cell_format {
-    CELL_TIME,
-    CELL_BYTES,
-    CELL_RATE,
-    CELL_COUNT,
-    CELL_RATIO,
-    CELL_LOSS,
-    CELL_PERCENT,
-    CELL_MEAN,
-    CELL_MILLISECONDS, /* written without the unit, like CELL_HUNDREDTHS */
-    CELL_HUNDREDTHS
-} cell_format;
 
 /* Row of a table with a column for each element of an array. */
 typedef struct report_row {
@@ -42,7 +30,6 @@ typedef struct report_layout {
     int label_width, column_width;
 } report_layout;
 
-void report_cell(report_layout layout, cell_format format, double value, text_buffer *out);
 void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
                  text_buffer *out);
 /* Writes the training time to --target-loss and --target-accuracy, if they were given. "-" if a job did
@@ -54,6 +41,17 @@ void report_notes(const json_t *jobs, text_buffer *out);
 /* Writes the head of a table of jobs: their names. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 
+/* report_head.c: the first lines of the text report, short and with its tables. */
+enum { REPORT_COLUMNS = 80 };
+void report_context(const json_t *result, text_buffer *out);
+void report_header(const json_t *result, text_buffer *out);
+/* Appends the text in at most `most` lines of at most REPORT_COLUMNS. Indents all lines after the first.
+ * Drops the words that do not fit, and cuts a word that is longer than a line. */
+void report_lines(const char *text, int most, text_buffer *out);
+
+/* report_ways.c: who sums the job's gradients, and how they are transported. */
+void report_transports(const json_t *job, text_buffer *out);
+
 /* report_verdict.c: returns true if the interval of the factor includes 1. */
 bool report_verdict_is_open(const json_t *verdict);
 
@@ -63,6 +61,9 @@ static inline bool report_is_sweep(const json_t *result)
     return json_is_array(json_object_get(result, "vary"));
 }
 
+/* report_page.c: begins a part of a page that opens on request, with a region that scrolls. `style` is its
+ * class, or "". It ends with "</div></details>". */
+void page_details(const char *style, const char *summary, const char *label, text_buffer *out);
 /* page_provenance.c: the end of a page, with how its results were obtained. */
 void page_provenance(const json_t *result, text_buffer *out);
 

@@ -18,15 +18,16 @@ static memory_unit unit_of(bool small)
     return small ? (memory_unit){"KiB", 1024} : (memory_unit){"MiB", 1048576};
 }
 
-char *report_rank_name(const json_t *job, double number, char *buffer, size_t size)
+short_text report_rank_name(const json_t *job, double number)
 {
     const json_t *rank = json_array_get(json_object_get(job, "ranks"), number > 0 ? (size_t)number : 0);
+    short_text name;
     if (json_object_get(rank, "stage"))
-        snprintf(buffer, size, "device %.0f of rank %.0f", report_number_at(rank, "stage"),
+        snprintf(name.text, sizeof name.text, "device %.0f of rank %.0f", report_number_at(rank, "stage"),
                  report_number_at(rank, "of_rank"));
     else
-        snprintf(buffer, size, "rank %.0f", number);
-    return buffer;
+        snprintf(name.text, sizeof name.text, "rank %.0f", number);
+    return name;
 }
 
 /* Counts the ranks from `first` on with equal memory, and for devices an equal stage. */
@@ -51,27 +52,15 @@ typedef struct group {
 static void name_group(group *g, const json_t *ranks, size_t first, size_t count)
 {
     const json_t *rank = json_array_get(ranks, first), *stage = json_object_get(rank, "stage");
-    int used = 0;
+    char device[24] = "";
     if (stage) {
-        used = snprintf(g->label, sizeof g->label, "device %.0f, ", json_number_value(stage));
+        snprintf(device, sizeof device, "device %.0f, ", json_number_value(stage));
         first = (size_t)report_number_at(rank, "of_rank");
     }
-    char *at = g->label + used;
-    size_t left = sizeof g->label - (size_t)used;
     if (count == 1)
-        snprintf(at, left, "rank %zu", first);
+        snprintf(g->label, sizeof g->label, "%srank %zu", device, first);
     else
-        snprintf(at, left, "ranks %zu-%zu", first, first + count - 1);
-}
-
-static double at_peak(const json_t *memory, const char *name)
-{
-    return report_number_at(json_object_get(memory, "peak_classes"), name);
-}
-
-static double at_end(const json_t *memory, const char *name)
-{
-    return report_number_at(json_object_get(json_object_get(memory, "classes"), name), "current_bytes");
+        snprintf(g->label, sizeof g->label, "%sranks %zu-%zu", device, first, first + count - 1);
 }
 
 static void append_bytes(double bytes, double unit, text_buffer *out)
@@ -85,19 +74,22 @@ static void append_bytes(double bytes, double unit, text_buffer *out)
 static void memory_row(const group *groups, int count, const char *name, double unit, text_buffer *out)
 {
     bool any = false, total = strcmp(name, "total") == 0;
+    char peak[64] = "total.peak_bytes", end[64] = "total.current_bytes", label[LABEL];
+    if (!total) {
+        snprintf(peak, sizeof peak, "peak_classes.%s", name);
+        snprintf(end, sizeof end, "classes.%s.current_bytes", name);
+    }
     for (int i = 0; i < count; i++)
-        any = any || total || at_peak(groups[i].memory, name) > 0 || at_end(groups[i].memory, name) > 0;
+        any = any || total || report_number_at(groups[i].memory, peak) > 0 ||
+              report_number_at(groups[i].memory, end) > 0;
     if (!any) return;
-    char label[LABEL];
     snprintf(label, sizeof label, "  %s", name);
     for (char *at = label; *at; at++)
         if (*at == '_') *at = ' ';
     text_append(out, "%-*s", LABEL, total ? name : label);
     for (int i = 0; i < count; i++) {
-        const json_t *memory = groups[i].memory;
-        append_bytes(total ? report_number_at(memory, "total.peak_bytes") : at_peak(memory, name), unit, out);
-        append_bytes(total ? report_number_at(memory, "total.current_bytes") : at_end(memory, name), unit,
-                     out);
+        append_bytes(report_number_at(groups[i].memory, peak), unit, out);
+        append_bytes(report_number_at(groups[i].memory, end), unit, out);
     }
     text_append(out, "\n");
 }
@@ -147,12 +139,11 @@ void report_memory(const json_t *job, text_buffer *out)
 {
     const json_t *ranks = json_object_get(job, "ranks");
     memory_unit unit = unit_of(report_number_at(job, "memory_imbalance.maximum_bytes") < 1048576);
-    char job_name[64], rank[48];
     text_append(out, "\nMemory of %s, %s: the ledger's logical bytes at the peak and after the last step\n",
-                report_job_name(job, job_name, sizeof job_name), unit.name);
+                report_job_name(job).text, unit.name);
     memory_table(ranks, json_object_get(job, "servers"), unit.bytes, out);
     text_append(out, "Largest on %s in %s. Memory imbalance: max/mean %.3f, max-min %.1f %s.",
-                report_rank_name(job, report_number_at(job, "memory_imbalance.rank"), rank, sizeof rank),
+                report_rank_name(job, report_number_at(job, "memory_imbalance.rank")).text,
                 report_text_at(job, "memory_imbalance.phase"),
                 report_number_at(job, "memory_imbalance.maximum_over_mean"),
                 report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes,
@@ -176,7 +167,7 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
                                           {"L", "loss_outputs_bytes"},    {"O/n", "other_output_bytes"},
                                           {"batch", "batch_bytes"},       {"ahead", "ahead_bytes"}};
     bool bf16 = report_number_at(m, "loss_outputs_bytes") != report_number_at(m, "outputs_bytes");
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
         bool shown = (bf16 || strcmp(keys[i][0], "L") != 0) &&
                      (strcmp(keys[i][0], "ahead") != 0 || report_number_at(m, "ahead_bytes") > 0);
         if (shown)
@@ -186,21 +177,16 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
     text_append(out, "\n");
 }
 
-/* Returns the phase with the largest difference, or NULL if there is none. */
-static const json_t *largest_phase(const json_t *m)
-{
-    const json_t *most = NULL;
-    size_t i;
-    json_t *p;
-    json_array_foreach(json_object_get(m, "phases"), i,
-                       p) if (!most || report_number_at(p, "difference_bytes") >
-                                           report_number_at(most, "difference_bytes")) most = p;
-    return most;
-}
-
 static void explain(const json_t *m, memory_unit unit, text_buffer *out)
 {
-    const json_t *p = largest_phase(m);
+    const json_t *p = NULL; /* the phase with the largest difference */
+    size_t i;
+    json_t *phase;
+    json_array_foreach(json_object_get(m, "phases"), i, phase)
+    {
+        if (!p || report_number_at(phase, "difference_bytes") > report_number_at(p, "difference_bytes"))
+            p = phase;
+    }
     if (!p) return;
     text_append(
         out,

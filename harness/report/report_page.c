@@ -19,9 +19,8 @@ enum { FULL_WIDTH = 1040, HALF_WIDTH = 500, NARROW_WIDTH = 360, MOST_ROWS = 200 
 
 static const report_figure *figure_of(const json_t *result, size_t number)
 {
-    size_t count = sizeof run_figures / sizeof *run_figures;
-    if (report_is_sweep(result)) count = sizeof sweep_figures / sizeof *sweep_figures;
-    return number >= count ? NULL : report_is_sweep(result) ? sweep_figures[number] : run_figures[number];
+    if (report_is_sweep(result)) return number < COUNT_OF(sweep_figures) ? sweep_figures[number] : NULL;
+    return number < COUNT_OF(run_figures) ? run_figures[number] : NULL;
 }
 
 /* ---- figures ---------------------------------------------------------------------------------------- */
@@ -38,11 +37,6 @@ static bool is_any(const json_t *result, const char *key)
     return json_is_true(json_object_get(result, key));
 }
 
-static const char *mark_of(const json_t *result)
-{
-    return is_any(result, "simulated") ? "SIMULATED" : is_any(result, "emulated") ? "EMULATED" : NULL;
-}
-
 static void append_svg(const report_figure *f, const json_t *result, const json_t *table, bool narrow,
                        const char *id, const char *style, text_buffer *out)
 {
@@ -50,18 +44,18 @@ static void append_svg(const report_figure *f, const json_t *result, const json_
                       : f->half ? HALF_WIDTH
                                 : FULL_WIDTH,
              .narrow = narrow,
-             .mark = mark_of(result)};
+             .mark = is_any(result, "simulated")  ? "SIMULATED"
+                     : is_any(result, "emulated") ? "EMULATED"
+                                                  : NULL};
     text_buffer ways = {0}, description = {0};
+    char *rest;
     report_ways(result, narrow || f->half ? "\n" : "; ", &ways);
     text_append(&description, "%s", report_text_at(table, "summary"));
     f->draw(table, &s);
-    for (const char *at = ways.data ? ways.data : ""; *at; at += strspn(at, "\n")) {
-        char line[256];
-        size_t length = strcspn(at, "\n");
-        snprintf(line, sizeof line, "%.*s", (int)length, at);
-        svg_text(&s, 0, s.height + 12, SVG_START, "tick", s.width, line);
+    for (char *line = ways.data ? strtok_r(ways.data, "\n", &rest) : NULL; line;
+         line = strtok_r(NULL, "\n", &rest)) {
+        svg_text(&s, 0, s.height + 12, SVG_START, "tick", s.width, "%s", line);
         s.height += 18;
-        at += length;
         text_append(&description, " %s.", line);
     }
     svg_finish(&s, id, f->title, description.data, style, out);
@@ -69,53 +63,45 @@ static void append_svg(const report_figure *f, const json_t *result, const json_
     text_free(&ways);
 }
 
-/* Returns true if a table shows the column. Columns of colors serve only the drawing. */
-static bool is_shown(const json_t *table, size_t column)
+void page_details(const char *style, const char *summary, const char *label, text_buffer *out)
 {
-    return strcmp(figure_column_text(table, column, "key"), "color") != 0;
+    text_append(out,
+                "<details%s><summary>%s</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
+                "aria-label=\"%s\">",
+                style, summary, label);
 }
 
 static void append_cell(const json_t *table, size_t row, size_t column, text_buffer *out)
 {
-    char value[48];
     double number = figure_number(table, row, column);
     if (figure_format(table, column) == FIGURE_TEXT) {
-        text_append(out, column == 0 ? "<th scope=\"row\">" : "<td class=\"text\">");
-        svg_escape(out, figure_label(table, row, column));
-        text_append(out, column == 0 ? "</th>" : "</td>");
+        svg_element(out, column == 0 ? "<th scope=\"row\">" : "<td class=\"text\">",
+                    figure_label(table, row, column), column == 0 ? "</th>" : "</td>");
         return;
     }
-    svg_value(value, sizeof value, (cell_format)figure_format(table, column), number);
-    if (isnan(number))
-        text_append(out, "<td>%s</td>", value);
-    else
-        text_append(out, "<td data-v=\"%.17g\">%s</td>", number, value);
+    text_append(out, "<td");
+    if (!isnan(number)) text_append(out, " data-v=\"%.17g\"", number);
+    text_append(out, ">%s</td>", report_value((cell_format)figure_format(table, column), number).text);
 }
 
 static void append_table(const report_figure *f, const json_t *table, text_buffer *out)
 {
     size_t rows = figure_rows(table), shown = rows < MOST_ROWS ? rows : MOST_ROWS;
-    text_append(out,
-                "<details><summary>Numbers: %s</summary><div class=\"scroll\" tabindex=\"0\" role=\"region\" "
-                "aria-label=\"Numbers: %s\">"
-                "<table><caption>",
-                f->title, f->title);
-    svg_escape(out, report_text_at(table, "summary"));
+    char title[96];
+    snprintf(title, sizeof title, "Numbers: %s", f->title);
+    page_details("", title, title, out);
+    svg_element(out, "<table><caption>", report_text_at(table, "summary"), "");
     if (shown < rows)
         text_append(out, " The first %zu of %zu rows; harness report --csv writes all.", shown, rows);
     text_append(out, "</caption><thead><tr>");
     for (size_t c = 0; c < figure_columns(table); c++) {
-        if (!is_shown(table, c)) continue;
         const char *name = figure_column_text(table, c, "name");
-        text_append(out, "<th scope=\"col\">");
-        svg_escape(out, name[0] ? name : "job");
-        text_append(out, "</th>");
+        svg_element(out, "<th scope=\"col\">", name[0] ? name : "job", "</th>");
     }
     text_append(out, "</tr></thead><tbody>\n");
     for (size_t r = 0; r < shown; r++) {
         text_append(out, "<tr>");
-        for (size_t c = 0; c < figure_columns(table); c++)
-            if (is_shown(table, c)) append_cell(table, r, c, out);
+        for (size_t c = 0; c < figure_columns(table); c++) append_cell(table, r, c, out);
         text_append(out, "</tr>\n");
     }
     text_append(out, "</tbody></table></div></details>");
@@ -130,7 +116,7 @@ static void append_sentences(const char *text, text_buffer *out)
         size_t length = strcspn(text, " ");
         bool number = length > 0 && text[length - 1] >= '0' && text[length - 1] <= '9', unit = false;
         size_t next = text[length] ? strcspn(text + length + 1, " .,;)") : 0;
-        for (size_t i = 0; i < sizeof units / sizeof units[0] && number; i++)
+        for (size_t i = 0; i < COUNT_OF(units) && number; i++)
             unit = unit || (next == strlen(units[i]) && strncmp(text + length + 1, units[i], next) == 0);
         if (length >= sizeof piece) length = sizeof piece - 1;
         snprintf(piece, sizeof piece, "%.*s", (int)length, text);
@@ -185,20 +171,13 @@ const char *report_figure_csv(const json_t *result, int number, text_buffer *out
 {
     const report_figure *f = figure_of(result, (size_t)number);
     json_t *table = f ? f->collect(result) : NULL;
-    size_t columns = table ? figure_columns(table) : 0, rows = table ? figure_rows(table) : 0;
-    const char *comma = "";
-    for (size_t c = 0; c < columns && rows > 0; c++) {
-        if (!is_shown(table, c)) continue;
-        text_append(out, "%s%s", comma, figure_column_text(table, c, "key"));
-        comma = ",";
-    }
+    size_t rows = table ? figure_rows(table) : 0, columns = rows > 0 ? figure_columns(table) : 0;
+    for (size_t c = 0; c < columns; c++)
+        text_append(out, "%s%s", c ? "," : "", figure_column_text(table, c, "key"));
     for (size_t r = 0; r < rows; r++) {
         text_append(out, "\n");
-        comma = "";
         for (size_t c = 0; c < columns; c++) {
-            if (!is_shown(table, c)) continue;
-            text_append(out, "%s", comma);
-            comma = ",";
+            if (c) text_append(out, ",");
             if (figure_format(table, c) == FIGURE_TEXT)
                 append_csv_text(figure_label(table, r, c), out);
             else if (!isnan(figure_number(table, r, c)))
@@ -235,10 +214,15 @@ static int find_extremes(const json_t *result, const json_t **fast, const json_t
     return count;
 }
 
-/* Writes the values of a point, "mode=ring gpus=8". */
-static void append_point(const json_t *sweep, int row, text_buffer *out)
+static void append_best(const json_t *sweep, text_buffer *out)
 {
-    const json_t *point = json_array_get(json_object_get(sweep, "points"), (size_t)row);
+    const json_t *best = json_object_get(sweep, "best");
+    if (!json_is_object(best)) {
+        text_append(out, "The sweep has no results yet.");
+        return;
+    }
+    const json_t *point =
+        json_array_get(json_object_get(sweep, "points"), (size_t)report_number_at(best, "row"));
     const char *space = "", *name;
     json_t *value;
     json_object_foreach(json_object_get(point, "values"), name, value)
@@ -247,28 +231,14 @@ static void append_point(const json_t *sweep, int row, text_buffer *out)
         text_append(out, "%s%s=%s", space, name, json_string_value(value));
         space = " ";
     }
-}
-
-static void append_best(const json_t *sweep, text_buffer *out)
-{
-    const json_t *best = json_object_get(sweep, "best");
-    char rate[32], path[64];
-    int row = (int)report_number_at(best, "row");
-    if (!json_is_object(best)) {
-        text_append(out, "The sweep has no results yet.");
-        return;
-    }
-    snprintf(path, sizeof path, "points.%d.samples_per_s.median", row);
-    append_point(sweep, row, out);
     text_append(out, " is fastest: %s samples/s",
-                svg_value(rate, sizeof rate, CELL_RATE, report_number_at(sweep, path)));
+                report_value(CELL_RATE, report_number_at(point, "samples_per_s.median")).text);
     if (!isnan(report_number_at(best, "factor")))
         text_append(out, ", %.2f times the next", report_number_at(best, "factor"));
     const char *verdict = report_text_at(best, "verdict");
-    bool open = verdict[0] && strcmp(verdict, "shown") != 0 && strcmp(verdict, "virtual") != 0;
-    if (open && strcmp(verdict, "not shown") == 0)
+    if (strcmp(verdict, "not shown") == 0)
         text_append(out, " (not shown)");
-    else if (open)
+    else if (verdict[0] && strcmp(verdict, "shown") != 0 && strcmp(verdict, "virtual") != 0)
         text_append(out, " (not shown: %s)", verdict);
     text_append(out, ".");
 }
@@ -277,23 +247,21 @@ static void append_best(const json_t *sweep, text_buffer *out)
 static void append_headline(const json_t *result, text_buffer *out)
 {
     const json_t *fast, *slow, *verdict = json_object_get(result, "verdict");
-    char first[64], second[64], rate[32];
     if (find_extremes(result, &fast, &slow) > 2) verdict = NULL; /* a verdict compares two jobs */
     if (!fast) fast = slow = json_array_get(json_object_get(result, "jobs"), 0);
-    figure_job_name(fast, first, sizeof first);
-    figure_job_name(slow, second, sizeof second);
+    short_text first = figure_job_name(fast), second = figure_job_name(slow);
     double factor =
         json_is_object(verdict) ? report_number_at(verdict, "factor") : rate_of(fast) / rate_of(slow);
     const char *where = json_is_true(json_object_get(result, "simulated"))  ? " in virtual time"
                         : json_is_true(json_object_get(result, "emulated")) ? " over the emulated link"
                                                                             : "";
     if (fast == slow)
-        text_append(out, "%s trains %s samples/s%s.", first,
-                    svg_value(rate, sizeof rate, CELL_RATE, rate_of(fast)), where);
+        text_append(out, "%s trains %s samples/s%s.", first.text, report_value(CELL_RATE, rate_of(fast)).text,
+                    where);
     else if (json_is_object(verdict) && report_verdict_is_open(verdict))
-        text_append(out, "No difference between %s and %s is shown%s.", first, second, where);
+        text_append(out, "No difference between %s and %s is shown%s.", first.text, second.text, where);
     else
-        text_append(out, "%s trains %.2f times as fast as %s%s.", first, factor, second, where);
+        text_append(out, "%s trains %.2f times as fast as %s%s.", first.text, factor, second.text, where);
 }
 
 /* Writes the verdict of the text report or, if more than two jobs exchange gradients, the summaries of the
@@ -306,7 +274,7 @@ static void append_lead(const json_t *result, text_buffer *out)
     char *rest;
     bool several = find_extremes(result, &fast, &slow) > 2;
     if (!several) report_sentences(result, &text);
-    for (size_t i = 0; several && i < sizeof shown / sizeof shown[0]; i++) {
+    for (size_t i = 0; several && i < COUNT_OF(shown); i++) {
         json_t *table = shown[i]->collect(result);
         text_append(&text, "%s\n", report_text_at(table, "summary"));
         json_decref(table);
@@ -359,24 +327,16 @@ static void append_section(const json_t *result, int section, text_buffer *out)
         append_best(result, &text);
     else
         append_headline(result, &text);
-    text_append(out, "<section>\n");
-    if (section == 1) {
-        text_append(out, "<p class=\"eyebrow\">psring report</p><h1>");
-        append_heading(result, text.data ? text.data : "", out);
-        text_append(out, "</h1>\n");
-    } else {
-        text_append(out, "<h2>");
-        append_heading(result, text.data ? text.data : "", out);
-        text_append(out, "</h2>\n");
-    }
+    text_append(out,
+                section == 1 ? "<section>\n<p class=\"eyebrow\">psring report</p><h1>" : "<section>\n<h2>");
+    append_heading(result, text.data ? text.data : "", out);
+    text_append(out, section == 1 ? "</h1>\n" : "</h2>\n");
     text_free(&text);
     if (!report_is_sweep(result)) {
         append_lead(result, out);
         report_workload(json_object_get(result, "workload"), &text);
         report_all_reduce(result, &text);
-        text_append(out, "<p class=\"workload\"><bdi>");
-        svg_escape(out, text.data ? text.data : "");
-        text_append(out, "</bdi></p>\n");
+        svg_element(out, "<p class=\"workload\"><bdi>", text.data, "</bdi></p>\n");
         text_free(&text);
     }
     append_notices(result, out);
@@ -409,8 +369,9 @@ void report_page(const json_t *results, text_buffer *out)
                 sha256_base64(style.data, style.length, style_hash),
                 sha256_base64(page_script, strlen(page_script), script_hash));
     const json_t *first = json_array_get(results, 0);
-    svg_escape(out, report_is_sweep(first) ? "sweep" : report_text_at(first, "workload.model"));
-    text_append(out, "</title>\n<style>%s</style>\n</head>\n<body>\n<main>\n", style.data);
+    svg_element(out, "", report_is_sweep(first) ? "sweep" : report_text_at(first, "workload.model"),
+                "</title>\n");
+    text_append(out, "<style>%s</style>\n</head>\n<body>\n<main>\n", style.data);
     text_free(&style);
     json_array_foreach((json_t *)results, i, result) append_section(result, (int)i + 1, out);
     text_append(

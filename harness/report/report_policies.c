@@ -38,7 +38,7 @@ static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *
 {
     const json_t *peak = report_at(rank, "memory.peak_classes");
     double total = report_number_at(rank, "memory.total.peak_bytes"), gpu = smallest_gpu(gpus, total);
-    for (size_t i = 0; i < sizeof columns / sizeof columns[0]; i++) {
+    for (size_t i = 0; i < COUNT_OF(columns); i++) {
         double sum = 0;
         for (int c = 0; c < 3 && columns[i].classes[c]; c++) {
             double bytes = report_number_at(peak, columns[i].classes[c]);
@@ -81,8 +81,7 @@ void report_memory_of_policies(const json_t *result, text_buffer *out)
                 report_number_at(json_array_get(jobs, 0), "world_size"),
                 report_number_at(result, "batch_per_rank"), report_text_at(result, "optimizer"));
     text_append(out, "%-*s", LABEL_COLUMN, "GiB at the peak");
-    for (i = 0; i < sizeof columns / sizeof columns[0]; i++)
-        text_append(out, "%*s", CLASS_COLUMN, columns[i].head);
+    for (i = 0; i < COUNT_OF(columns); i++) text_append(out, "%*s", CLASS_COLUMN, columns[i].head);
     text_append(out, "%*s%5s\n", CLASS_COLUMN, "total", "GPU");
     json_array_foreach(jobs, i, row) append_job(row, gpus, out);
     text_append(out, "\nGPU: the smallest memory in harness profiles that holds the total, in GiB.\n"

@@ -30,7 +30,34 @@ const char *report_text_at(const json_t *object, const char *path)
     return text ? text : "";
 }
 
-void report_cell(report_layout layout, cell_format format, double value, text_buffer *out)
+json_t *report_find(const json_t *array, const char *path, const char *text)
+{
+    size_t i;
+    json_t *object;
+    json_array_foreach(array, i, object)
+    {
+        if (strcmp(report_text_at(object, path), text) == 0) return object;
+    }
+    return NULL;
+}
+
+double report_smallest(const json_t *array, const char *path)
+{
+    double least = NAN;
+    for (size_t i = 0; i < json_array_size(array); i++)
+        least = fmin(least, report_number_at(json_array_get(array, i), path)); /* fmin() ignores NaN */
+    return least;
+}
+
+double report_largest(const json_t *array, const char *path)
+{
+    double most = NAN;
+    for (size_t i = 0; i < json_array_size(array); i++)
+        most = fmax(most, report_number_at(json_array_get(array, i), path)); /* fmax() ignores NaN */
+    return most;
+}
+
+short_text report_value(cell_format format, double value)
 {
     static const struct {
         double scale;
@@ -40,18 +67,22 @@ void report_cell(report_layout layout, cell_format format, double value, text_bu
         [CELL_COUNT] = {1, 0, ""},       [CELL_RATIO] = {1, 3, ""}, [CELL_LOSS] = {1, 4, ""},
         [CELL_PERCENT] = {100, 1, " %"}, [CELL_MEAN] = {1, 2, ""},  [CELL_MILLISECONDS] = {1e3, 3, ""},
         [CELL_HUNDREDTHS] = {100, 1, ""}};
-    char cell[48];
+    short_text cell = {"-"};
     if (format == CELL_RATE) format = value < 100 ? CELL_MEAN : CELL_COUNT;
-    if (isnan(value))
-        snprintf(cell, sizeof cell, "-");
-    else if (format == CELL_TIME)
-        text_format_duration(cell, sizeof cell, 1e9 * value);
+    if (isnan(value)) return cell;
+    if (format == CELL_TIME)
+        text_format_duration(cell.text, sizeof cell.text, 1e9 * value);
     else if (format == CELL_BYTES)
-        text_format_bytes(cell, sizeof cell, value);
+        text_format_bytes(cell.text, sizeof cell.text, value);
     else
-        snprintf(cell, sizeof cell, "%.*f%s", formats[format].decimals, formats[format].scale * value,
-                 formats[format].unit);
-    text_append(out, "%*s", layout.column_width, cell);
+        snprintf(cell.text, sizeof cell.text, "%.*f%s", formats[format].decimals,
+                 formats[format].scale * value, formats[format].unit);
+    return cell;
+}
+
+void report_cell(int width, cell_format format, double value, text_buffer *out)
+{
+    text_append(out, "%*s", width, report_value(format, value).text);
 }
 
 static double value_of(const report_row *row, const json_t *column)
@@ -73,50 +104,57 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
         for (size_t i = 0; i < width; i++) any = any || !isnan(value_of(row, json_array_get(columns, i)));
         if (!any) continue;
         text_append(out, "%-*s", layout.label_width, row->label);
-        for (size_t i = 0; i < width; i++)
-            if (row->absent && isnan(value_of(row, json_array_get(columns, i))) &&
-                exchanges(json_array_get(columns, i)))
+        for (size_t i = 0; i < width; i++) {
+            const json_t *column = json_array_get(columns, i);
+            double value = value_of(row, column);
+            if (row->absent && isnan(value) && exchanges(column))
                 text_append(out, "%*s", layout.column_width, row->absent);
             else
-                report_cell(layout, row->format, value_of(row, json_array_get(columns, i)), out);
+                report_cell(layout.column_width, row->format, value, out);
+        }
         text_append(out, "\n");
     }
 }
 
-char *report_job_name(const json_t *job, char *buffer, size_t size)
+short_text report_job_name(const json_t *job)
 {
+    short_text name;
     const char *engine = report_text_at(job, "engine"), *policy = report_text_at(job, "policy");
     if (strcmp(report_text_at(job, "name"), "all-cores") == 0) policy = "all cores";
     if (strcmp(report_text_at(job, "name"), "isolated") == 0) policy = "isolated";
-    int whole = strcmp(engine, policy) == 0 ? snprintf(buffer, size, "%s", engine)
-                                            : snprintf(buffer, size, "%s (%s)", engine, policy);
-    if (whole < (int)size) return buffer;
-    size_t end = size - 1; /* the cut must not split a character of UTF-8 */
-    while (end > 0 && ((unsigned char)buffer[end - 1] & 0xc0) == 0x80) end--;
-    if (end > 0 && (unsigned char)buffer[end - 1] >= 0xc0) end--;
-    buffer[end] = '\0';
-    return buffer;
+    size_t end = sizeof name.text - 1;
+    int whole = strcmp(engine, policy) == 0
+                    ? snprintf(name.text, sizeof name.text, "%s", engine)
+                    : snprintf(name.text, sizeof name.text, "%s (%s)", engine, policy);
+    if (whole <= (int)end) return name;
+    /* The cut must not split a character of UTF-8. */
+    while (end > 0 && ((unsigned char)name.text[end - 1] & 0xc0) == 0x80) end--;
+    if (end > 0 && (unsigned char)name.text[end - 1] >= 0xc0) end--;
+    name.text[end] = '\0';
+    return name;
 }
 
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out)
 {
-    char name[64];
     bool fits = true;
     size_t i;
     json_t *job;
-    json_array_foreach((json_t *)jobs, i, job) fits =
-        fits && (int)strlen(report_job_name(job, name, sizeof name)) < layout.column_width;
-    text_append(out, "%-*s", layout.label_width, label);
-    json_array_foreach((json_t *)jobs, i, job)
+    json_array_foreach(jobs, i, job)
     {
-        report_job_name(job, name, sizeof name);
-        if (!fits) name[strcspn(name, " ")] = '\0';
-        text_append(out, "%*s", layout.column_width, name);
+        fits = fits && (int)strlen(report_job_name(job).text) < layout.column_width;
+    }
+    text_append(out, "%-*s", layout.label_width, label);
+    json_array_foreach(jobs, i, job)
+    {
+        short_text name = report_job_name(job);
+        if (!fits) name.text[strcspn(name.text, " ")] = '\0';
+        text_append(out, "%*s", layout.column_width, name.text);
     }
     if (!fits) text_append(out, "\n%-*s", layout.label_width, "");
-    json_array_foreach((json_t *)jobs, i, job)
+    json_array_foreach(jobs, i, job)
     {
-        const char *policy = strchr(report_job_name(job, name, sizeof name), '(');
+        short_text name = report_job_name(job);
+        const char *policy = strchr(name.text, '(');
         int length = policy ? (int)strlen(policy) - 2 : 0; /* without the parentheses */
         if (length >= layout.column_width) length = layout.column_width - 1;
         if (!fits)
@@ -127,19 +165,14 @@ void report_heads(report_layout layout, const json_t *jobs, const char *label, t
 
 void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out)
 {
-    static const struct {
-        const char *chosen, *label;
-        report_row row;
-    } rows[] = {{"target.loss", "time to loss %g", {"", CELL_TIME, .path = "target.loss_s"}},
-                {"target.accuracy", "time to %g %% accuracy", {"", CELL_TIME, .path = "target.accuracy_s"}}};
+    static const char *const rows[][3] = {{"target.loss", "time to loss %g", "target.loss_s"},
+                                          {"target.accuracy", "time to %g %% accuracy", "target.accuracy_s"}};
     for (int i = 0; i < 2; i++) {
-        double chosen = report_number_at(json_array_get(jobs, 0), rows[i].chosen);
+        double chosen = report_number_at(json_array_get(jobs, 0), rows[i][0]);
         char label[64];
-        report_row row = rows[i].row;
         if (isnan(chosen)) continue;
-        snprintf(label, sizeof label, rows[i].label, i ? 100 * chosen : chosen);
-        row.label = label;
-        report_rows(layout, jobs, &row, 1, out);
+        snprintf(label, sizeof label, rows[i][1], i ? 100 * chosen : chosen);
+        report_rows(layout, jobs, &(report_row){label, CELL_TIME, .path = rows[i][2]}, 1, out);
     }
 }
 
@@ -179,37 +212,35 @@ static double waiting_error(const json_t *job)
  * ranks share one clock. */
 static void waiting_note(const json_t *job, const char *name, text_buffer *out)
 {
-    char error[32];
-    double calls = report_number_at(job, "ranks.0.merged_calls");
-    if (isnan(waiting_error(job))) return;
-    text_format_duration(error, sizeof error, 1e9 * waiting_error(job));
+    double calls = report_number_at(job, "ranks.0.merged_calls"), error = waiting_error(job);
+    if (isnan(error)) return;
+    text_append(out, "Waiting of %s: until ", name);
     if (calls > 0)
-        text_append(out,
-                    "Waiting of %s: until the last rank began a call (%.0f calls), on clocks within %s.\n",
-                    name, calls, error);
+        text_append(out, "the last rank began a call (%.0f calls)", calls);
     else
-        text_append(out, "Waiting of %s: until a message was sent, on clocks within %s.\n", name, error);
+        text_append(out, "a message was sent");
+    text_append(out, ", on clocks within %s.\n", report_value(CELL_TIME, error).text);
 }
 
 void report_notes(const json_t *jobs, text_buffer *out)
 {
     size_t i;
     json_t *job;
-    char name[64], error[32];
-    json_array_foreach((json_t *)jobs, i, job)
+    json_array_foreach(jobs, i, job)
     {
-        report_job_name(job, name, sizeof name);
+        short_text name = report_job_name(job);
         if (json_is_false(json_object_get(job, "synchronous")))
-            text_append(out, "samples/s of %s: of the time in which all its ranks train.\n", name);
+            text_append(out, "samples/s of %s: of the time in which all its ranks train.\n", name.text);
         double kept = report_number_at(job, "step_time.kept"),
                count = report_number_at(job, "step_time.count");
         if (kept < count)
-            text_append(out, "Median, p95 and spread of %s: of %.0f of its %.0f steps.\n", name, kept, count);
+            text_append(out, "Median, p95 and spread of %s: of %.0f of its %.0f steps.\n", name.text, kept,
+                        count);
         if (!isnan(clock_error(job)))
             text_append(
                 out,
                 "Times of %s: the ranks' clocks are aligned to rank 0's by exchanged messages, within %s.\n",
-                name, text_format_duration(error, sizeof error, 1e9 * clock_error(job)));
-        waiting_note(job, name, out);
+                name.text, report_value(CELL_TIME, clock_error(job)).text);
+        waiting_note(job, name.text, out);
     }
 }

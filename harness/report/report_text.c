@@ -1,4 +1,3 @@
-#include "common/net/link.h"
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -6,17 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COUNT_OF(rows) (sizeof(rows) / sizeof(rows)[0])
-
 /* Returns the figure of the busiest rank. A median over the ranks would hide a rank that has the server. */
 static double busiest_rank(const json_t *job, const char *key)
 {
-    double most = NAN;
-    size_t i;
-    json_t *row;
-    json_array_foreach(report_at(job, "traffic.per_rank"), i, row) most =
-        fmax(most, report_number_at(row, key)); /* fmax() ignores NaN */
-    return most;
+    return report_largest(report_at(job, "traffic.per_rank"), key);
 }
 
 /* Returns the mean over the ranks of a total per measured step, or NaN if the mean is 0. */
@@ -198,7 +190,7 @@ static void host_costs(const json_t *result, text_buffer *out)
         json_array_foreach(json_object_get(host, "parts"), k, part)
         {
             text_append(out, "%-*s", layout.label_width, report_text_at(part, "name"));
-            report_cell(layout, CELL_TIME, report_number_at(part, "time_s"), out);
+            report_cell(layout.column_width, CELL_TIME, report_number_at(part, "time_s"), out);
             text_append(out, "\n");
         }
     }
@@ -220,7 +212,7 @@ static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
         text_append(out, "%s %-*zu", on_devices ? "device" : "stage",
                     layout.label_width - (on_devices ? 7 : 6), s);
         for (size_t i = 0; i < COUNT_OF(times); i++)
-            report_cell(layout, CELL_TIME, report_number_at(stage, times[i]), out);
+            report_cell(layout.column_width, CELL_TIME, report_number_at(stage, times[i]), out);
         text_append(out, "\n");
     }
 }
@@ -248,41 +240,6 @@ static void pipeline_tables(const json_t *result, text_buffer *out)
                          "optimizer, other\n");
         stage_times(json_object_get(p, "stages"), strcmp(report_text_at(p, "on"), "devices") == 0, out);
     }
-}
-
-static void emulated_line(const json_t *result, text_buffer *out)
-{
-    if (!json_is_true(json_object_get(result, "emulated"))) return;
-    net_link link;
-    char shown[80] = "";
-    if (net_link_parse(report_text_at(result, "configuration.link"), &link) == STATUS_OK)
-        net_link_format(&link, shown, sizeof shown);
-    error_clear();
-    text_append(out, "EMULATED: the ranks' network is paced to %s; all times and rates below are emulated.\n",
-                shown);
-}
-
-void report_workload(const json_t *workload, text_buffer *out)
-{
-    text_append(out, "%s: %s, %.0f parameters, %s, batch %.0f per rank, %s, seed %.0f",
-                report_text_at(workload, "model"), report_text_at(workload, "input"),
-                report_number_at(workload, "parameters"), report_text_at(workload, "data"),
-                report_number_at(workload, "batch_per_rank"), report_text_at(workload, "optimizer"),
-                report_number_at(workload, "seed"));
-}
-
-static void header(const json_t *result, text_buffer *out)
-{
-    report_workload(json_object_get(result, "workload"), out);
-    text_append(out, "\n");
-    text_append(out, "%s, %s\n", report_text_at(result, "host.processor"),
-                report_text_at(result, "hardware_note"));
-    if (json_is_true(json_object_get(result, "simulated")))
-        text_append(out, "SIMULATED: times are modeled, not measured; memory is exact.\n");
-    emulated_line(result, out);
-    if (json_is_true(json_object_get(result, "stopped_early")))
-        text_append(out, "Stopped early on request.\n");
-    text_append(out, "\n");
 }
 
 /* Warns if the profile was calibrated with ranks bound differently. */
@@ -337,125 +294,6 @@ static void agreement(const json_t *result, text_buffer *out)
             report_text_at(a, "hash_ps"), report_text_at(a, "hash_ring"));
 }
 
-static bool moves_by_nccl(const json_t *job)
-{
-    return strcmp(report_text_at(job, "settings.payload"), "nccl") == 0;
-}
-
-/* Writes whether GPUs or processors sum gradients and update parameters, for a parameter server on GPUs. */
-static void updates_line(const json_t *job, text_buffer *out)
-{
-    if (strcmp(report_text_at(job, "device"), "cuda") != 0 ||
-        !json_is_string(json_object_get(job, "updates_on")))
-        return;
-    bool gpu = strcmp(report_text_at(job, "updates_on"), "gpu") == 0;
-    bool own = json_array_size(json_object_get(job, "servers")) > 0;
-    const char *who = gpu   ? "by the GPUs next to the servers"
-                      : own ? "by the processors: servers in separate processes have no GPU"
-                            : "by the processors";
-    if (strcmp(report_text_at(job, "policy"), "dp") == 0) who = "by device 0";
-    if (moves_by_nccl(job))
-        text_append(out, "\nGradients of dp are summed by NCCL onto device 0, and its parameters broadcast; "
-                         "ZeroMQ carries "
-                         "control messages.\n");
-    else
-        text_append(out, "\nGradients of %s are summed, and parameters updated, %s.\n",
-                    report_text_at(job, "policy"), who);
-}
-
-static void algorithm_counts(const json_t *row, text_buffer *out)
-{
-    char bytes[32];
-    double calls = report_number_at(row, "calls_per_step");
-    text_append(out, " %.4g call%s of %s", calls, calls == 1 ? "" : "s",
-                text_format_bytes(bytes, sizeof bytes, report_number_at(row, "bytes_per_step")));
-}
-
-void report_algorithms(const json_t *job, bool counts, text_buffer *out)
-{
-    const json_t *rows = json_object_get(job, "algorithms"), *row;
-    size_t i;
-    if (json_array_size(rows) == 0) text_append(out, "%s", report_text_at(job, "algorithm"));
-    json_array_foreach(rows, i, row)
-    {
-        text_append(out, "%s%s", i == 0 ? "" : counts ? ", " : " and ", report_text_at(row, "algorithm"));
-        if (counts) algorithm_counts(row, out);
-    }
-}
-
-/* Writes the algorithm that reduces the ring's buckets, and the library that carries them. */
-static void algorithm_line(const json_t *job, text_buffer *out)
-{
-    static const struct {
-        const char *name, *shown;
-    } libraries[] = {{"shm", "in shared memory"},
-                     {"nccl", "through NCCL"},
-                     {"mpi", "through Open MPI"},
-                     {"sim", "in virtual time as by NCCL"}};
-    const char *collective = report_text_at(job, "collective"), *algorithm = report_text_at(job, "algorithm");
-    const char *shown = collective;
-    if (!collective[0]) return;
-    for (size_t i = 0; i < COUNT_OF(libraries); i++)
-        if (strcmp(libraries[i].name, collective) == 0) shown = libraries[i].shown;
-    bool own = strcmp(algorithm, "library") == 0, chosen = own && strcmp(collective, "sim") == 0;
-    text_append(out, "\nGradients of %s are all-reduced %s; algorithm: %s", report_text_at(job, "policy"),
-                shown,
-                chosen ? "per call the faster"
-                : own  ? "the library's choice"
-                       : algorithm);
-    if (chosen) {
-        text_append(out, "; per step ");
-        report_algorithms(job, true, out);
-    }
-    text_append(out, ".\n");
-}
-
-/* Writes the transports of a parameter server's tensors and messages. */
-static void transport_line(const json_t *job, text_buffer *out)
-{
-    const char *transport = report_text_at(job, "transport"), *payload = report_text_at(job, "payload");
-    const char *shown = strcmp(payload, "shm") == 0    ? "through shared memory"
-                        : strcmp(payload, "nccl") == 0 ? "through NCCL"
-                                                       : "in messages";
-    if (!transport[0]) return;
-    text_append(out, "\nGradients and parameters of %s go %s; messages: %s.\n", report_text_at(job, "policy"),
-                shown, strcmp(transport, "sim") == 0 ? "in virtual time" : transport);
-}
-
-void report_ways(const json_t *result, const char *between, text_buffer *out)
-{
-    const char *separator = "";
-    char name[64];
-    size_t i;
-    json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
-    {
-        const char *algorithm = report_text_at(job, "algorithm"), *payload = report_text_at(job, "payload");
-        if (!algorithm[0] && !payload[0]) continue;
-        text_append(out, "%s%s: ", separator, report_job_name(job, name, sizeof name));
-        if (algorithm[0]) {
-            report_algorithms(job, false, out);
-            text_append(out, " all-reduce, %s", report_text_at(job, "collective"));
-        } else
-            text_append(out, "%s, messages over %s", payload, report_text_at(job, "transport"));
-        separator = between;
-    }
-}
-
-void report_all_reduce(const json_t *result, text_buffer *out)
-{
-    size_t i;
-    json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
-    {
-        if (moves_by_nccl(job)) text_append(out, "; dp: nccl");
-        if (!report_text_at(job, "collective")[0]) continue;
-        text_append(out, "; all-reduce: ");
-        report_algorithms(job, false, out);
-        text_append(out, ", %s", report_text_at(job, "collective"));
-    }
-}
-
 /* Writes the operations that a library of the device refused. */
 static void fallback_lines(const json_t *job, text_buffer *out)
 {
@@ -471,7 +309,7 @@ static void fallback_lines(const json_t *job, text_buffer *out)
 
 void report_tables(const json_t *result, text_buffer *out)
 {
-    header(result, out);
+    report_header(result, out);
     job_table(result, out);
     report_notes(json_object_get(result, "jobs"), out);
     communication_table(result, out);
@@ -485,9 +323,7 @@ void report_tables(const json_t *result, text_buffer *out)
     {
         report_memory(job, out);
         report_dataparallel_memory(job, out);
-        updates_line(job, out);
-        algorithm_line(job, out);
-        transport_line(job, out);
+        report_transports(job, out);
         fallback_lines(job, out);
         report_staleness(job, out);
     }

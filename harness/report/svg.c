@@ -1,6 +1,7 @@
 #include "harness/report/svg.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -34,6 +35,13 @@ void svg_escape(text_buffer *out, const char *text)
         else
             text_append(out, "%.*s", bytes, text);
     }
+}
+
+void svg_element(text_buffer *out, const char *begin, const char *text, const char *end)
+{
+    text_append(out, "%s", begin);
+    if (text) svg_escape(out, text);
+    text_append(out, "%s", end);
 }
 
 static bool continues(char c) /* true within a UTF-8 character */
@@ -75,15 +83,19 @@ static void cut(const char *text, double most, int size, char *out, size_t bytes
     snprintf(out + length, bytes - length, "…");
 }
 
-void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, double most, const char *text)
+void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, double most,
+              const char *format, ...)
 {
     static const char *const anchors[] = {"start", "middle", "end"};
-    char shown[256];
+    char text[256], shown[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
     cut(text, most, strncmp(style, "tick", 4) == 0 ? SVG_SMALL : SVG_TEXT, shown, sizeof shown - 4);
     text_append(&s->body, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", style, x, y,
                 anchors[anchor]);
-    svg_escape(&s->body, shown);
-    text_append(&s->body, "</text>\n");
+    svg_element(&s->body, "", shown, "</text>\n");
 }
 
 int svg_job(svg *s, double x, double y, double most, const char *name)
@@ -93,11 +105,10 @@ int svg_job(svg *s, double x, double y, double most, const char *name)
     char line[64];
     int lines = 1;
     if (!rest || svg_text_width(name, SVG_TEXT) <= most) {
-        svg_text(s, x, y, SVG_MIDDLE, "label", most, name);
+        svg_text(s, x, y, SVG_MIDDLE, "label", most, "%s", name);
         return lines;
     }
-    snprintf(line, sizeof line, "%.*s", (int)(rest - name), name);
-    svg_text(s, x, y, SVG_MIDDLE, "label", most, line);
+    svg_text(s, x, y, SVG_MIDDLE, "label", most, "%.*s", (int)(rest - name), name);
     for (rest++; *rest && lines < MOST_LINES; lines++) {
         size_t end = strcspn(rest, " ");
         for (size_t next = end; rest[end]; end = next) { /* as many words as fit */
@@ -106,36 +117,42 @@ int svg_job(svg *s, double x, double y, double most, const char *name)
             if (next >= sizeof line || svg_text_width(line, SVG_SMALL) > most) break;
         }
         if (lines + 1 == MOST_LINES) end = strlen(rest);
-        snprintf(line, sizeof line, "%.*s", (int)end, rest);
-        svg_text(s, x, y + 14 * lines, SVG_MIDDLE, "tick", most, line);
+        svg_text(s, x, y + 14 * lines, SVG_MIDDLE, "tick", most, "%.*s", (int)end, rest);
         rest += end + (rest[end] == ' ');
     }
     return lines;
 }
 
-char *svg_value(char *buffer, size_t size, cell_format format, double value)
-{
-    text_buffer text = {0};
-    report_cell((report_layout){0, 0}, format, value, &text);
-    snprintf(buffer, size, "%s", text.data ? text.data : "");
-    text_free(&text);
-    return buffer;
-}
-
 /* ---- marks -------------------------------------------------------------------------------------- */
 
-void svg_bar(svg *s, double x, double y, double width, double height, const char *color, double value,
-             const char *hover)
+/* Writes value and text of a mark, and the end of its element. */
+static void append_value(svg *s, double value, const char *format, va_list arguments)
 {
+    char hover[512];
+    vsnprintf(hover, sizeof hover, format, arguments);
+    if (!isnan(value)) text_append(&s->body, " data-v=\"%.9g\"", value);
+    if (hover[0]) svg_element(&s->body, " data-t=\"", hover, "\"");
+    text_append(&s->body, "/>\n");
+}
+
+void svg_bar(svg *s, double x, double y, double width, double height, const char *color, double value,
+             const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
     text_append(&s->body, "<rect class=\"%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"", color, x,
                 y, fmax(width, 0), fmax(height, 0));
-    if (!isnan(value)) text_append(&s->body, " data-v=\"%.9g\"", value);
-    if (hover) {
-        text_append(&s->body, " data-t=\"");
-        svg_escape(&s->body, hover);
-        text_append(&s->body, "\"");
-    }
-    text_append(&s->body, "/>\n");
+    append_value(s, value, format, arguments);
+    va_end(arguments);
+}
+
+void svg_point(svg *s, double x, double y, const char *color, double value, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    text_append(&s->body, "<circle class=\"point %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"", color, x, y);
+    append_value(s, value, format, arguments);
+    va_end(arguments);
 }
 
 void svg_line(svg *s, double x1, double y1, double x2, double y2, const char *style)
@@ -186,16 +203,16 @@ double svg_at(const svg_axis *a, double value)
     return a->from + (value - a->low) / (a->high - a->low) * (a->to - a->from);
 }
 
-static void tick_label(const svg_axis *a, double value, char *buffer, size_t size)
+static void tick(svg *s, const svg_axis *a, double value, double x, double y, svg_anchor anchor)
 {
     double shown = value / a->unit;
-    snprintf(buffer, size, "%.*f", a->decimals, fabs(shown) < 1e-12 ? 0 : shown);
+    svg_text(s, x, y, anchor, "tick", 0, "%.*f", a->decimals, fabs(shown) < 1e-12 ? 0 : shown);
 }
 
-static void axis_title(const svg_axis *a, const char *what, char *buffer, size_t size)
+static void axis_title(svg *s, const svg_axis *a, const char *what, double x, double y, svg_anchor anchor)
 {
     bool both = what[0] && a->unit_name[0];
-    snprintf(buffer, size, "%s%s%s", what, both ? ", " : "", a->unit_name);
+    svg_text(s, x, y, anchor, "tick", 0, "%s%s%s", what, both ? ", " : "", a->unit_name);
 }
 
 void svg_x_grid(svg *s, const svg_axis *a, double top, double bottom)
@@ -206,28 +223,20 @@ void svg_x_grid(svg *s, const svg_axis *a, double top, double bottom)
 
 void svg_x_axis(svg *s, const svg_axis *a, double top, double bottom, const char *what)
 {
-    char label[80];
     svg_x_grid(s, a, top, bottom);
-    for (double v = a->low; v <= a->high + a->step / 2; v += a->step) {
-        double x = svg_at(a, v);
-        tick_label(a, v, label, sizeof label);
-        svg_text(s, x, bottom + 15, SVG_MIDDLE, "tick", 0, label);
-    }
-    axis_title(a, what, label, sizeof label);
-    svg_text(s, a->to, bottom + 31, SVG_END, "tick", 0, label);
+    for (double v = a->low; v <= a->high + a->step / 2; v += a->step)
+        tick(s, a, v, svg_at(a, v), bottom + 15, SVG_MIDDLE);
+    axis_title(s, a, what, a->to, bottom + 31, SVG_END);
 }
 
 void svg_y_axis(svg *s, const svg_axis *a, double left, double right, const char *what)
 {
-    char label[80];
     for (double v = a->low; v <= a->high + a->step / 2; v += a->step) {
         double y = svg_at(a, v);
         svg_line(s, left, y, right, y, fabs(v) < a->step / 1e6 ? "base" : "grid");
-        tick_label(a, v, label, sizeof label);
-        svg_text(s, left - 8, y + 4, SVG_END, "tick", 0, label);
+        tick(s, a, v, left - 8, y + 4, SVG_END);
     }
-    axis_title(a, what, label, sizeof label);
-    svg_text(s, 0, a->to - 14, SVG_START, "tick", 0, label);
+    axis_title(s, a, what, 0, a->to - 14, SVG_START);
 }
 
 double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y, double width)
@@ -240,8 +249,8 @@ double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y,
             y += 18;
         }
         bool thin = strcmp(keys[i].color, "message") == 0; /* as it is drawn */
-        svg_bar(s, at, thin ? y - 6 : y - 9, 10, thin ? 5 : 10, keys[i].color, NAN, NULL);
-        svg_text(s, at + 16, y, SVG_START, "label", width - 16, keys[i].name);
+        svg_bar(s, at, thin ? y - 6 : y - 9, 10, thin ? 5 : 10, keys[i].color, NAN, "%s", "");
+        svg_text(s, at + 16, y, SVG_START, "label", width - 16, "%s", keys[i].name);
         at += needed;
     }
     return count ? y + 14 : y;
@@ -252,37 +261,32 @@ double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y,
 void svg_finish(svg *s, const char *id, const char *title, const char *description, const char *style,
                 text_buffer *out)
 {
-    double mark = s->mark ? svg_text_width(s->mark, SVG_SMALL) + 16 : 0,
-           head = style     ? 44
-                  : s->mark ? 24
-                            : 0,
-           side = style ? 16 : 0;
+    double mark = s->mark ? svg_text_width(s->mark, SVG_SMALL) + 16 : 0, head = s->mark ? 24 : 0, side = 0;
+    if (style) {
+        head = 44;
+        side = 16;
+    }
+    double width = s->width + 2 * side, height = s->height + head + side;
     text_append(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"%s\" role=\"img\" aria-labelledby=\"%s-t %s-d\" "
         "viewBox=\"%.0f %.0f %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n<title id=\"%s-t\">",
-        s->narrow ? "narrow" : "wide", id, id, -side, -head, s->width + 2 * side, s->height + head + side,
-        s->width + 2 * side, s->height + head + side, id);
-    svg_escape(out, title);
-    text_append(out, "</title>\n<desc id=\"%s-d\">", id);
-    svg_escape(out, description);
-    text_append(out, "</desc>\n");
+        s->narrow ? "narrow" : "wide", id, id, -side, -head, width, height, width, height, id);
+    svg_element(out, "", title, "</title>\n");
+    text_append(out, "<desc id=\"%s-d\">", id);
+    svg_element(out, "", description, "</desc>\n");
     if (style)
         text_append(out,
                     "<style>%s</style>\n<rect class=\"paper\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" "
                     "height=\"%.0f\"/>\n",
-                    style, -side, -head, s->width + 2 * side, s->height + head + side);
+                    style, -side, -head, width, height);
     /* Diagonal lines mark idle time. */
     text_append(out,
                 "<defs><pattern id=\"%s-idle\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
                 "patternTransform=\"rotate(45)\"><rect class=\"idle-ground\" width=\"5\" height=\"5\"/><rect "
                 "class=\"idle-line\" width=\"2\" height=\"5\"/></pattern></defs>\n",
                 id);
-    if (style) {
-        text_append(out, "<text class=\"heading\" x=\"0\" y=\"-18\">");
-        svg_escape(out, title);
-        text_append(out, "</text>\n");
-    }
+    if (style) svg_element(out, "<text class=\"heading\" x=\"0\" y=\"-18\">", title, "</text>\n");
     if (s->mark)
         text_append(out,
                     "<g class=\"mark\"><rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"18\" "

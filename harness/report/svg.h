@@ -22,6 +22,8 @@ enum { SVG_TEXT = 12, SVG_SMALL = 11 }; /* font sizes, px */
 
 /* Escapes element content and quoted attributes. Leaves out control characters. */
 void svg_escape(text_buffer *out, const char *text);
+/* Appends an element: its begin, the escaped text, which may be NULL, and its end. */
+void svg_element(text_buffer *out, const char *begin, const char *text, const char *end);
 
 /* Returns the largest width of `text` in px, over the usual default fonts. */
 double svg_text_width(const char *text, int size);
@@ -29,20 +31,19 @@ double svg_text_width(const char *text, int size);
 /* Writes a text. `style` is a class of texts: "label", "tick", "strong", or "on-CLASS" on a bar of that
  * color. A text wider than `most` px is cut with an ellipsis, unless `most` is 0. */
 void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, double most,
-              const char *text);
+              const char *format, ...) __attribute__((format(printf, 7, 8)));
 
 /* Writes a job's name, centered at x. "ps (sync, 8 servers)" takes several lines of 14 px if one is too
  * narrow. Returns the number of lines. */
 int svg_job(svg *s, double x, double y, double most, const char *name);
 
-/* Draws a rectangle of the color `color`. `hover` describes the rectangle in words, or is NULL. `value` is
- * the value in the JSON, or NaN. */
+/* Draw a rectangle and a point of a color. `value` is the value in the JSON, or NaN. The text describes the
+ * mark; an empty text is not written. */
 void svg_bar(svg *s, double x, double y, double width, double height, const char *color, double value,
-             const char *hover);
+             const char *format, ...) __attribute__((format(printf, 8, 9)));
+void svg_point(svg *s, double x, double y, const char *color, double value, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
 void svg_line(svg *s, double x1, double y1, double x2, double y2, const char *style);
-
-/* Formats "12.3 ms", as in the text report. Returns `buffer`. */
-char *svg_value(char *buffer, size_t size, cell_format format, double value);
 
 /* Axis from 0 or `low` to at least `high` in round steps. */
 typedef struct svg_axis {

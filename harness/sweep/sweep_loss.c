@@ -74,14 +74,6 @@ status sweep_add_losses(const sweep *s, json_t *table)
 
 /* ---- as text ----------------------------------------------------------------------------------------- */
 
-static void append_figure(double value, text_buffer *out)
-{
-    if (isnan(value))
-        text_append(out, "%*s", COLUMN, "-");
-    else
-        text_append(out, "%*.4f", COLUMN, value);
-}
-
 static void append_heads(const json_t *table, const json_t *points, size_t first, size_t end,
                          text_buffer *out)
 {
@@ -119,7 +111,7 @@ static void append_targets(const json_t *points, size_t first, size_t end, text_
         snprintf(label, sizeof label, rows[r].label, rows[r].scale * chosen);
         text_append(out, "%-*s", LABEL, label);
         for (size_t i = first; i < end; i++)
-            append_figure(report_number_at(json_array_get(points, i), rows[r].time), out);
+            report_cell(COLUMN, CELL_LOSS, report_number_at(json_array_get(points, i), rows[r].time), out);
         text_append(out, "\n");
     }
 }
@@ -137,13 +129,13 @@ static void append_block(const json_t *table, const json_t *losses, size_t first
         text_append(out, "%-*.3f", LABEL, report_number_at(losses, path));
         snprintf(path, sizeof path, "losses.%d", r);
         for (size_t i = first; i < end; i++)
-            append_figure(report_number_at(json_array_get(points, i), path), out);
+            report_cell(COLUMN, CELL_LOSS, report_number_at(json_array_get(points, i), path), out);
         text_append(out, "\n");
     }
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         text_append(out, "%-*s", LABEL, rows[r][0]);
         for (size_t i = first; i < end; i++)
-            append_figure(report_number_at(json_array_get(points, i), rows[r][1]), out);
+            report_cell(COLUMN, CELL_LOSS, report_number_at(json_array_get(points, i), rows[r][1]), out);
         text_append(out, "\n");
     }
     append_targets(points, first, end, out);

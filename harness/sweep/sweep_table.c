@@ -234,22 +234,10 @@ static void describe(const json_t *table, int64_t row, text_buffer *out)
     }
 }
 
-static void append_rate(double value, int width, text_buffer *out)
-{
-    if (isnan(value))
-        text_append(out, "%*s", width, "-");
-    else
-        text_append(out, "%*.*f", width, value < 100 ? 2 : 0, value);
-}
-
 /* Returns true if a point has an interval, which takes two rounds. */
 static bool has_intervals(const json_t *table)
 {
-    size_t i;
-    json_t *point;
-    json_array_foreach(json_object_get(table, "points"), i,
-                       point) if (!isnan(report_number_at(point, "samples_per_s.low"))) return true;
-    return false;
+    return !isnan(report_largest(json_object_get(table, "points"), "samples_per_s.low"));
 }
 
 static void append_row(const json_t *table, const json_t *point, text_buffer *out)
@@ -270,17 +258,15 @@ static void append_row(const json_t *table, const json_t *point, text_buffer *ou
                     json_string_value(json_object_get(failure, "message")));
         return;
     }
-    char step[32] = "-";
-    if (!isnan(median))
-        text_format_duration(step, sizeof step, 1e9 * report_number_at(point, "step_s.median"));
-    append_rate(median, 10, out);
+    report_cell(10, CELL_RATE, median, out);
     if (!isnan(low)) {
-        append_rate(low, 9, out);
-        append_rate(report_number_at(point, "samples_per_s.high"), 9, out);
+        report_cell(9, CELL_RATE, low, out);
+        report_cell(9, CELL_RATE, report_number_at(point, "samples_per_s.high"), out);
     } else if (has_intervals(table)) {
         text_append(out, "%18s", "");
     }
-    text_append(out, "%9s%5lld%s\n", step, (long long)json_integer_value(json_object_get(point, "runs")),
+    report_cell(9, CELL_TIME, isnan(median) ? NAN : report_number_at(point, "step_s.median"), out);
+    text_append(out, "%5.0f%s\n", report_number_at(point, "runs"),
                 json_is_true(json_object_get(point, "simulated"))  ? "  SIMULATED"
                 : json_is_true(json_object_get(point, "emulated")) ? "  EMULATED"
                                                                    : "");

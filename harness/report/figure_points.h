@@ -1,0 +1,39 @@
+/* The points of a sweep (harness/sweep) as a table, which the figures of sweeps draw. */
+#ifndef HARNESS_REPORT_FIGURE_POINTS_H
+#define HARNESS_REPORT_FIGURE_POINTS_H
+
+#include "harness/report/figures.h"
+
+enum { MOST_VALUES = 64, MOST_SERIES = 8, LABEL = 128 };
+
+/* Different values of an option, in numeric order if all are numbers, else in their order in the sweep. The
+ * texts are borrowed. */
+typedef struct axis_values {
+    const char *name, *texts[MOST_VALUES];
+    int count;
+    bool numeric;
+} axis_values;
+
+axis_values points_axis(const json_t *sweep, const char *name);
+axis_values axis_of_column(const json_t *table, size_t column);
+
+/* Returns the index of a value, or -1. */
+int axis_place(const axis_values *v, const char *text);
+
+/* Returns the value of an option at a point, or "". */
+const char *points_value(const json_t *point, const char *axis);
+
+/* Returns the numeric axis with the most values, except axis `not`. Prefers `first`. Returns NULL if no
+ * axis has two values. */
+const char *points_numeric_axis(const json_t *sweep, const char *first, const char * not );
+
+/* Makes the table of the points over the options `x` and `y`; `y` may be NULL. A series is the points that
+ * are equal in all other options. The table is empty if `x` is NULL. *count is the number of series, at most
+ * MOST_SERIES. */
+json_t *points_table(const json_t *sweep, const char *x, const char *y, int *count);
+enum { SERIES, X, Y, RATE, LOW, HIGH, COLOR }; /* columns */
+
+/* Makes the table over two numeric options, empty if the sweep does not vary two. */
+json_t *points_grid(const json_t *sweep);
+
+#endif
