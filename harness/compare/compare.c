@@ -27,59 +27,32 @@ static const struct {
                {"peak memory, max over ranks", "memory_imbalance.maximum_bytes"}};
 enum { METRIC_COUNT = sizeof metrics / sizeof metrics[0] };
 
-typedef struct tested {
-    json_t *row;
-    significance found;
-    bool decides;
-} tested;
+/* Tests whose p values are corrected together, and their rows in the result. */
+typedef struct family {
+    json_t *rows;
+    significance *tests;
+    int count;
+} family;
 
-/* Result of a comparison. `list` has one element per job and point. The p values of the tests are
- * corrected in two families: step times, and the rest. */
+/* Result of a comparison. `list` has one element per job and point. A side is an array of runs, with null for
+ * a round without a result. */
 typedef struct comparison {
     json_t *list;
-    tested *tests;
-    int count;
+    family steps, others; /* tests of step times, and of all other figures */
 } comparison;
-
-/* Runs of one side: new references, NULL for a round without a result. */
-typedef struct side {
-    json_t **runs;
-    int count;
-} side;
 
 static status no_memory(void)
 {
     return fail(STATUS_SYSTEM, "no memory for the comparison");
 }
 
-static status side_add(side *s, json_t *run)
-{
-    json_t **runs = realloc(s->runs, (size_t)(s->count + 1) * sizeof *runs);
-    if (!runs) {
-        json_decref(run);
-        return no_memory();
-    }
-    s->runs = runs;
-    s->runs[s->count++] = run;
-    return STATUS_OK;
-}
-
 /* Adds the runs of a result: its repetitions, or the result itself. */
-static status side_add_result(side *s, const json_t *result)
+static status add_result(json_t *side, const json_t *result)
 {
-    const json_t *runs = report_at(result, "repetitions.runs");
-    size_t i;
-    json_t *run;
-    if (json_array_size(runs) == 0) return side_add(s, json_incref((json_t *)result));
-    json_array_foreach(runs, i, run) TRY(side_add(s, json_incref(run)));
-    return STATUS_OK;
-}
-
-static void side_free(side *s)
-{
-    for (int i = 0; i < s->count; i++) json_decref(s->runs[i]);
-    free(s->runs);
-    *s = (side){0};
+    json_t *runs = (json_t *)report_at(result, "repetitions.runs");
+    int failed =
+        json_array_size(runs) > 0 ? json_array_extend(side, runs) : json_array_append(side, (json_t *)result);
+    return failed ? no_memory() : STATUS_OK;
 }
 
 /* ---- one comparison ---------------------------------------------------------------------------------- */
@@ -98,20 +71,15 @@ static const json_t *job_of(const json_t *run, const char *name)
     return NULL;
 }
 
-static double metric_of(const json_t *run, const char *job, int metric)
-{
-    return report_number_at(job_of(run, job), metrics[metric].path);
-}
-
 /* Reads a metric of both sides into out[2][most]. If `rounds`, leaves out rounds in which one side has no
  * value. */
-static void read_values(const side *a, const side *b, const char *job, int metric, bool rounds, double *out,
-                        int most, int count[2])
+static void read_values(const json_t *a, const json_t *b, const char *job, int metric, bool rounds,
+                        double *out, int most, int count[2])
 {
     count[0] = count[1] = 0;
     for (int i = 0; i < most; i++) {
-        double of_a = i < a->count && a->runs[i] ? metric_of(a->runs[i], job, metric) : NAN;
-        double of_b = i < b->count && b->runs[i] ? metric_of(b->runs[i], job, metric) : NAN;
+        double of_a = report_number_at(job_of(json_array_get(a, (size_t)i), job), metrics[metric].path);
+        double of_b = report_number_at(job_of(json_array_get(b, (size_t)i), job), metrics[metric].path);
         if (rounds && (isnan(of_a) || isnan(of_b))) continue;
         if (!isnan(of_a)) out[count[0]++] = of_a;
         if (!isnan(of_b)) out[most + count[1]++] = of_b;
@@ -123,101 +91,75 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-static status add_test(comparison *c, tested test)
-{
-    tested *tests = realloc(c->tests, (size_t)(c->count + 1) * sizeof *tests);
-    if (!tests) return no_memory();
-    c->tests = tests;
-    c->tests[c->count++] = test;
-    return STATUS_OK;
-}
-
 /* Adds a row and a test for a metric. Adds nothing if a value is missing or zero. */
-static status compare_metric(const side *a, const side *b, const char *job, int metric, bool rounds,
-                             json_t *rows, comparison *c)
+static status compare_metric(const json_t *a, const json_t *b, const char *job, int metric, bool rounds,
+                             json_t *rows, family *f)
 {
-    int most = a->count > b->count ? a->count : b->count, count[2];
-    double *values = malloc((size_t)most * 2 * sizeof *values);
-    if (!values) return no_memory();
+    int most = (int)fmax((double)json_array_size(a), (double)json_array_size(b)), count[2];
+    double *values = malloc((size_t)most * 2 * sizeof *values), *of_b = values + most;
+    significance *tests = realloc(f->tests, (size_t)(f->count + 1) * sizeof *tests);
+    interval of = {NAN, NAN};
+    status rc = values && tests ? STATUS_OK : no_memory();
+    if (tests) f->tests = tests;
+    if (rc != STATUS_OK) goto out;
     read_values(a, b, job, metric, rounds, values, most, count);
     bool positive = count[0] > 0 && count[1] > 0;
-    for (int s = 0; s < 2; s++)
-        for (int i = 0; i < count[s]; i++) positive = positive && values[s * most + i] > 0;
-    tested test = {.decides = metric == 0};
-    interval of = {NAN, NAN};
-    status rc = STATUS_OK;
-    if (positive) {
-        rc = rounds ? significance_of_rounds(values, values + most, count[0], &test.found)
-                    : significance_of_runs(values, count[0], values + most, count[1], &test.found);
-        if (rc == STATUS_OK && count[0] > 1 && count[1] > 1)
-            rc = bootstrap_ratio(values, count[0], values + most, count[1], rounds, SEED, &of);
-    }
-    if (rc == STATUS_OK && positive) {
-        test.row = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "metric", metrics[metric].name,
-                             "a_median", number(median_of(values, count[0])), "b_median",
-                             number(median_of(values + most, count[1])), "ratio", number(test.found.ratio),
-                             "ratio_low", number(of.low), "ratio_high", number(of.high), "a_runs", count[0],
-                             "b_runs", count[1]);
-        rc = json_array_append_new(rows, test.row) == 0 ? add_test(c, test) : no_memory();
-    }
+    for (int i = 0; i < count[0]; i++) positive = positive && values[i] > 0;
+    for (int i = 0; i < count[1]; i++) positive = positive && of_b[i] > 0;
+    if (!positive) goto out;
+    significance *test = &tests[f->count];
+    TRY_GOTO(rc,
+             rounds ? significance_of_rounds(values, of_b, count[0], test)
+                    : significance_of_runs(values, count[0], of_b, count[1], test),
+             out);
+    if (count[0] > 1 && count[1] > 1)
+        TRY_GOTO(rc, bootstrap_ratio(values, count[0], of_b, count[1], rounds, SEED, &of), out);
+    json_t *row =
+        json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "metric", metrics[metric].name, "a_median",
+                  number(median_of(values, count[0])), "b_median", number(median_of(of_b, count[1])), "ratio",
+                  number(test->ratio), "ratio_low", number(of.low), "ratio_high", number(of.high), "a_runs",
+                  count[0], "b_runs", count[1]);
+    f->count++;
+    if (json_array_append(f->rows, row) != 0 || json_array_append_new(rows, row) != 0) rc = no_memory();
+out:
     free(values);
     return rc;
 }
 
-static status compare_job(const side *a, const side *b, const char *job, bool rounds, json_t *rows,
-                          comparison *c)
-{
-    for (int m = 0; m < METRIC_COUNT; m++) TRY(compare_metric(a, b, job, m, rounds, rows, c));
-    return STATUS_OK;
-}
-
-static void add_verdict(const tested *t)
+/* Corrects the tests of a family, and adds their verdicts to the rows. */
+static status add_verdicts(const family *f)
 {
     static const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = "too few runs",
                                            [SIGNIFICANCE_NOT_SHOWN] = "not shown",
                                            [SIGNIFICANCE_LESS] = "less",
                                            [SIGNIFICANCE_GREATER] = "more"};
-    const significance *s = &t->found;
-    json_object_set_new(t->row, "p", number(s->verdict == SIGNIFICANCE_TOO_FEW ? NAN : s->p));
-    json_object_set_new(t->row, "verdict", json_string(verdicts[s->verdict]));
-    json_object_set_new(t->row, "detectable", number(s->detectable));
-    json_object_set_new(t->row, "runs_for_5_percent", json_integer(s->runs_for_5));
-    json_object_set_new(t->row, "least_runs", json_integer(s->least));
-}
-
-/* Corrects and adds the verdicts of one family of tests: the step times, or all other metrics. */
-static status add_verdicts(const comparison *c, bool decides, int *count)
-{
-    significance *family = malloc(((size_t)c->count + 1) * sizeof *family);
-    *count = 0;
-    if (!family) return no_memory();
-    for (int i = 0; i < c->count; i++)
-        if (c->tests[i].decides == decides) family[(*count)++] = c->tests[i].found;
-    status rc = significance_correct(family, *count);
-    for (int i = 0, at = 0; rc == STATUS_OK && i < c->count; i++) {
-        if (c->tests[i].decides != decides) continue;
-        c->tests[i].found = family[at++];
-        add_verdict(&c->tests[i]);
+    TRY(significance_correct(f->tests, f->count));
+    for (int i = 0; i < f->count; i++) {
+        const significance *s = &f->tests[i];
+        json_t *row = json_array_get(f->rows, (size_t)i);
+        json_object_set_new(row, "p", number(s->verdict == SIGNIFICANCE_TOO_FEW ? NAN : s->p));
+        json_object_set_new(row, "verdict", json_string(verdicts[s->verdict]));
+        json_object_set_new(row, "detectable", number(s->detectable));
+        json_object_set_new(row, "runs_for_5_percent", json_integer(s->runs_for_5));
+        json_object_set_new(row, "least_runs", json_integer(s->least));
     }
-    free(family);
-    return rc;
+    return STATUS_OK;
 }
 
-static const json_t *first_run(const side *s)
+static const json_t *first_run(const json_t *side)
 {
-    for (int i = 0; i < s->count; i++)
-        if (s->runs[i]) return s->runs[i];
-    return NULL;
+    size_t i = 0;
+    while (json_is_null(json_array_get(side, i))) i++;
+    return json_array_get(side, i);
 }
 
 /* Adds an element to the list for each job that both sides have. */
-static status compare_sides(const side *a, const side *b, bool rounds, const char *label, comparison *c)
+static status compare_sides(const json_t *a, const json_t *b, bool rounds, const char *label, comparison *c)
 {
-    const json_t *run_a = first_run(a), *run_b = first_run(b);
+    const json_t *run_b = first_run(b);
     size_t j;
     json_t *job;
-    if (!run_a || !run_b) return STATUS_OK;
-    json_array_foreach(json_object_get(run_a, "jobs"), j, job)
+    json_array_foreach(json_object_get(first_run(a), "jobs"), j, job)
     {
         const char *name = name_of(job);
         if (!job_of(run_b, name)) continue;
@@ -227,42 +169,45 @@ static status compare_sides(const side *a, const side *b, bool rounds, const cha
                                                      report_text_at(job, "engine"), "policy",
                                                      report_text_at(job, "policy"), "metrics", rows)) != 0)
             return no_memory();
-        TRY(compare_job(a, b, name, rounds, rows, c));
+        for (int m = 0; m < METRIC_COUNT; m++)
+            TRY(compare_metric(a, b, name, m, rounds, rows, m == 0 ? &c->steps : &c->others));
     }
     return STATUS_OK;
 }
 
-static status comparison_open(comparison *c)
+static comparison comparison_open(void)
 {
-    *c = (comparison){.list = json_array()};
-    return c->list ? STATUS_OK : no_memory();
+    return (comparison){.list = json_array(), .steps.rows = json_array(), .others.rows = json_array()};
 }
 
-static status comparison_finish(comparison *c, const char *a, const char *b, bool interleaved, json_t **out)
+/* Ends a comparison whose sides have been compared with the result `rc`, and frees it. */
+static status comparison_finish(comparison *c, status rc, const char *a, const char *b, bool interleaved,
+                                json_t **out)
 {
-    int steps, others;
-    TRY(add_verdicts(c, true, &steps));
-    TRY(add_verdicts(c, false, &others));
-    *out = json_pack("{s:i, s:s, s:s, s:b, s:f, s:i, s:i, s:O}", "schema_version", COMPARE_SCHEMA_VERSION,
-                     "a", a, "b", b, "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "step_tests",
-                     steps, "other_tests", others, "comparisons", c->list);
-    return *out ? STATUS_OK : no_memory();
-}
-
-static void comparison_close(comparison *c)
-{
+    if (rc == STATUS_OK) rc = add_verdicts(&c->steps);
+    if (rc == STATUS_OK) rc = add_verdicts(&c->others);
+    if (rc == STATUS_OK)
+        *out =
+            json_pack("{s:i, s:s, s:s, s:b, s:f, s:i, s:i, s:O}", "schema_version", COMPARE_SCHEMA_VERSION,
+                      "a", a, "b", b, "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "step_tests",
+                      c->steps.count, "other_tests", c->others.count, "comparisons", c->list);
+    if (rc == STATUS_OK && !*out) rc = no_memory();
     json_decref(c->list);
-    free(c->tests);
+    json_decref(c->steps.rows);
+    json_decref(c->others.rows);
+    free(c->steps.tests);
+    free(c->others.tests);
+    return rc;
 }
 
 /* ---- files and folders ------------------------------------------------------------------------------- */
 
-static status read_file(const char *path, side *out)
+static status read_file(const char *path, json_t *out)
 {
     json_t *run;
     TRY(result_read(path, false, &run));
     status rc = json_array_size(json_object_get(run, "jobs")) > 0
-                    ? side_add_result(out, run)
+                    ? add_result(out, run)
                     : fail(STATUS_DATA, "%s: expected the JSON of harness run", path);
     json_decref(run);
     return rc;
@@ -274,7 +219,7 @@ static int is_json(const struct dirent *entry)
     return length > 5 && strcmp(entry->d_name + length - 5, ".json") == 0;
 }
 
-static status read_folder(const char *folder, side *out)
+static status read_folder(const char *folder, json_t *out)
 {
     struct dirent **names;
     int count = scandir(folder, &names, is_json, alphasort);
@@ -290,78 +235,81 @@ static status read_folder(const char *folder, side *out)
     return rc;
 }
 
-static status read_side(const char *path, side *out)
+static status read_side(const char *path, json_t *out)
 {
     struct stat about;
     if (stat(path, &about) != 0) return fail_errno(STATUS_DATA, "%s", path);
     return S_ISDIR(about.st_mode) ? read_folder(path, out) : read_file(path, out);
 }
 
-static status read_point(const sweep *s, int point, side *out)
+static status read_point(const sweep *s, int point, json_t *out)
 {
     for (int round = 0; round < s->rounds; round++) {
         json_t *run;
         TRY(sweep_read_result(s, point, round, &run));
-        TRY(side_add(out, run));
+        if (json_array_append_new(out, run ? run : json_null()) != 0) return no_memory();
     }
     return STATUS_OK;
 }
 
+/* Compares points of two sweeps, or two points of one sweep, whose rounds are interleaved. */
+static status compare_points(const sweep *a, int point_a, const sweep *b, int point_b, const char *label,
+                             comparison *c)
+{
+    json_t *of_a = json_array(), *of_b = json_array();
+    status rc = read_point(a, point_a, of_a);
+    if (rc == STATUS_OK) rc = read_point(b, point_b, of_b);
+    if (rc == STATUS_OK) rc = compare_sides(of_a, of_b, a == b, label, c);
+    json_decref(of_a);
+    json_decref(of_b);
+    return rc;
+}
+
 static status compare_sweeps(const sweep *a, const sweep *b, comparison *c)
 {
-    status rc = STATUS_OK;
-    for (int p = 0; p < a->points && rc == STATUS_OK; p++) {
+    for (int p = 0; p < a->points; p++) {
         if (!sweep_has(a, p)) continue;
-        side of_a = {0}, of_b = {0};
         char label[256] = "";
         for (int x = 0, used = 0; x < a->axis_count && used < (int)sizeof label; x++)
             if (sweep_value(a, p, x))
                 used += snprintf(label + used, sizeof label - (size_t)used, "%s%s=%s", used ? " " : "",
                                  a->axes[x].name, sweep_value(a, p, x));
-        rc = read_point(a, p, &of_a);
-        if (rc == STATUS_OK) rc = read_point(b, p, &of_b);
-        if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, label, c);
-        side_free(&of_a);
-        side_free(&of_b);
+        TRY(compare_points(a, p, b, p, label, c));
     }
-    return rc;
+    return STATUS_OK;
 }
 
 static status compare_runs(const char *a, const char *b, comparison *c)
 {
-    side of_a = {0}, of_b = {0};
-    status rc = read_side(a, &of_a);
-    if (rc == STATUS_OK) rc = read_side(b, &of_b);
-    if (rc == STATUS_OK) rc = compare_sides(&of_a, &of_b, false, "", c);
-    side_free(&of_a);
-    side_free(&of_b);
+    json_t *of_a = json_array(), *of_b = json_array();
+    status rc = read_side(a, of_a);
+    if (rc == STATUS_OK) rc = read_side(b, of_b);
+    if (rc == STATUS_OK) rc = compare_sides(of_a, of_b, false, "", c);
+    json_decref(of_a);
+    json_decref(of_b);
     return rc;
 }
 
 status compare_results(const char *path, const json_t *before, const json_t *after, json_t **out)
 {
-    side a = {0}, b = {0};
-    comparison c;
-    status rc = comparison_open(&c);
-    if (rc == STATUS_OK) rc = side_add_result(&a, before);
-    if (rc == STATUS_OK) rc = side_add_result(&b, after);
-    if (rc == STATUS_OK) rc = compare_sides(&a, &b, false, "", &c);
+    json_t *a = json_array(), *b = json_array();
+    comparison c = comparison_open();
+    status rc = add_result(a, before);
+    if (rc == STATUS_OK) rc = add_result(b, after);
+    if (rc == STATUS_OK) rc = compare_sides(a, b, false, "", &c);
     if (rc == STATUS_OK && json_array_size(c.list) == 0)
         rc = fail(STATUS_DATA, "%s: expected a job that runs again, got none", path);
-    if (rc == STATUS_OK) rc = comparison_finish(&c, path, "run again", false, out);
-    side_free(&a);
-    side_free(&b);
-    comparison_close(&c);
-    return rc;
+    json_decref(a);
+    json_decref(b);
+    return comparison_finish(&c, rc, path, "run again", false, out);
 }
 
 status compare_paths(const char *a, const char *b, json_t **out)
 {
     json_t *definition_a = NULL, *definition_b = NULL;
     sweep sweep_a = {0}, sweep_b = {0};
-    comparison c;
-    status rc = comparison_open(&c);
-    if (rc == STATUS_OK) rc = sweep_read(a, &definition_a, &sweep_a);
+    comparison c = comparison_open();
+    status rc = sweep_read(a, &definition_a, &sweep_a);
     if (rc == STATUS_OK) rc = sweep_read(b, &definition_b, &sweep_b);
     if (rc == STATUS_OK && !definition_a && !definition_b)
         rc = compare_runs(a, b, &c);
@@ -371,8 +319,7 @@ status compare_paths(const char *a, const char *b, json_t **out)
                  : fail(STATUS_CONFIG, "compare: expected the same sweep in %s and %s", a, b);
     if (rc == STATUS_OK && json_array_size(c.list) == 0)
         rc = fail(STATUS_DATA, "compare: expected a job of the same engine in %s and %s", a, b);
-    if (rc == STATUS_OK) rc = comparison_finish(&c, a, b, false, out);
-    comparison_close(&c);
+    rc = comparison_finish(&c, rc, a, b, false, out);
     sweep_free(&sweep_a);
     sweep_free(&sweep_b);
     json_decref(definition_a);
@@ -386,7 +333,6 @@ static status run_builds(sweep *s, int *signal, comparison *c)
 {
     int lock;
     sweep_outcome outcome = {0};
-    side of[2] = {{0}, {0}};
     TRY(sweep_open_folder(s, &lock));
     status rc = sweep_run(s, &outcome);
     *signal = outcome.signal;
@@ -396,10 +342,7 @@ static status run_builds(sweep *s, int *signal, comparison *c)
                   sweep_value(s, (int)json_integer_value(json_object_get(failure, "point")), 0),
                   report_text_at(failure, "message"));
     }
-    for (int p = 0; p < 2 && rc == STATUS_OK; p++) rc = read_point(s, p, &of[p]);
-    if (rc == STATUS_OK && !outcome.signal) rc = compare_sides(&of[0], &of[1], true, "", c);
-    side_free(&of[0]);
-    side_free(&of[1]);
+    if (rc == STATUS_OK && !outcome.signal) rc = compare_points(s, 0, s, 1, "", c);
     json_decref(outcome.failures);
     close(lock);
     return rc;
@@ -416,15 +359,18 @@ status compare_builds(const char *a, const char *b, const char **words, int coun
                .words = words,
                .word_count = count,
                .folder = folder};
-    comparison c;
-    status rc = comparison_open(&c);
+    comparison c = comparison_open();
+    status rc = STATUS_OK;
     for (int i = 0; i < 2 && rc == STATUS_OK; i++)
         if (!programs[i] || access(programs[i], X_OK) != 0)
             rc = fail_errno(STATUS_USAGE, "--builds: expected a program, got '%s'", i ? b : a);
     s.axes[0] = (sweep_axis){.name = "build", .values = {programs[0], programs[1]}, .count = 2};
     if (rc == STATUS_OK) rc = run_builds(&s, signal, &c);
-    if (rc == STATUS_OK && !*signal) rc = comparison_finish(&c, a, b, true, out);
-    comparison_close(&c);
+    rc = comparison_finish(&c, rc, a, b, true, out);
+    if (*signal) {
+        json_decref(*out);
+        *out = NULL;
+    }
     free(programs[0]);
     free(programs[1]);
     return rc;
@@ -432,13 +378,7 @@ status compare_builds(const char *a, const char *b, const char **words, int coun
 
 const json_t *compare_step_time(const json_t *job)
 {
-    size_t i;
-    json_t *row;
-    json_array_foreach(json_object_get(job, "metrics"), i, row)
-    {
-        if (strcmp(report_text_at(row, "metric"), COMPARE_STEP_TIME) == 0) return row;
-    }
-    return NULL;
+    return report_find(json_object_get(job, "metrics"), "metric", COMPARE_STEP_TIME);
 }
 
 bool compare_is_slower(const json_t *comparison, double above)
