@@ -86,11 +86,6 @@ static void read_values(const json_t *a, const json_t *b, const char *job, int m
     }
 }
 
-static json_t *number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 /* Adds a row and a test for a metric. Adds nothing if a value is missing or zero. */
 static status compare_metric(const json_t *a, const json_t *b, const char *job, int metric, bool rounds,
                              json_t *rows, family *f)
@@ -116,9 +111,10 @@ static status compare_metric(const json_t *a, const json_t *b, const char *job, 
         TRY_GOTO(rc, bootstrap_ratio(values, count[0], of_b, count[1], rounds, SEED, &of), out);
     json_t *row =
         json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "metric", metrics[metric].name, "a_median",
-                  number(median_of(values, count[0])), "b_median", number(median_of(of_b, count[1])), "ratio",
-                  number(test->ratio), "ratio_low", number(of.low), "ratio_high", number(of.high), "a_runs",
-                  count[0], "b_runs", count[1]);
+                  report_json_number(median_of(values, count[0])), "b_median",
+                  report_json_number(median_of(of_b, count[1])), "ratio", report_json_number(test->ratio),
+                  "ratio_low", report_json_number(of.low), "ratio_high", report_json_number(of.high),
+                  "a_runs", count[0], "b_runs", count[1]);
     f->count++;
     if (json_array_append(f->rows, row) != 0 || json_array_append_new(rows, row) != 0) rc = no_memory();
 out:
@@ -137,9 +133,9 @@ static status add_verdicts(const family *f)
     for (int i = 0; i < f->count; i++) {
         const significance *s = &f->tests[i];
         json_t *row = json_array_get(f->rows, (size_t)i);
-        json_object_set_new(row, "p", number(s->verdict == SIGNIFICANCE_TOO_FEW ? NAN : s->p));
+        json_object_set_new(row, "p", report_json_number(s->verdict == SIGNIFICANCE_TOO_FEW ? NAN : s->p));
         json_object_set_new(row, "verdict", json_string(verdicts[s->verdict]));
-        json_object_set_new(row, "detectable", number(s->detectable));
+        json_object_set_new(row, "detectable", report_json_number(s->detectable));
         json_object_set_new(row, "runs_for_5_percent", json_integer(s->runs_for_5));
         json_object_set_new(row, "least_runs", json_integer(s->least));
     }

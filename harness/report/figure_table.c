@@ -17,7 +17,7 @@ json_t *figure_table(const figure_column *columns, size_t count)
 
 json_t *figure_put(json_t *row, double value)
 {
-    json_array_append_new(row, isfinite(value) ? json_real(value) : json_null());
+    json_array_append_new(row, report_json_number(value));
     return row;
 }
 

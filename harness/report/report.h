@@ -28,6 +28,9 @@ const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);
 
+/* Returns the number as JSON, a new reference, or null if it is not finite. */
+json_t *report_json_number(double value);
+
 /* Returns the first object of an array whose text at `path` is `text`, or NULL. */
 json_t *report_find(const json_t *array, const char *path, const char *text);
 /* Return the smallest and the largest number at `path` of an array's objects, or NaN if there is none. */

@@ -30,6 +30,11 @@ const char *report_text_at(const json_t *object, const char *path)
     return text ? text : "";
 }
 
+json_t *report_json_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 json_t *report_find(const json_t *array, const char *path, const char *text)
 {
     size_t i;

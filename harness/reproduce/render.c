@@ -2,6 +2,7 @@
 #include "harness/reproduce/reproduce.h"
 
 #include "common/sim/profile.h"
+#include "harness/report/report.h"
 #include "harness/run/run_result.h"
 
 #include <math.h>
@@ -62,25 +63,20 @@ void reproduction_csv(const reproduction_report *r, text_buffer *out)
 
 /* ---- JSON ------------------------------------------------------------------------------------- */
 
-static json_t *number_or_null(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static json_t *cell_to_json(const reproduction_report *r, const reproduction_cell *c)
 {
     json_t *baselines = json_object();
     for (int i = 0; baselines && i < baseline_count(r); i++)
-        json_object_set_new(baselines, r->of->baselines[i], number_or_null(c->baselines[i]));
+        json_object_set_new(baselines, r->of->baselines[i], report_json_number(c->baselines[i]));
     bool has_null = c->null > 0 && c->kind == CELL_PREDICTED;
     return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o}",
                      "row", c->row, "quantity", c->quantity, "unit", c->unit, "obtained", kind_names[c->kind],
-                     "published", number_or_null(c->published), "ours", number_or_null(c->ours), "low",
-                     number_or_null(c->low), "high", number_or_null(c->high), "deviation",
-                     number_or_null(reproduction_deviation(c)), "limit",
-                     c->tolerance > 0 ? json_real(c->tolerance) : json_null(), "verdict", verdict(c),
-                     "baselines", baselines, "null", has_null ? json_real(c->null) : json_null(),
-                     "uncertainty", has_null ? json_real(c->uncertainty) : json_null(), "note", c->note,
+                     "published", report_json_number(c->published), "ours", report_json_number(c->ours),
+                     "low", report_json_number(c->low), "high", report_json_number(c->high), "deviation",
+                     report_json_number(reproduction_deviation(c)), "limit",
+                     report_json_number(c->tolerance > 0 ? c->tolerance : NAN), "verdict", verdict(c),
+                     "baselines", baselines, "null", report_json_number(has_null ? c->null : NAN),
+                     "uncertainty", report_json_number(has_null ? c->uncertainty : NAN), "note", c->note,
                      "command", c->command[0] ? json_string(c->command) : json_null(), "algorithms",
                      c->algorithms[0] ? json_string(c->algorithms) : json_null());
 }
@@ -91,11 +87,11 @@ static json_t *skill_to_json(const reproduction_report *r)
     bool own = strcmp(r->profiles, r->of->profiles) == 0;
     if (!r->of->calibration) return json_null();
     reproduction_skill_of(r, &s);
-    return json_pack("{s:o, s:i, s:i, s:o, s:o, s:i, s:i, s:s, s:s}", "value", number_or_null(s.skill),
+    return json_pack("{s:o, s:i, s:i, s:o, s:o, s:i, s:i, s:s, s:s}", "value", report_json_number(s.skill),
                      "scored_cells", s.scored, "sources", s.sources, "worst_without_one_source",
-                     number_or_null(s.worst), "without", s.without[0] ? json_string(s.without) : json_null(),
-                     "unscored_cells", s.unscored, "unscored_within", s.unscored_within, "calibration",
-                     r->of->calibration, "constants",
+                     report_json_number(s.worst), "without",
+                     s.without[0] ? json_string(s.without) : json_null(), "unscored_cells", s.unscored,
+                     "unscored_within", s.unscored_within, "calibration", r->of->calibration, "constants",
                      own ? r->of->constants : "from another profile than the profiles of the table");
 }
 

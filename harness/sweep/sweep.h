@@ -79,15 +79,11 @@ const char *sweep_value(const sweep *s, int point, int axis);
  * is run. */
 bool sweep_has(const sweep *s, int point);
 
-/* Sets the words of `harness run` at a point: "run", options, NULL. `out` has room for s->word_count
- * + 2 * s->axis_count + 3 words. The words of the axes are in `text`, which the caller frees after use. */
-status sweep_words(const sweep *s, int point, text_buffer *text, const char **out);
+/* Returns the words of `harness run` at a point as a new JSON array: "harness", "run", options. */
+status sweep_words(const sweep *s, int point, json_t **out);
 
 /* Sets *out to true if the point's device is virtual. */
 status sweep_is_virtual(const sweep *s, int point, bool *out);
-
-/* Sets the order of a round, a permutation of the points that depends only on the round. */
-status sweep_order(const sweep *s, int round, int *order);
 
 /* sweep_program.c: return the program that runs a point, and an array of the hashes of all programs (XXH3,
  * hexadecimal) as a new reference. sweep_programs() returns STATUS_UNAVAILABLE if a program cannot be

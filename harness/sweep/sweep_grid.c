@@ -1,7 +1,6 @@
 /* Points of a sweep, their command lines and their files. */
 #include "common/base/input.h"
 #include "common/base/log.h"
-#include "common/base/random.h"
 #include "harness/run/output.h"
 #include "harness/run/result_check.h"
 #include "harness/run/run_options.h"
@@ -110,72 +109,58 @@ static const char *engine_of_option(const char *name)
     return NULL;
 }
 
-/* Returns true if the axis is an option of the point's run. */
-static bool is_word(const sweep *s, int point, int axis)
-{
-    return sweep_value(s, point, axis) && !(s->builds && axis == 0);
-}
-
-/* Copies the words of the command line that all points share. If the point runs only `engine`, leaves out
- * the options of the other engine, which `harness run` would refuse. */
-static status words_of_point(const sweep *s, const char *engine, const char **out, int *count)
+/* Adds the words of the command line that all points share. If the point runs only `engine`, leaves out the
+ * options of the other engine, which `harness run` would refuse. */
+static status add_shared_words(const sweep *s, const char *engine, json_t *out)
 {
     static const option policy_option = {"policy", OPTION_TEXT, .argument = "a policy"};
     static const option_table policy_table = {"policy", &policy_option, 1};
     run_config *scratch = calloc(1, sizeof *scratch);
-    const char *policy = NULL;
+    const char **words = malloc((size_t)(s->word_count + 1) * sizeof *words), *policy = NULL;
     option_binding others[ENGINE_COUNT + 1] = {{.table = &policy_table, .storage = &policy}};
     size_t other_count = engine ? 1 : 0;
-    status rc = scratch ? run_config_init(scratch) : no_memory();
+    int count = 0;
+    status rc = scratch && words ? run_config_init(scratch) : no_memory();
     for (int e = 0; e < ENGINE_COUNT && engine; e++)
         if (strcmp(engine_table[e]->name, engine) != 0)
             others[other_count++] = scratch->bindings[BINDING_COUNT - ENGINE_COUNT + e];
     if (rc == STATUS_OK)
-        rc = options_take(others, other_count, s->word_count, (char *const *)s->words, (char **)out, count);
+        rc =
+            options_take(others, other_count, s->word_count, (char *const *)s->words, (char **)words, &count);
+    for (int i = 0; i < count && rc == STATUS_OK; i++)
+        json_array_append_new(out, json_string_nocheck(words[i]));
     if (rc == STATUS_OK && policy && engine_has_one_of(policy, engine)) {
-        out[(*count)++] = "--policy";
-        out[(*count)++] = policy;
+        json_array_append_new(out, json_string("--policy"));
+        json_array_append_new(out, json_string(policy));
     }
+    free(words);
     free(scratch);
     return rc;
 }
 
-status sweep_words(const sweep *s, int point, text_buffer *text, const char **out)
+status sweep_words(const sweep *s, int point, json_t **out)
 {
-    int used;
-    size_t begins[SWEEP_MOST_AXES];
-    for (int i = 0; i < s->axis_count; i++) {
-        begins[i] = text->length;
-        if (!is_word(s, point, i)) continue;
-        text_append(text, "--%s=%s", s->axes[i].name, sweep_value(s, point, i));
-        text_append(text, "%c", '\0');
-    }
-    size_t mode = text->length;
     const char *engine = engine_of_point(s, point);
-    bool adds_mode = engine && axis_named(s, "mode") < 0;
-    if (adds_mode) text_append(text, "--mode=%s", engine);
-    if (text->out_of_memory) return no_memory();
-    out[0] = "run";
-    TRY(words_of_point(s, engine, out + 1, &used));
-    used++;
+    json_t *words = json_pack("[s, s]", "harness", "run");
+    status rc = words ? add_shared_words(s, engine, words) : no_memory();
     for (int i = 0; i < s->axis_count; i++)
-        if (is_word(s, point, i)) out[used++] = text->data + begins[i];
-    if (adds_mode) out[used++] = text->data + mode;
-    out[used] = NULL;
-    return STATUS_OK;
+        if (sweep_value(s, point, i) && !(s->builds && i == 0))
+            json_array_append_new(words, json_sprintf("--%s=%s", s->axes[i].name, sweep_value(s, point, i)));
+    if (engine && axis_named(s, "mode") < 0) json_array_append_new(words, json_sprintf("--mode=%s", engine));
+    *out = words;
+    return rc;
 }
 
-/* Parses the configuration of a point. *out borrows words from `text`. The caller frees *out and `text`. */
-static status configure(const sweep *s, int point, text_buffer *text, run_config **out)
+/* Parses the configuration of a point. *out borrows from *words. The caller frees both. */
+static status configure(const sweep *s, int point, json_t **words, run_config **out)
 {
-    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
     *out = calloc(1, sizeof **out);
-    status rc = words && *out ? sweep_words(s, point, text, words) : no_memory();
-    int count = 0;
-    while (rc == STATUS_OK && words[count]) count++;
-    if (rc == STATUS_OK) rc = run_config_init(*out);
-    if (rc == STATUS_OK) rc = run_config_parse(*out, count - 1, (char *const *)words + 1);
-    free(words);
+    TRY(*out ? sweep_words(s, point, words) : no_memory());
+    const char **list = sweep_words_of(*words);
+    status rc = list ? run_config_init(*out) : no_memory();
+    if (rc == STATUS_OK)
+        rc = run_config_parse(*out, (int)json_array_size(*words) - 2, (char *const *)list + 2);
+    free(list);
     return rc;
 }
 
@@ -228,13 +213,13 @@ status sweep_check(sweep *s)
     for (int p = 0; p < s->points; p++) {
         if (!sweep_has(s, p)) continue;
         run_config *config = NULL;
-        text_buffer text = {0};
-        status rc = configure(s, p, &text, &config);
+        json_t *words = NULL;
+        status rc = configure(s, p, &words, &config);
         if (rc == STATUS_OK && config->run.mode >= ENGINE_COUNT)
             rc = fail(STATUS_USAGE, "sweep: --mode: expected one engine per run, as in --mode ps,ring");
         if (rc == STATUS_OK) rc = refuse_outputs(config);
         free(config);
-        text_free(&text);
+        json_decref(words);
         /* Values that are valid but cannot run together are a failure of the point, shown in the table. */
         if (rc == STATUS_USAGE || rc == STATUS_SYSTEM) return rc;
         error_clear();
@@ -245,30 +230,18 @@ status sweep_check(sweep *s)
 status sweep_is_virtual(const sweep *s, int point, bool *out)
 {
     run_config *config = NULL;
-    text_buffer text = {0};
+    json_t *words = NULL;
     *out = false;
     if (s->builds) return STATUS_OK;
-    status rc = configure(s, point, &text, &config);
+    status rc = configure(s, point, &words, &config);
     *out = rc == STATUS_OK && run_config_is_virtual(config);
     free(config);
-    text_free(&text);
+    json_decref(words);
     if (rc == STATUS_CONFIG) { /* the run of the point fails with the message of this error */
         error_clear();
         rc = STATUS_OK;
     }
     return rc;
-}
-
-status sweep_order(const sweep *s, int round, int *order)
-{
-    uint64_t start = random_start((uint64_t)round, random_fnv1a64("sweep.order"));
-    for (int i = 0; i < s->points; i++) order[i] = i;
-    for (int i = s->points - 1; i > 0; i--) { /* Fisher-Yates shuffle. */
-        int other = (int)random_below(start, (uint64_t)i, (uint64_t)i + 1), taken = order[i];
-        order[i] = order[other];
-        order[other] = taken;
-    }
-    return STATUS_OK;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------- */

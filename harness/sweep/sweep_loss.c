@@ -14,18 +14,6 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the losses of the sweep");
 }
 
-static json_t *number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
-static bool varies_policy(const sweep *s)
-{
-    for (int i = 0; i < s->axis_count; i++)
-        if (strcmp(s->axes[i].name, "policy") == 0) return true;
-    return false;
-}
-
 /* Returns the job of the point's first run. The caller releases *result. */
 static const json_t *first_job(const sweep *s, int point, json_t **result)
 {
@@ -38,7 +26,8 @@ static json_t *losses_of(const json_t *job, double end)
 {
     json_t *losses = json_array();
     for (int i = 0; i < ROWS; i++)
-        json_array_append_new(losses, number(report_loss_between(job, end * i / ROWS, end * (i + 1) / ROWS)));
+        json_array_append_new(
+            losses, report_json_number(report_loss_between(job, end * i / ROWS, end * (i + 1) / ROWS)));
     return losses;
 }
 
@@ -46,8 +35,11 @@ status sweep_add_losses(const sweep *s, json_t *table)
 {
     json_t *until = json_array(), *points = json_array(), *result;
     double end = 0;
+    bool varies_policy = false;
+    for (int i = 0; i < s->axis_count; i++)
+        varies_policy = varies_policy || strcmp(s->axes[i].name, "policy") == 0;
     if (json_object_set_new(table, "loss_over_time", json_null()) != 0) return no_memory();
-    for (int p = 0; p < s->points && varies_policy(s); p++) {
+    for (int p = 0; p < s->points && varies_policy; p++) {
         if (!sweep_has(s, p)) continue;
         const json_t *job = first_job(s, p, &result);
         if (!json_is_true(json_object_get(result, "simulated")))
@@ -60,9 +52,10 @@ status sweep_add_losses(const sweep *s, json_t *table)
         const json_t *job = first_job(s, p, &result);
         json_array_append_new(
             points, json_pack("{s:i, s:o, s:o, s:o, s:o, s:O?}", "row", row++, "losses", losses_of(job, end),
-                              "loss_last", number(report_number_at(job, "loss_last")), "accuracy",
-                              number(report_number_at(job, "accuracy")), "mean_staleness",
-                              number(report_mean_staleness(job)), "target", json_object_get(job, "target")));
+                              "loss_last", report_json_number(report_number_at(job, "loss_last")), "accuracy",
+                              report_json_number(report_number_at(job, "accuracy")), "mean_staleness",
+                              report_json_number(report_mean_staleness(job)), "target",
+                              json_object_get(job, "target")));
         json_decref(result);
     }
     json_t *losses = json_pack("{s:o, s:o}", "until_s", until, "points", points);
@@ -94,26 +87,12 @@ static void append_heads(const json_t *table, const json_t *points, size_t first
     }
 }
 
-/* Appends the training time to --target-loss and --target-accuracy if they were given; "-" if not reached. */
-static void append_targets(const json_t *points, size_t first, size_t end, text_buffer *out)
+/* Appends the number at `path` of each point. */
+static void append_row(const json_t *points, size_t first, size_t end, const char *path, text_buffer *out)
 {
-    static const struct {
-        const char *chosen, *time, *label;
-        double scale;
-    } rows[] = {{"target.loss", "target.loss_s", "s to loss %g", 1},
-                {"target.accuracy", "target.accuracy_s", "s to %g %%", 100}};
-    for (int r = 0; r < 2; r++) {
-        double chosen = NAN;
-        char label[LABEL];
-        for (size_t i = first; i < end; i++)
-            chosen = fmax(chosen, report_number_at(json_array_get(points, i), rows[r].chosen));
-        if (isnan(chosen)) continue;
-        snprintf(label, sizeof label, rows[r].label, rows[r].scale * chosen);
-        text_append(out, "%-*s", LABEL, label);
-        for (size_t i = first; i < end; i++)
-            report_cell(COLUMN, CELL_LOSS, report_number_at(json_array_get(points, i), rows[r].time), out);
-        text_append(out, "\n");
-    }
+    for (size_t i = first; i < end; i++)
+        report_cell(COLUMN, CELL_LOSS, report_number_at(json_array_get(points, i), path), out);
+    text_append(out, "\n");
 }
 
 static void append_block(const json_t *table, const json_t *losses, size_t first, size_t end,
@@ -121,6 +100,8 @@ static void append_block(const json_t *table, const json_t *losses, size_t first
 {
     static const char *const rows[][2] = {
         {"last step", "loss_last"}, {"accuracy", "accuracy"}, {"staleness", "mean_staleness"}};
+    static const char *const targets[][3] = {{"target.loss", "s to loss %g", "target.loss_s"},
+                                             {"target.accuracy", "s to %g %%", "target.accuracy_s"}};
     const json_t *points = json_object_get(losses, "points");
     append_heads(table, points, first, end, out);
     for (int r = 0; r < ROWS; r++) {
@@ -128,17 +109,23 @@ static void append_block(const json_t *table, const json_t *losses, size_t first
         snprintf(path, sizeof path, "until_s.%d", r);
         text_append(out, "%-*.3f", LABEL, report_number_at(losses, path));
         snprintf(path, sizeof path, "losses.%d", r);
-        for (size_t i = first; i < end; i++)
-            report_cell(COLUMN, CELL_LOSS, report_number_at(json_array_get(points, i), path), out);
-        text_append(out, "\n");
+        append_row(points, first, end, path, out);
     }
     for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
         text_append(out, "%-*s", LABEL, rows[r][0]);
-        for (size_t i = first; i < end; i++)
-            report_cell(COLUMN, CELL_LOSS, report_number_at(json_array_get(points, i), rows[r][1]), out);
-        text_append(out, "\n");
+        append_row(points, first, end, rows[r][1], out);
     }
-    append_targets(points, first, end, out);
+    /* The training time to --target-loss and --target-accuracy if they were given; "-" if not reached. */
+    for (int r = 0; r < 2; r++) {
+        double chosen = NAN;
+        char label[LABEL];
+        for (size_t i = first; i < end; i++)
+            chosen = fmax(chosen, report_number_at(json_array_get(points, i), targets[r][0]));
+        if (isnan(chosen)) continue;
+        snprintf(label, sizeof label, targets[r][1], r ? 100 * chosen : chosen);
+        text_append(out, "%-*s", LABEL, label);
+        append_row(points, first, end, targets[r][2], out);
+    }
 }
 
 void sweep_report_losses(const json_t *table, text_buffer *out)

@@ -69,39 +69,29 @@ static json_t *axis_word(const sweep_axis *axis)
     return word;
 }
 
-static json_t *options_of(const sweep *s)
-{
-    json_t *axes = json_array(), *options = json_object(), *of_runs = sweep_options(s->words, s->word_count);
-    char rounds[16];
-    snprintf(rounds, sizeof rounds, "%d", s->rounds);
-    for (int a = 0; a < s->axis_count; a++) json_array_append_new(axes, axis_word(&s->axes[a]));
-    json_object_set_new(options, "vary", axes);
-    json_object_set_new(options, "repeat", json_string(rounds));
-    json_object_update(options, of_runs);
-    json_decref(of_runs);
-    return options;
-}
-
 void sweep_add_command(const sweep *s, json_t *table)
 {
-    json_t *words = json_array();
-    char rounds[16];
-    snprintf(rounds, sizeof rounds, "%d", s->rounds);
-    json_array_append_new(words, json_string("sweep"));
+    static const char *const later[] = {"started_at", "program", "host", "libraries", "configuration"};
+    json_t *words = json_pack("[s]", "sweep"), *axes = json_array(), *rounds = json_sprintf("%d", s->rounds),
+           *of_runs = sweep_options(s->words, s->word_count);
     for (int a = 0; a < s->axis_count; a++) {
+        json_t *axis = axis_word(&s->axes[a]);
+        json_array_append(axes, axis);
         json_array_append_new(words, json_string("--vary"));
-        json_array_append_new(words, axis_word(&s->axes[a]));
+        json_array_append_new(words, axis);
     }
     for (int i = 0; i < s->word_count; i++) json_array_append_new(words, json_string(s->words[i]));
     json_array_append_new(words, json_string("--repeat"));
-    json_array_append_new(words, json_string(rounds));
+    json_array_append(words, rounds);
     if (s->folder) {
         json_array_append_new(words, json_string("-o"));
         json_array_append_new(words, json_string(s->folder));
     }
+    json_t *options = json_pack("{s:o, s:o}", "vary", axes, "repeat", rounds);
+    json_object_update(options, of_runs);
+    json_decref(of_runs);
     json_object_set_new(table, "command", words);
-    json_object_set_new(table, "options", options_of(s));
-    static const char *const later[] = {"started_at", "program", "host", "libraries", "configuration"};
+    json_object_set_new(table, "options", options);
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         json_object_set_new(table, later[i], json_null()); /* sweep_add_origin() sets the value */
     json_object_set_new(table, "one_origin", json_true());

@@ -1,7 +1,7 @@
 /* The runs of a sweep as child processes: one real run, or several virtual runs, at a time. */
 #include "common/base/clock.h"
 #include "common/base/input.h"
-#include "common/base/log.h"
+#include "common/base/random.h"
 #include "common/device/host/host.h"
 #include "harness/run/output.h"
 #include "harness/run/progress.h"
@@ -46,6 +46,11 @@ typedef struct running {
     bool is_terminal;
     sigset_t signals, before;
 } running;
+
+static status no_memory(void)
+{
+    return fail(STATUS_SYSTEM, "no memory for the sweep");
+}
 
 /* Executes the run in the child process. Returns only on failure. */
 static void become_run(const running *r, const char *program, const char *const *words, int errors,
@@ -112,34 +117,30 @@ static status start(running *r, int point, int round)
 {
     const sweep *s = r->sweep;
     char path[PATH_MAX];
-    text_buffer text = {0};
-    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 9) * sizeof *words);
+    json_t *words = NULL;
+    const char **list = NULL;
     child c = {.point = point, .round = round, .errors = memfd_create("harness-sweep", MFD_CLOEXEC)};
-    status rc = words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
-    if (rc == STATUS_OK && c.errors < 0) rc = fail_errno(STATUS_SYSTEM, "memory for a run's messages");
-    if (rc == STATUS_OK) rc = sweep_words(s, point, &text, words + 1);
+    pid_t parent = getpid();
+    status rc = c.errors < 0 ? fail_errno(STATUS_SYSTEM, "memory for a run's messages") : STATUS_OK;
+    if (rc == STATUS_OK) rc = sweep_words(s, point, &words);
     if (rc == STATUS_OK) {
-        int count = 1;
-        words[0] = "harness";
-        while (words[count]) count++;
-        words[count++] = "--json";
-        words[count++] = sweep_file(s, point, round, path, sizeof path);
-        words[count++] = "--quiet";
-        words[count] = NULL;
-        pid_t parent = getpid();
-        c.pid = fork();
-        if (c.pid == 0) {
-            become_run(r, sweep_program(s, point), words, c.errors, parent);
-            _exit(127);
-        }
-        if (c.pid < 0) rc = fail_errno(STATUS_SYSTEM, "a process for a run");
+        json_array_append_new(words, json_string("--json"));
+        json_array_append_new(words, json_string_nocheck(sweep_file(s, point, round, path, sizeof path)));
+        json_array_append_new(words, json_string("--quiet"));
+        list = sweep_words_of(words);
+        if (!list) rc = no_memory();
     }
+    if (rc == STATUS_OK && (c.pid = fork()) == 0) {
+        become_run(r, sweep_program(s, point), list, c.errors, parent);
+        _exit(127);
+    }
+    if (rc == STATUS_OK && c.pid < 0) rc = fail_errno(STATUS_SYSTEM, "a process for a run");
     if (rc == STATUS_OK)
         r->children[r->child_count++] = c;
     else if (c.errors >= 0)
         close(c.errors);
-    free(words);
-    text_free(&text);
+    free(list);
+    json_decref(words);
     return rc;
 }
 
@@ -252,66 +253,87 @@ static status wait_below(running *r, int most)
     return STATUS_OK;
 }
 
-static status run_kind(running *r, const bool *is_virtual, bool kind, int *order)
+/* A run without a result. */
+typedef struct due_run {
+    int point, round;
+    bool is_virtual;
+} due_run;
+
+/* Sets the order of a round, a permutation of the points that depends only on the round. */
+static void shuffle(const sweep *s, int round, int *order)
 {
-    const sweep *s = r->sweep;
-    int most = kind ? host_processors() : 1;
-    if (most > MOST_CHILDREN) most = MOST_CHILDREN;
-    r->kind = kind;
-    r->began_ns = clock_now_ns();
-    for (int round = 0; round < s->rounds; round++) {
-        TRY(sweep_order(s, round, order));
-        for (int i = 0; i < s->points; i++) {
-            if (!sweep_has(s, order[i]) || is_virtual[order[i]] != kind) continue;
-            json_t *result = sweep_result(s, order[i], round);
+    uint64_t start = random_start((uint64_t)round, random_fnv1a64("sweep.order"));
+    for (int i = 0; i < s->points; i++) order[i] = i;
+    for (int i = s->points - 1; i > 0; i--) { /* Fisher-Yates shuffle. */
+        int other = (int)random_below(start, (uint64_t)i, (uint64_t)i + 1), taken = order[i];
+        order[i] = order[other];
+        order[other] = taken;
+    }
+}
+
+/* Lists the runs without a result in the order in which they run: the virtual ones first. *count is their
+ * number, *kept the number of runs with a result. The caller frees *out. */
+static status list_due(const sweep *s, due_run **out, int *count, int *kept)
+{
+    size_t points = (size_t)s->points;
+    due_run *due = malloc(points * (size_t)s->rounds * sizeof *due);
+    int *order = malloc(points * sizeof *order);
+    bool *is_virtual = calloc(points, sizeof *is_virtual);
+    status rc = due && order && is_virtual ? STATUS_OK : no_memory();
+    *count = *kept = 0;
+    for (int p = 0; p < s->points && rc == STATUS_OK; p++) rc = sweep_is_virtual(s, p, &is_virtual[p]);
+    for (int i = 0; i < 2 * s->rounds && rc == STATUS_OK; i++) {
+        bool kind = i < s->rounds;
+        int round = i % s->rounds;
+        shuffle(s, round, order);
+        for (int k = 0; k < s->points; k++) {
+            if (!sweep_has(s, order[k]) || is_virtual[order[k]] != kind) continue;
+            json_t *result = sweep_result(s, order[k], round);
+            if (result)
+                (*kept)++;
+            else
+                due[(*count)++] = (due_run){order[k], round, kind};
             json_decref(result);
-            if (result) continue;
-            TRY(wait_below(r, most));
-            if (r->out->signal) return STATUS_OK;
-            TRY(start(r, order[i], round));
         }
+    }
+    free(order);
+    free(is_virtual);
+    *out = due;
+    return rc;
+}
+
+/* Runs the runs in order. Real runs start when all virtual ones have ended. */
+static status run_all(running *r, const due_run *due, int count)
+{
+    int processors = host_processors();
+    for (int i = 0; i < count; i++) r->due[due[i].is_virtual]++;
+    for (int i = 0; i < count; i++) {
+        bool kind = due[i].is_virtual;
+        if (i == 0 || kind != r->kind) {
+            TRY(wait_below(r, 1));
+            r->kind = kind;
+            r->began_ns = clock_now_ns();
+        }
+        TRY(wait_below(r, !kind ? 1 : processors < MOST_CHILDREN ? processors : MOST_CHILDREN));
+        if (r->out->signal) return STATUS_OK;
+        TRY(start(r, due[i].point, due[i].round));
     }
     return wait_below(r, 1);
 }
 
-static status count_due(running *r, const bool *is_virtual)
-{
-    const sweep *s = r->sweep;
-    for (int round = 0; round < s->rounds; round++)
-        for (int p = 0; p < s->points; p++) {
-            if (!sweep_has(s, p)) continue;
-            json_t *result = sweep_result(s, p, round);
-            if (result)
-                r->out->kept++;
-            else
-                r->due[is_virtual[p]]++;
-            json_decref(result);
-        }
-    return STATUS_OK;
-}
-
-static status run_all(running *r, bool *is_virtual, int *order)
-{
-    for (int p = 0; p < r->sweep->points; p++) TRY(sweep_is_virtual(r->sweep, p, &is_virtual[p]));
-    TRY(count_due(r, is_virtual));
-    TRY(run_kind(r, is_virtual, true, order));
-    if (r->out->signal) return STATUS_OK;
-    return run_kind(r, is_virtual, false, order);
-}
-
 status sweep_run(const sweep *s, sweep_outcome *out)
 {
+    static const int handled[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
     *out = (sweep_outcome){.failures = sweep_failures(s)};
     running r = {.sweep = s, .out = out, .shown_ns = clock_now_ns(), .is_terminal = isatty(STDERR_FILENO)};
-    bool *is_virtual = calloc((size_t)s->points, sizeof *is_virtual);
-    int *order = malloc((size_t)s->points * sizeof *order);
-    status rc =
-        is_virtual && order && out->failures ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
-    static const int handled[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
+    due_run *due = NULL;
+    int count;
+    status rc = out->failures ? STATUS_OK : no_memory();
     sigemptyset(&r.signals);
     for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++) sigaddset(&r.signals, handled[i]);
     sigprocmask(SIG_BLOCK, &r.signals, &r.before);
-    if (rc == STATUS_OK) rc = run_all(&r, is_virtual, order);
+    if (rc == STATUS_OK) rc = list_due(s, &due, &count, &out->kept);
+    if (rc == STATUS_OK) rc = run_all(&r, due, count);
     if (rc != STATUS_OK) pass_on(&r, SIGTERM);
     while (r.child_count > 0) {
         child c = r.children[--r.child_count];
@@ -319,45 +341,28 @@ status sweep_run(const sweep *s, sweep_outcome *out)
         close(c.errors);
     }
     sigprocmask(SIG_SETMASK, &r.before, NULL);
-    if (rc == STATUS_OK && r.due[0] + r.due[1] > 0) show_progress(&r, true);
-    free(is_virtual);
-    free(order);
-    return rc;
-}
-
-static status list_run(const sweep *s, int point, int round, const char **words, text_buffer *out)
-{
-    text_buffer text = {0};
-    json_t *result = sweep_result(s, point, round);
-    json_decref(result);
-    if (result) return STATUS_OK;
-    status rc = sweep_words(s, point, &text, words);
-    if (rc == STATUS_OK) text_append(out, "harness");
-    for (int w = 0; rc == STATUS_OK && words[w]; w++) {
-        text_append(out, " ");
-        text_append_shell_word(out, words[w]);
-    }
-    if (rc == STATUS_OK) text_append(out, "\n");
-    text_free(&text);
+    if (rc == STATUS_OK && count > 0) show_progress(&r, true);
+    free(due);
     return rc;
 }
 
 status sweep_list(const sweep *s, text_buffer *out)
 {
-    int *order = malloc((size_t)s->points * sizeof *order);
-    bool *is_virtual = calloc((size_t)s->points, sizeof *is_virtual);
-    const char **words = malloc((size_t)(s->word_count + 2 * s->axis_count + 3) * sizeof *words);
-    status rc = order && is_virtual && words ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the sweep");
-    for (int p = 0; p < s->points && rc == STATUS_OK; p++) rc = sweep_is_virtual(s, p, &is_virtual[p]);
-    for (int kind = 1; kind >= 0; kind--) /* Virtual runs first, as in run_all(). */
-        for (int round = 0; round < s->rounds && rc == STATUS_OK; round++) {
-            rc = sweep_order(s, round, order);
-            for (int i = 0; i < s->points && rc == STATUS_OK; i++)
-                if (sweep_has(s, order[i]) && is_virtual[order[i]] == kind)
-                    rc = list_run(s, order[i], round, words, out);
+    due_run *due;
+    int count, kept;
+    status rc = list_due(s, &due, &count, &kept);
+    for (int i = 0; i < count && rc == STATUS_OK; i++) {
+        json_t *words = NULL, *word;
+        size_t w;
+        rc = sweep_words(s, due[i].point, &words);
+        json_array_foreach(words, w, word)
+        {
+            if (w > 0) text_append(out, " ");
+            text_append_shell_word(out, json_string_value(word));
         }
-    free(order);
-    free(is_virtual);
-    free(words);
+        text_append(out, "\n");
+        json_decref(words);
+    }
+    free(due);
     return rc;
 }

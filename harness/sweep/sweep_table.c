@@ -48,10 +48,8 @@ static status summary(const double *values, int rounds, json_t **out)
     double median = median_of(found, count);
     free(found);
     TRY(rc);
-    *out = json_object();
-    json_object_set_new(*out, "median", count ? json_real(median) : json_null());
-    json_object_set_new(*out, "low", count > 1 ? json_real(of.low) : json_null());
-    json_object_set_new(*out, "high", count > 1 ? json_real(of.high) : json_null());
+    *out = json_pack("{s:o, s:o, s:o}", "median", report_json_number(median), "low",
+                     report_json_number(of.low), "high", report_json_number(of.high));
     return STATUS_OK;
 }
 
@@ -170,19 +168,13 @@ static status add_best(const sweep *s, const point_figures *figures, const json_
     return rc;
 }
 
-static json_t *axes_of(const sweep *s)
-{
-    json_t *axes = json_array();
-    for (int i = 0; i < s->axis_count; i++) json_array_append_new(axes, json_string(s->axes[i].name));
-    return axes;
-}
-
 status sweep_table(const sweep *s, const json_t *failures, json_t **out)
 {
     double *memory = malloc((size_t)s->points * (size_t)s->rounds * 2 * sizeof *memory);
     point_figures *figures = malloc((size_t)s->points * sizeof *figures);
-    json_t *points = json_array();
-    *out = json_pack("{s:i, s:o, s:i, s:O, s:n}", "schema_version", SWEEP_TABLE_VERSION, "vary", axes_of(s),
+    json_t *points = json_array(), *axes = json_array();
+    for (int i = 0; i < s->axis_count; i++) json_array_append_new(axes, json_string(s->axes[i].name));
+    *out = json_pack("{s:i, s:o, s:i, s:O, s:n}", "schema_version", SWEEP_TABLE_VERSION, "vary", axes,
                      "rounds", s->rounds, "points", points, "best");
     status rc =
         memory && figures && *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
@@ -207,8 +199,8 @@ status sweep_table(const sweep *s, const json_t *failures, json_t **out)
 
 static const char *value_at(const json_t *point, const char *axis)
 {
-    const char *text = json_string_value(json_object_get(json_object_get(point, "values"), axis));
-    return text ? text : "-"; /* The engine does not have the option. */
+    const char *text = report_text_at(json_object_get(point, "values"), axis);
+    return text[0] ? text : "-"; /* The engine does not have the option. */
 }
 
 static int width_of(const json_t *points, const char *axis)
@@ -220,7 +212,7 @@ static int width_of(const json_t *points, const char *axis)
     return (int)(width > 24 ? 24 : width) + 2;
 }
 
-static void describe(const json_t *table, int64_t row, text_buffer *out)
+static void describe(const json_t *table, double row, text_buffer *out)
 {
     const json_t *point = json_array_get(json_object_get(table, "points"), (size_t)row);
     const char *space = "";
@@ -253,9 +245,8 @@ static void append_row(const json_t *table, const json_t *point, text_buffer *ou
     double median = report_number_at(point, "samples_per_s.median"),
            low = report_number_at(point, "samples_per_s.low");
     if (isnan(median) && json_is_object(failure)) {
-        text_append(out, "  failed (%lld): %s\n",
-                    (long long)json_integer_value(json_object_get(failure, "exit_code")),
-                    json_string_value(json_object_get(failure, "message")));
+        text_append(out, "  failed (%.0f): %s\n", report_number_at(failure, "exit_code"),
+                    report_text_at(failure, "message"));
         return;
     }
     report_cell(10, CELL_RATE, median, out);
@@ -277,39 +268,36 @@ static void append_best(const json_t *table, text_buffer *out)
     const json_t *best = json_object_get(table, "best");
     if (!json_is_object(best)) return;
     text_append(out, "\nbest: ");
-    describe(table, json_integer_value(json_object_get(best, "row")), out);
+    describe(table, report_number_at(best, "row"), out);
     if (!json_object_get(best, "next_row")) {
         text_append(out, "\n");
         return;
     }
-    double factor = json_number_value(json_object_get(best, "factor"));
-    const char *verdict = json_string_value(json_object_get(best, "verdict"));
-    text_append(out, "\n%.3f times the samples/s of ", factor);
-    describe(table, json_integer_value(json_object_get(best, "next_row")), out);
+    const char *verdict = report_text_at(best, "verdict");
+    text_append(out, "\n%.3f times the samples/s of ", report_number_at(best, "factor"));
+    describe(table, report_number_at(best, "next_row"), out);
     text_append(out, "\n");
     if (strcmp(verdict, "virtual") == 0) {
         text_append(out, "In virtual time there is no spread: the figures are as good as the profile.\n");
         return;
     }
-    int64_t rounds = json_integer_value(json_object_get(best, "rounds")),
-            tests = json_integer_value(json_object_get(best, "tests")),
-            least = json_integer_value(json_object_get(best, "least_rounds"));
-    if (json_object_get(best, "factor_low"))
+    double rounds = report_number_at(best, "rounds"), tests = report_number_at(best, "tests"),
+           least = report_number_at(best, "least_rounds");
+    if (json_object_get(best, "factor_low")) {
         text_append(out, "95 %% interval %.3f to %.3f, p = %.2g", report_number_at(best, "factor_low"),
                     report_number_at(best, "factor_high"), report_number_at(best, "p"));
-    if (json_object_get(best, "factor_low"))
-        text_append(out, tests > 1 ? ", corrected for a choice among %lld points\n" : "\n",
-                    (long long)tests + 1);
+        if (tests > 1) text_append(out, ", corrected for a choice among %.0f points", tests + 1);
+        text_append(out, "\n");
+    }
     if (strcmp(verdict, "shown") == 0) return;
-    text_append(out, "That it is the best is not shown by %lld round%s", (long long)rounds,
-                rounds == 1 ? "" : "s");
+    text_append(out, "That it is the best is not shown by %.0f round%s", rounds, rounds == 1 ? "" : "s");
     if (json_object_get(best, "detectable") && strcmp(verdict, "too few rounds") != 0)
-        text_append(out, ":\n%.1f %% would be; 5 %% would take %lld rounds (--repeat)",
+        text_append(out, ":\n%.1f %% would be; 5 %% would take %.0f rounds (--repeat)",
                     100 * report_number_at(best, "detectable"),
-                    (long long)json_integer_value(json_object_get(best, "rounds_for_5_percent")));
+                    report_number_at(best, "rounds_for_5_percent"));
     else
-        text_append(out, ": at least %lld are needed (--repeat)",
-                    (long long)(least ? least : SIGNIFICANCE_LEAST_ROUNDS));
+        text_append(out, ": at least %.0f are needed (--repeat)",
+                    least > 0 ? least : SIGNIFICANCE_LEAST_ROUNDS);
     text_append(out, "\n");
 }
 
