@@ -141,21 +141,13 @@ static size_t end_of_column(const json_t *table, size_t first, size_t end)
     return next;
 }
 
-static size_t columns_of(const json_t *table, size_t first, size_t end)
-{
-    size_t count = 0;
-    for (; first < end; count++) first = end_of_column(table, first, end);
-    return count;
-}
-
 /* Counts the columns of all jobs if each job has at most `allowed`. */
 static size_t columns_shown(const json_t *table, size_t allowed, size_t *jobs)
 {
     size_t shown = *jobs = 0;
     for (size_t r = 0, end; r < figure_rows(table); r = end, (*jobs)++) {
         end = figure_end(table, r, 1);
-        size_t columns = columns_of(table, r, end);
-        shown += columns < allowed ? columns : allowed;
+        for (size_t i = r, n = 0; i < end && n < allowed; n++, shown++) i = end_of_column(table, i, end);
     }
     return shown;
 }

@@ -181,14 +181,6 @@ static bool is_measured(const json_t *sweep)
     return false;
 }
 
-static void append_spread(const json_t *sweep, text_buffer *out)
-{
-    double rounds = report_number_at(sweep, "rounds");
-    if (!is_measured(sweep) || !(rounds < SIGNIFICANCE_LEAST_ROUNDS)) return;
-    text_append(out, " %s decide the colors; %d runs or more of each point show which differences are real.",
-                rounds > 1 ? "Medians of few runs" : "Single runs", SIGNIFICANCE_LEAST_ROUNDS);
-}
-
 /* Finds the rows of a cell with the highest and the next rate. Returns false if there are fewer than two. */
 static bool find_best(const json_t *points, const char *x, const char *y, size_t *best, size_t *next)
 {
@@ -240,7 +232,11 @@ static json_t *collect_winners(const json_t *sweep)
                     wins, figure_rows(table));
     }
     text_append(&summary, ".");
-    append_spread(sweep, &summary);
+    double rounds = report_number_at(sweep, "rounds");
+    if (is_measured(sweep) && rounds < SIGNIFICANCE_LEAST_ROUNDS)
+        text_append(&summary,
+                    " %s decide the colors; %d runs or more of each point show which differences are real.",
+                    rounds > 1 ? "Medians of few runs" : "Single runs", SIGNIFICANCE_LEAST_ROUNDS);
     figure_summary(table, &summary);
     json_decref(points);
     return table;
@@ -263,12 +259,6 @@ static double factor_at(const json_t *table, const grid *g, const char *winner, 
     size_t r = row_of(table, g, i, j);
     double size = log(figure_number(table, r, FACTOR));
     return strcmp(figure_label(table, r, WINNER), winner) == 0 ? size : -size;
-}
-
-/* Returns the point at which the line from a to b crosses `level`, as a share of the line, or NaN. */
-static double crossing(double a, double b, double level)
-{
-    return (a < level) != (b < level) ? (level - a) / (b - a) : NAN;
 }
 
 /* Factors of the lines, written at their right ends. */
@@ -325,8 +315,8 @@ static void draw_contour(const json_t *table, const grid *g, const svg_key *winn
             if (isnan(corner[0] + corner[1] + corner[2] + corner[3])) continue;
             for (int e = 0; e < 4; e++) {
                 int next = (e + 1) % 4;
-                double share = crossing(corner[e], corner[next], level);
-                if (isnan(share)) continue;
+                if ((corner[e] < level) == (corner[next] < level)) continue;
+                double share = (level - corner[e]) / (corner[next] - corner[e]);
                 double u = from[e][0] + share * (from[next][0] - from[e][0]),
                        v = from[e][1] + share * (from[next][1] - from[e][1]);
                 at[found][0] = g->left + g->width * (i + 0.5 + u);

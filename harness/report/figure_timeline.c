@@ -167,16 +167,6 @@ static void draw_rank(const json_t *table, size_t first, size_t end, const svg_a
     }
 }
 
-static size_t marks_per_rank(const json_t *table)
-{
-    size_t most = 1;
-    for (size_t i = 0, end; i < figure_rows(table); i = end) {
-        end = figure_end(table, i, 2);
-        if (end - i > most) most = end - i;
-    }
-    return most;
-}
-
 /* Draws the keys of the parts that occur, in the order of a step. */
 static double draw_keys(const json_t *table, svg *s)
 {
@@ -228,9 +218,14 @@ static double draw_job(const json_t *table, size_t first, size_t last, const svg
 static void draw_timeline(const json_t *table, svg *s)
 {
     double left = s->narrow ? 0 : 62, y = draw_keys(table, s) + 8;
-    int most = (s->narrow ? MARKS_NARROW : MARKS_WIDE) / 2 / (int)marks_per_rank(table);
+    size_t marks = 1; /* of a rank */
+    for (size_t i = 0, end; i < figure_rows(table); i = end) {
+        end = figure_end(table, i, 2);
+        if (end - i > marks) marks = end - i;
+    }
+    int most = (s->narrow ? MARKS_NARROW : MARKS_WIDE) / 2 / (int)marks, limit = s->narrow ? 4 : 8;
     bool shared = share_an_axis(table, END);
-    most = most < 1 ? 1 : most > (s->narrow ? 4 : 8) ? (s->narrow ? 4 : 8) : most;
+    most = most < 1 ? 1 : most > limit ? limit : most;
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
         end = figure_end(table, r, 1);
         double high = shared ? figure_largest(table, END) : last_end(table, r, end, END);

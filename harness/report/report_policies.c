@@ -24,20 +24,13 @@ static void append_gib(double bytes, text_buffer *out)
     text_append(out, "%*.*f", CLASS_COLUMN, gib < 0.0995 ? 3 : gib < 9.95 ? 2 : 1, gib);
 }
 
-/* Returns the bytes of the smallest GPU that holds `bytes`, or 0 if there is none. */
-static double smallest_gpu(const json_t *gpus, double bytes)
-{
-    size_t i;
-    json_t *gpu;
-    json_array_foreach(gpus, i, gpu) if (report_number_at(gpu, "memory_bytes") >=
-                                         bytes) return report_number_at(gpu, "memory_bytes");
-    return 0;
-}
-
 static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *out)
 {
     const json_t *peak = report_at(rank, "memory.peak_classes");
-    double total = report_number_at(rank, "memory.total.peak_bytes"), gpu = smallest_gpu(gpus, total);
+    double total = report_number_at(rank, "memory.total.peak_bytes"), gpu = 0;
+    size_t g = 0;
+    while (g < json_array_size(gpus) && !(gpu >= total))
+        gpu = report_number_at(json_array_get(gpus, g++), "memory_bytes");
     for (size_t i = 0; i < COUNT_OF(columns); i++) {
         double sum = 0;
         for (int c = 0; c < 3 && columns[i].classes[c]; c++) {
@@ -47,7 +40,7 @@ static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *
         append_gib(sum, out);
     }
     append_gib(total, out);
-    if (gpu > 0)
+    if (gpu >= total)
         text_append(out, "%5.0f\n", gpu / 1073741824);
     else
         text_append(out, "%5s\n", "none");

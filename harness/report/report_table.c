@@ -95,11 +95,6 @@ static double value_of(const report_row *row, const json_t *column)
     return (row->value ? row->value : report_number_at)(column, row->path);
 }
 
-static bool exchanges(const json_t *job)
-{
-    return strcmp(report_text_at(job, "engine"), "none") != 0;
-}
-
 void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
                  text_buffer *out)
 {
@@ -112,7 +107,7 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
         for (size_t i = 0; i < width; i++) {
             const json_t *column = json_array_get(columns, i);
             double value = value_of(row, column);
-            if (row->absent && isnan(value) && exchanges(column))
+            if (row->absent && isnan(value) && strcmp(report_text_at(column, "engine"), "none") != 0)
                 text_append(out, "%*s", layout.column_width, row->absent);
             else
                 report_cell(layout.column_width, row->format, value, out);

@@ -25,47 +25,31 @@ static double mean_per_step(const json_t *job, const char *key)
     return sum > 0 && steps > 0 ? sum / steps : NAN;
 }
 
-/* Returns the rank that other ranks waited for longest, or -1 if there is none. *seconds is the time per step
- * and rank. */
-static int waited_for(const json_t *job, double *seconds)
+/* Returns the time per step and rank that ranks waited longest for one other rank, if `path` is "s", or the
+ * number of that rank. NaN if there is none. */
+static double longest_wait(const json_t *job, const char *path)
 {
-    double most = 0, steps = 0;
-    int slowest = -1;
+    double most = 0, steps = 0, slowest = NAN;
+    const json_t *ranks = json_object_get(job, "ranks");
     size_t i;
     json_t *rank;
-    int world = (int)json_array_size(json_object_get(job, "ranks"));
-    for (int late = 0; late < world; late++) {
-        char key[16];
+    json_array_foreach(ranks, i, rank)
+    {
+        steps += report_number_at(rank, "measured_steps");
+    }
+    for (size_t late = 0; late < json_array_size(ranks); late++) {
+        char key[32];
         double sum = 0;
-        snprintf(key, sizeof key, "%d", late);
-        steps = 0;
-        json_array_foreach(json_object_get(job, "ranks"), i, rank)
+        snprintf(key, sizeof key, "%zu", late);
+        json_array_foreach(ranks, i, rank)
         {
             sum += json_number_value(json_object_get(json_object_get(rank, "waited_for_s"), key));
-            steps += report_number_at(rank, "measured_steps");
         }
         if (sum <= most) continue;
         most = sum;
-        slowest = late;
+        slowest = (double)late;
     }
-    *seconds = slowest < 0 ? NAN : most / steps;
-    return slowest;
-}
-
-static double longest_wait(const json_t *job, const char *path)
-{
-    double seconds;
-    (void)path;
-    waited_for(job, &seconds);
-    return seconds;
-}
-
-static double slowest_rank(const json_t *job, const char *path)
-{
-    double seconds;
-    (void)path;
-    int rank = waited_for(job, &seconds);
-    return rank < 0 ? NAN : rank;
+    return isnan(slowest) || strcmp(path, "rank") == 0 ? slowest : most / steps;
 }
 
 static const report_row step_rows[] = {
@@ -121,8 +105,9 @@ static const report_row communication_rows[] = {
     {"  hidden while waiting for another rank", CELL_TIME, .path = "phases.hidden_while_waiting_s.mean_s"},
     {"  exposed (computation waited for it)", CELL_TIME, .path = "phases.exposed_communication_s.mean_s"},
     {"waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
-    {"  of it, for the rank waited for longest", CELL_TIME, .value = longest_wait, .optional = true},
-    {"    that rank", CELL_COUNT, .value = slowest_rank, .optional = true},
+    {"  of it, for the rank waited for longest", CELL_TIME, .path = "s", .value = longest_wait,
+     .optional = true},
+    {"    that rank", CELL_COUNT, .path = "rank", .value = longest_wait, .optional = true},
     {"first all-reduce to end of backward (PyTorch)", CELL_TIME,
      .path = "phases.first_to_backward_end_s.mean_s"},
     {"last bucket, bytes", CELL_BYTES, .path = "ranks.0.last_bucket_bytes"},

@@ -16,88 +16,58 @@ static status not_golden(const golden_file *f, const char *what)
     return fail(STATUS_DATA, "%s: %s is missing or of the wrong kind", f->path, what);
 }
 
-static bool get_number(const json_t *object, const char *key, double *out)
+static status read_optimizer(golden_file *f, json_t *c)
 {
-    const json_t *value = json_object_get(object, key);
-    if (!json_is_number(value)) return false;
-    *out = json_number_value(value);
-    return true;
-}
-
-static int64_t integer_or(const json_t *object, const char *key, int64_t otherwise)
-{
-    const json_t *value = json_object_get(object, key);
-    return json_is_integer(value) ? json_integer_value(value) : otherwise;
-}
-
-static double number_or(const json_t *object, const char *key, double otherwise)
-{
-    double value;
-    return get_number(object, key, &value) ? value : otherwise;
-}
-
-static status read_optimizer(golden_file *f, const json_t *c)
-{
-    const json_t *o = json_object_get(c, "optimizer");
+    static const char *const names[] = {
+        [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_ADAM] = "adam", [OPTIMIZER_ADAMW] = "adamw"};
+    json_t *o = json_object_get(c, "optimizer");
     const char *name = json_string_value(json_object_get(o, "name"));
+    int kind = 0, nesterov = 0;
     if (!name) return not_golden(f, "case.optimizer.name");
-    optimizer_kind kind = OPTIMIZER_SGD;
-    if (strcmp(name, "adam") == 0)
-        kind = OPTIMIZER_ADAM;
-    else if (strcmp(name, "adamw") == 0)
-        kind = OPTIMIZER_ADAMW;
-    else if (strcmp(name, "sgd") != 0)
+    while (kind < 3 && strcmp(name, names[kind]) != 0) kind++;
+    if (kind == 3)
         return fail(STATUS_DATA, "%s: case.optimizer.name: expected one of sgd, adam, adamw, got '%s'",
                     f->path, name);
-    optimizer_options d = optimizer_defaults(kind);
-    d.lr = number_or(o, "lr", d.lr);
-    d.momentum = number_or(o, "momentum", 0);
-    d.dampening = number_or(o, "dampening", 0);
-    d.weight_decay = number_or(o, "weight_decay", d.weight_decay);
-    d.eps = number_or(o, "eps", d.eps);
-    d.nesterov = json_is_true(json_object_get(o, "nesterov"));
-    d.clip_norm = number_or(c, "clip_norm", 0);
-    const json_t *betas = json_object_get(o, "betas");
-    if (json_array_size(betas) == 2) {
-        d.beta1 = json_number_value(json_array_get(betas, 0));
-        d.beta2 = json_number_value(json_array_get(betas, 1));
-    }
-    f->optimizer = d;
+    optimizer_options *d = &f->optimizer;
+    *d = optimizer_defaults((optimizer_kind)kind);
+    d->momentum = d->dampening = d->clip_norm = 0;
+    if (json_unpack(o, "{s?F, s?F, s?F, s?F, s?F, s?b, s?[F, F]}", "lr", &d->lr, "momentum", &d->momentum,
+                    "dampening", &d->dampening, "weight_decay", &d->weight_decay, "eps", &d->eps, "nesterov",
+                    &nesterov, "betas", &d->beta1, &d->beta2) != 0 ||
+        json_unpack(c, "{s?F}", "clip_norm", &d->clip_norm) != 0)
+        return not_golden(f, "case.optimizer");
+    d->nesterov = nesterov;
     return STATUS_OK;
 }
 
-static status read_case(golden_file *f, const json_t *c)
+static status read_case(golden_file *f, json_t *c)
 {
-    const char *model = json_string_value(json_object_get(c, "model"));
+    const char *model = json_string_value(json_object_get(c, "model")), *loss_over = "", *activation = "";
+    const json_t *input = json_object_get(c, "input");
+    model_options *m = &f->model;
+    int64_t world = 0;
+    int sync_batchnorm = 0;
     if (!model) return not_golden(f, "case.model");
     snprintf(f->model_name, sizeof f->model_name, "%s", model);
-    int64_t world = integer_or(c, "world_size", 0);
-    f->batch = integer_or(c, "batch_per_rank", 0);
-    f->steps = integer_or(c, "steps", 0);
-    f->seed = (uint64_t)integer_or(c, "seed", 0);
-    if (world < 1 || world > JOB_MOST_RANKS || f->batch < 1 || f->batch > GOLDEN_MOST_BATCH || f->steps < 1 ||
+    *m = (model_options){.name = f->model_name};
+    if (json_unpack(c, "{s:I, s:I, s:I, s?I, s?s, s?s, s?b, s?I, s?I, s?I, s?I, s?I, s?I, s?I}", "world_size",
+                    &world, "batch_per_rank", &f->batch, "steps", &f->steps, "seed", &f->seed, "loss_over",
+                    &loss_over, "activation", &activation, "sync_batchnorm", &sync_batchnorm, "classes",
+                    &m->classes, "layers", &m->layers, "hidden", &m->hidden, "heads", &m->heads, "vocab",
+                    &m->vocabulary, "positions", &m->positions, "sequence", &m->sequence) != 0 ||
+        world < 1 || world > JOB_MOST_RANKS || f->batch < 1 || f->batch > GOLDEN_MOST_BATCH || f->steps < 1 ||
         f->steps > 100000)
         return not_golden(f, "case.world_size, case.batch_per_rank or case.steps");
     f->world = (int)world;
-    const char *loss_over = json_string_value(json_object_get(c, "loss_over"));
-    const char *act = json_string_value(json_object_get(c, "activation"));
-    const json_t *input = json_object_get(c, "input");
-    bool silu = act && strcmp(act, "silu") == 0;
-    f->global_loss = loss_over && strcmp(loss_over, "global") == 0;
+    bool silu = strcmp(activation, "silu") == 0;
+    f->global_loss = strcmp(loss_over, "global") == 0;
     f->kinks = (strncmp(model, "resnet", 6) == 0 && !silu) || strcmp(model, "inception_v3") == 0;
-    f->model = (model_options){
-        .name = f->model_name,
-        .classes = integer_or(c, "classes", 0),
-        .image = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 1)) : 0,
-        .channels = json_array_size(input) == 3 ? json_integer_value(json_array_get(input, 0)) : 0,
-        .activation = silu ? ACTIVATION_SILU : ACTIVATION_NONE,
-        .sync_batchnorm = json_is_true(json_object_get(c, "sync_batchnorm")),
-        .layers = integer_or(c, "layers", 0),
-        .hidden = integer_or(c, "hidden", 0),
-        .heads = integer_or(c, "heads", 0),
-        .vocabulary = integer_or(c, "vocab", 0),
-        .positions = integer_or(c, "positions", 0),
-        .sequence = integer_or(c, "sequence", 0)};
+    m->activation = silu ? ACTIVATION_SILU : ACTIVATION_NONE;
+    m->sync_batchnorm = sync_batchnorm;
+    if (json_array_size(input) == 3) {
+        m->channels = json_integer_value(json_array_get(input, 0));
+        m->image = json_integer_value(json_array_get(input, 1));
+    }
     if (options_check(&(option_binding){.table = &model_option_table, .storage = &f->model}) != STATUS_OK) {
         error_context("%s", f->path);
         return STATUS_DATA;
@@ -105,18 +75,22 @@ static status read_case(golden_file *f, const json_t *c)
     return read_optimizer(f, c);
 }
 
-static status read_tensor(const golden_file *f, const char *name, const json_t *object, golden_tensor *out)
+static status read_tensor(const golden_file *f, const char *name, json_t *object, golden_tensor *out)
 {
+    json_t *dims, *samples;
     snprintf(out->name, sizeof out->name, "%s", name);
-    const json_t *dims = json_object_get(object, "shape"), *samples = json_object_get(object, "samples");
-    if (!json_is_array(dims) || !json_is_array(samples) || !get_number(object, "l2", &out->l2) ||
-        !get_number(object, "sum", &out->sum) || !get_number(object, "float32_l2_error", &out->error))
+    if (json_unpack(object, "{s:o, s:o, s:F, s:F, s:F}", "shape", &dims, "samples", &samples, "l2", &out->l2,
+                    "sum", &out->sum, "float32_l2_error", &out->error) != 0 ||
+        !json_is_array(dims) || !json_is_array(samples))
         return not_golden(f, name);
     out->elements = 1;
     size_t i;
-    const json_t *item;
-    json_array_foreach(dims, i, item) if (__builtin_mul_overflow(out->elements, json_integer_value(item),
-                                                                 &out->elements)) return not_golden(f, name);
+    json_t *item;
+    json_array_foreach(dims, i, item)
+    {
+        if (__builtin_mul_overflow(out->elements, json_integer_value(item), &out->elements))
+            return not_golden(f, name);
+    }
     json_array_foreach(samples, i, item)
     {
         if (out->sample_count == GOLDEN_MAX_SAMPLES) break;
@@ -150,18 +124,16 @@ static status read_losses(golden_file *f, const json_t *root)
     if (json_array_size(loss) != (size_t)f->steps || json_array_size(error) != (size_t)f->steps)
         return not_golden(f, "loss or loss_float32_error");
     f->losses_per_step = f->global_loss ? 1 : f->world;
-    size_t count = (size_t)f->steps * (size_t)f->losses_per_step;
-    f->loss = calloc(count, sizeof *f->loss);
-    f->loss_error = calloc(count, sizeof *f->loss_error);
+    size_t width = (size_t)f->losses_per_step;
+    f->loss = calloc((size_t)f->steps * width, sizeof *f->loss);
+    f->loss_error = calloc((size_t)f->steps * width, sizeof *f->loss_error);
     if (!f->loss || !f->loss_error) return fail(STATUS_SYSTEM, "no memory for %s", f->path);
     for (size_t s = 0; s < (size_t)f->steps; s++) {
         const json_t *row = json_array_get(loss, s), *errors = json_array_get(error, s);
-        if (json_array_size(row) != (size_t)f->losses_per_step ||
-            json_array_size(errors) != (size_t)f->losses_per_step)
-            return not_golden(f, "loss");
-        for (size_t r = 0; r < (size_t)f->losses_per_step; r++) {
-            f->loss[s * (size_t)f->losses_per_step + r] = json_number_value(json_array_get(row, r));
-            f->loss_error[s * (size_t)f->losses_per_step + r] = json_number_value(json_array_get(errors, r));
+        if (json_array_size(row) != width || json_array_size(errors) != width) return not_golden(f, "loss");
+        for (size_t r = 0; r < width; r++) {
+            f->loss[s * width + r] = json_number_value(json_array_get(row, r));
+            f->loss_error[s * width + r] = json_number_value(json_array_get(errors, r));
         }
     }
     return STATUS_OK;
@@ -173,9 +145,9 @@ static status read_file(golden_file *f, const json_t *root)
         !json_is_object(json_object_get(root, "gradients_first_step")))
         return fail(STATUS_DATA, "%s: not a golden trajectory: it has no case and no gradients_first_step",
                     f->path);
-    int64_t format = integer_or(root, "format", 0);
+    int64_t format = json_integer_value(json_object_get(root, "format"));
     if (format != 1) return fail(STATUS_DATA, "%s: format: expected 1, got %lld", f->path, (long long)format);
-    f->parameters = integer_or(root, "parameters", 0);
+    f->parameters = json_integer_value(json_object_get(root, "parameters"));
     TRY(read_case(f, json_object_get(root, "case")));
     TRY(read_losses(f, root));
     TRY(read_tensors(f, root, "gradients_first_step", &f->gradients));
@@ -213,17 +185,12 @@ void golden_close(golden_file **file)
 
 /* ---- values ----------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 void golden_fill_param(const golden_file *file, const nn_param *p, float *out)
 {
     uint64_t start = random_start(file->seed, random_fnv1a64(p->name));
     double base = 0, scale;
-    if (p->shape.rank == 1 && ends_with(p->name, "weight")) {
+    size_t length = strlen(p->name), last = strlen("weight");
+    if (p->shape.rank == 1 && length >= last && strcmp(p->name + length - last, "weight") == 0) {
         base = 0.5;
         scale = 0.1;
     } else if (p->shape.rank == 1) {

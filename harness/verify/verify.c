@@ -49,25 +49,19 @@ static double loss_limit(comparison_precision precision, double expected, double
     return 8 * (error > floor ? error : floor);
 }
 
+/* Compares the loss of a rank or, if `rank` is -1, a loss over the batches of all ranks with the mean of the
+ * ranks' losses. That loss equals the mean if all ranks have the same number of targets. */
 static void compare_loss(comparison *c, const golden_file *file, int64_t step, int rank, double loss)
 {
-    int64_t at = step * file->losses_per_step + rank;
-    char what[96];
-    snprintf(what, sizeof what, "loss of step %lld, rank %d", (long long)step, rank);
-    judge(c, what, loss, file->loss[at], loss_limit(c->precision, file->loss[at], file->loss_error[at]));
-}
-
-/* Compares a loss over the batches of all ranks with the mean of the ranks' losses. The loss equals the mean
- * if all ranks have the same number of targets. */
-static void compare_mean_loss(comparison *c, const golden_file *file, int64_t step, double loss)
-{
+    int first = rank < 0 ? 0 : rank, count = rank < 0 ? file->losses_per_step : 1;
     double expected = 0, error = 0;
-    for (int r = 0; r < file->losses_per_step; r++) {
-        expected += file->loss[step * file->losses_per_step + r] / file->losses_per_step;
-        error += file->loss_error[step * file->losses_per_step + r] / file->losses_per_step;
-    }
     char what[96];
-    snprintf(what, sizeof what, "loss of step %lld", (long long)step);
+    for (int r = first; r < first + count; r++) {
+        expected += file->loss[step * file->losses_per_step + r] / count;
+        error += file->loss_error[step * file->losses_per_step + r] / count;
+    }
+    int used = snprintf(what, sizeof what, "loss of step %lld", (long long)step);
+    if (rank >= 0) snprintf(what + used, sizeof what - (size_t)used, ", rank %d", rank);
     judge(c, what, loss, expected, loss_limit(c->precision, expected, error));
 }
 
@@ -88,49 +82,36 @@ static digest digest_of(const double *values, int64_t count)
     return (digest){sqrt(squares), sum};
 }
 
-/* Compares a tensor; `values` are in PyTorch's order. `kind` is its name in messages, such as "gradient". */
-static void compare_tensor(comparison *c, const golden_tensor *t, const char *kind, const double *values)
+/* Compares a tensor; `values` are in PyTorch's order. `kind` is its name in messages, such as "gradient". In
+ * networks with ReLU (`kinks`) and with rounded GEMMs, compares only the L2. */
+static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, const char *kind,
+                           const double *values)
 {
-    bool wide = c->precision == COMPARE_FLOAT64;
-    c->tensors++;
-    if (!wide && t->error > unreliable * t->l2) {
-        c->unchecked++;
-        return;
-    }
+    bool wide = c->precision == COMPARE_FLOAT64, coarse = is_rounded(c->precision);
     char what[sizeof c->what];
-    digest d = digest_of(values, t->elements);
-    if (is_rounded(c->precision)) {
-        snprintf(what, sizeof what, "%s %s l2", kind, t->name);
-        judge(c, what, d.l2, t->l2, rounded[c->precision].l2 * t->l2);
+    c->tensors++;
+    if (!wide && t->error > (kinks ? kink_limit : unreliable) * t->l2) {
+        c->unchecked++;
         return;
     }
     /* If a gradient is zero except for rounding (the bias of an attention key), the limit is relative to the
      * norm of all tensors, of which the gradient's float32 error is about 1e-7. */
     double scale = float64_limit * (t->l2 > 10 * t->error ? t->l2 : 1e7 * t->error);
-    double root = sqrt((double)t->elements);
+    double root = sqrt((double)t->elements), limit = wide ? scale : 8 * t->error;
+    if (kinks)
+        limit = (coarse ? rounded[c->precision].kinks : kink_limit) * t->l2;
+    else if (coarse)
+        limit = rounded[c->precision].l2 * t->l2;
+    digest d = digest_of(values, t->elements);
     snprintf(what, sizeof what, "%s %s l2", kind, t->name);
-    judge(c, what, d.l2, t->l2, wide ? scale : 8 * t->error);
+    judge(c, what, d.l2, t->l2, limit);
+    if (kinks || coarse) return;
     snprintf(what, sizeof what, "%s %s sum", kind, t->name);
     judge(c, what, d.sum, t->sum, wide ? scale : 200 * t->error);
     for (int i = 0; i < t->sample_count; i++) {
         snprintf(what, sizeof what, "%s %s[%lld]", kind, t->name, (long long)t->sample_index[i]);
         judge(c, what, values[t->sample_index[i]], t->sample_value[i], wide ? scale : 32 * t->error / root);
     }
-}
-
-/* Compares only a gradient's L2, for networks with ReLU. */
-static void compare_tensor_with_kinks(comparison *c, const golden_tensor *t, const char *kind,
-                                      const double *values)
-{
-    double limit = is_rounded(c->precision) ? rounded[c->precision].kinks : kink_limit;
-    c->tensors++;
-    if (t->error > kink_limit * t->l2) {
-        c->unchecked++;
-        return;
-    }
-    char what[sizeof c->what];
-    snprintf(what, sizeof what, "%s %s l2", kind, t->name);
-    judge(c, what, digest_of(values, t->elements).l2, t->l2, limit * t->l2);
 }
 
 /* ---- a trajectory ------------------------------------------------------------------------------ */
@@ -238,10 +219,7 @@ static status compare_params(verification *v, trainer *t, const golden_tensors *
         status rc = gradients
                         ? param_set_export(set, NULL, gradients, i, DTYPE_F64, values)
                         : param_set_export(set, trainer_stream(t), set->params.data, i, DTYPE_F64, values);
-        if (rc == STATUS_OK && v->kinks)
-            compare_tensor_with_kinks(v->out, g, kind, values);
-        else if (rc == STATUS_OK)
-            compare_tensor(v->out, g, kind, values);
+        if (rc == STATUS_OK) compare_tensor(v->out, g, v->kinks, kind, values);
         free(values);
         TRY(rc);
     }
@@ -312,7 +290,7 @@ static status compare_rest(verification *v)
     const golden_file *f = v->config->file;
     const nn_model *m = v->model;
     for (int64_t s = 0; s < (v->kinks ? 1 : f->steps); s++) {
-        if (v->one_loss) compare_mean_loss(v->out, f, s, v->losses[s * f->world]);
+        if (v->one_loss) compare_loss(v->out, f, s, -1, v->losses[s * f->world]);
         for (int r = 0; r < f->losses_per_step && !v->one_loss; r++)
             compare_loss(v->out, f, s, r, v->losses[s * f->world + r]);
     }
@@ -323,7 +301,7 @@ static status compare_rest(verification *v)
             const golden_tensor *g = find_tensor(&f->buffers_final, name);
             if (!g || g->elements != m->buffers[i].elements)
                 return fail(STATUS_DATA, "buffer %s is missing or has another shape than in the model", name);
-            compare_tensor(v->out, g, "buffer", v->buffers[r * m->buffer_count + i]);
+            compare_tensor(v->out, g, false, "buffer", v->buffers[r * m->buffer_count + i]);
         }
     }
     return STATUS_OK;
