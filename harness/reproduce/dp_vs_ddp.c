@@ -1,4 +1,5 @@
 /* DataParallel against DistributedDataParallel. The published works differ, so ratios are compared. */
+#include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -56,25 +57,22 @@ typedef struct group {
     double within;
 } group;
 
-/* Adds a row for each part of the host's time in the step that was just measured. */
-static void add_host(reproduction_run *r, const char *row)
-{
-    char label[64];
-    size_t i;
-    json_t *part;
-    snprintf(label, sizeof label, "%s: host under dp", row);
-    json_array_foreach(json_object_get(json_object_get(r->figures.job, "host_costs"), "parts"), i, part)
-        reproduction_add(r->report, label, json_string_value(json_object_get(part, "name")), "ms",
-                         CELL_DIRECTION, NAN, 1e3 * json_number_value(json_object_get(part, "time_s")), 0);
-}
-
-/* Adds the baseline of a DataParallel cell: without interpreter and loader, and with rank 0 sending to
+/* Adds a row for each part of the host's time in the step that was just measured, and the baseline of a
+ * DataParallel cell: without interpreter and loader, and with rank 0 sending to
  * each rank in turn. */
 static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms,
                                const group *g, reproduction_cell *c)
 {
     virtual_workload star = *base;
-    add_host(r, g->row);
+    char label[64];
+    size_t i;
+    json_t *part;
+    snprintf(label, sizeof label, "%s: host under dp", g->row);
+    json_array_foreach(report_at(r->figures.job, "host_costs.parts"), i, part)
+    {
+        reproduction_add(r->report, label, report_text_at(part, "name"), "ms", CELL_DIRECTION, NAN,
+                         1e3 * report_number_at(part, "time_s"), 0);
+    }
     workload_options(&star, " --loader-workers 0 --payload auto --dp-host none");
     TRY(virtual_measure(&star, &r->figures));
     c->baselines[0] = r->figures.step_ms * seconds_per_ms;

@@ -39,13 +39,6 @@ static int64_t fill(const void *context, int64_t step, void *inputs, void *targe
     return b->targets;
 }
 
-static status open_source(const nn_model *model, int64_t batch, batch_source **out)
-{
-    data_form form = data_form_of_model(model);
-    fixed_batch b = {batch * data_form_input_elements(&form), batch * data_form_target_elements(&form)};
-    return batch_source_open_filled(&form, batch, fill, &b, sizeof b, out);
-}
-
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
 static status median_ms(const int64_t *ns, int64_t count, double *ms)
@@ -97,12 +90,15 @@ static status run_rank(local_ranks *group, int rank, void *context)
                              .slot = status_table_slot(m->table, rank),
                              .stall_timeout_ns = 60 * NS_PER_S,
                              .separate_phases = true};
+    data_form form = data_form_of_model(m->model);
+    fixed_batch batch = {row->batch * data_form_input_elements(&form),
+                         row->batch * data_form_target_elements(&form)};
     trainer *t = NULL;
     batch_source *source = NULL;
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &t), out);
     TRY_GOTO(rc, param_set_initialize(trainer_params(t), trainer_stream(t), 1), out);
-    TRY_GOTO(rc, open_source(m->model, row->batch, &source), out);
+    TRY_GOTO(rc, batch_source_open_filled(&form, row->batch, fill, &batch, sizeof batch, &source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
     TRY_GOTO(rc, run_steps(m, rank, t, source), out);
     rc = local_ranks_barrier(group); /* A peer may still use this rank's memory. */

@@ -1,5 +1,6 @@
 /* Memory of device 0 against the others under DataParallel: BERT-large, Adam, 8 GPUs. Compares the ledger
  * of a virtual run with the table that docs/ps.md derives from torch's source, and with published reports. */
+#include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 #include "ps/dp/dp_memory.h"
 
@@ -20,20 +21,9 @@ static status measure(const char *profile, const char *policy, const char *optim
     return virtual_measure(&w, out);
 }
 
-/* Returns a field of the job's result (docs/results.md). */
-static const json_t *of_job(const virtual_figures *f, const char *key)
-{
-    return json_object_get(f->job, key);
-}
-
-static double bytes_at(const json_t *object, const char *key)
-{
-    return json_number_value(json_object_get(object, key));
-}
-
 static const json_t *phase_of(const virtual_figures *f, ps_dp_phase phase)
 {
-    return json_array_get(json_object_get(of_job(f, "dataparallel_memory"), "phases"), phase);
+    return json_array_get(report_at(f->job, "dataparallel_memory.phases"), phase);
 }
 
 /* ---- the phases ------------------------------------------------------------------------------- */
@@ -43,39 +33,38 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
     for (int p = 0; p < PS_DP_PHASE_COUNT; p++) {
         const ps_dp_phase_info *info = ps_dp_phase_describe((ps_dp_phase)p);
         const json_t *phase = phase_of(f, (ps_dp_phase)p);
-        reproduction_cell *c =
-            reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY, bytes_at(phase, "formula_bytes") / mib,
-                             bytes_at(phase, "difference_bytes") / mib, exact);
+        reproduction_cell *c = reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY,
+                                                report_number_at(phase, "formula_bytes") / mib,
+                                                report_number_at(phase, "difference_bytes") / mib, exact);
         snprintf(c->note, sizeof c->note, "%s, buffers and batch", info->torch);
     }
-}
-
-static const json_t *classes_of_rank(const virtual_figures *f, size_t rank)
-{
-    const char *phase = ledger_phase_name(ps_dp_phase_describe(PS_DP_REPLICATED)->phase);
-    const json_t *memory = json_object_get(json_array_get(of_job(f, "ranks"), rank), "memory");
-    return json_object_get(json_object_get(json_object_get(memory, "phases"), phase), "end_classes");
 }
 
 /* Adds the difference between device 0 and another device per memory class, after replication. The total
  * difference is G + S: gradients and optimizer state. */
 static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
 {
+    const char *phase = ledger_phase_name(ps_dp_phase_describe(PS_DP_REPLICATED)->phase);
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
         const char *name = ledger_class_name((ledger_class)c);
-        double device0 = bytes_at(classes_of_rank(f, 0), name), other = bytes_at(classes_of_rank(f, 1), name);
-        if (c == LEDGER_WORKSPACE || (device0 == 0 && other == 0)) continue;
+        double of[2]; /* device 0 and another */
+        for (int rank = 0; rank < 2; rank++) {
+            char path[128];
+            snprintf(path, sizeof path, "ranks.%d.memory.phases.%s.end_classes", rank, phase);
+            of[rank] = json_number_value(json_object_get(report_at(f->job, path), name));
+        }
+        if (c == LEDGER_WORKSPACE || (of[0] == 0 && of[1] == 0)) continue;
         reproduction_cell *cell =
-            reproduction_add(r, row, name, "MiB", CELL_DIRECTION, NAN, (device0 - other) / mib, 0);
+            reproduction_add(r, row, name, "MiB", CELL_DIRECTION, NAN, (of[0] - of[1]) / mib, 0);
         snprintf(cell->note, sizeof cell->note, "after replicate: %.1f on device 0, %.1f on another",
-                 device0 / mib, other / mib);
+                 of[0] / mib, of[1] / mib);
     }
 }
 
 /* Returns the excess of device 0 between two steps: G + S. */
 static double excess(const virtual_figures *f)
 {
-    return bytes_at(phase_of(f, PS_DP_REPLICATED), "difference_bytes");
+    return report_number_at(phase_of(f, PS_DP_REPLICATED), "difference_bytes");
 }
 
 static void add_published(reproduction_report *r, const published_table *t, double adam)
@@ -105,14 +94,14 @@ static status run(reproduction_run *run)
     reproduction_report *r = run->report;
     char detail[200];
     TRY(measure(profile, "dp", "adam", f));
-    const json_t *sizes = of_job(f, "dataparallel_memory");
+    const json_t *sizes = report_at(f->job, "dataparallel_memory");
     if (!json_is_object(sizes))
         return fail(STATUS_INTERNAL, "reducer-memory: the policy dp reported no sizes");
     double adam = excess(f);
     add_phases(r, "Adam, device 0 less device 1", f);
     add_classes(r, "Adam, by class", f);
     snprintf(detail, sizeof detail, "%.3f GiB; 3P is %.3f GiB", adam / gib,
-             3 * bytes_at(sizes, "parameters_bytes") / gib);
+             3 * report_number_at(sizes, "parameters_bytes") / gib);
     reproduction_claim_that(r, adam >= 3 * gib && adam <= 4 * gib, detail,
                             "Adam: between steps device 0 holds 3 to 4 GiB more, G + S = 3P");
     TRY(measure(profile, "dp", "sgd", f));
@@ -121,7 +110,7 @@ static status run(reproduction_run *run)
     snprintf(detail, sizeof detail, "%.3f GiB", sgd / gib);
     reproduction_claim_that(r, sgd < 3 * gib, detail, "plain SGD: it does not, G alone is left");
     TRY(measure(profile, "ddp", "adam", f));
-    double difference = bytes_at(of_job(f, "memory_imbalance"), "maximum_minus_minimum_bytes");
+    double difference = report_number_at(f->job, "memory_imbalance.maximum_minus_minimum_bytes");
     snprintf(detail, sizeof detail, "peaks of %lld and %lld bytes", (long long)f->most_bytes,
              (long long)(f->most_bytes - (int64_t)difference));
     reproduction_claim_that(r, difference == 0, detail, "Adam under ring (ddp): balanced to the byte");

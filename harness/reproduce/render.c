@@ -95,15 +95,6 @@ static json_t *skill_to_json(const reproduction_report *r)
                      own ? r->of->constants : "from another profile than the profiles of the table");
 }
 
-/* Returns true if one of the first `count` profiles has the constant from the same file. */
-static bool is_counted(sim_profile *const *profiles, int count, sim_constant c, const char *from)
-{
-    for (int i = 0; i < count; i++)
-        if (sim_profile_has_range(profiles[i], c) && strcmp(profiles[i]->provenance[c].from, from) == 0)
-            return true;
-    return false;
-}
-
 /* Counts the constants with a range in the profiles, and the ranges that are guesses. Returns JSON null if
  * the table uses no profile. */
 static json_t *ranges_to_json(const reproduction_report *r)
@@ -121,11 +112,12 @@ static json_t *ranges_to_json(const reproduction_report *r)
         }
         for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
             const sim_provenance *from = &profiles[count]->provenance[c];
-            if (!sim_profile_has_range(profiles[count], (sim_constant)c) ||
-                is_counted(profiles, count, (sim_constant)c, from->from))
-                continue;
-            ranges++;
-            guesses += from->guessed;
+            bool counted = !sim_profile_has_range(profiles[count], (sim_constant)c);
+            for (int i = 0; i < count; i++) /* another profile may have the constant from the same file */
+                counted = counted || (sim_profile_has_range(profiles[i], (sim_constant)c) &&
+                                      strcmp(profiles[i]->provenance[c].from, from->from) == 0);
+            ranges += !counted;
+            guesses += !counted && from->guessed;
         }
         count++;
     }

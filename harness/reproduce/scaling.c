@@ -84,25 +84,6 @@ typedef struct calibrated {
     double factor, published, ours;
 } calibrated;
 
-/* Claims that a server on the host does not make GPUs faster than one GPU with the same server. */
-static void claim_no_gain(reproduction_run *r, int row, double rate, double one)
-{
-    int gpus = (int)published_number(&r->table, row, "gpus");
-    char detail[200];
-    snprintf(detail, sizeof detail, "%.3f of %d times one GPU", rate / (one * gpus), gpus);
-    reproduction_claim_that(r->report, rate <= one * gpus * (1 + 1e-6), detail,
-                            "%.24s: %d GPUs with a server scale at most linearly",
-                            published_text(&r->table, row, "hardware"), gpus);
-}
-
-static void note_of(const setup *u, const published_table *t, int row, double factor, char *out, size_t size)
-{
-    int used = u->source ? snprintf(out, size, "%.24s; %s%s", published_text(t, row, "source"), u->note,
-                                    u->note[0] ? "; " : "")
-                         : 0;
-    snprintf(out + used, size - (size_t)used, "efficiencies times %.4f", factor);
-}
-
 static status add_cell(reproduction_run *r, int row, const setup *u, const virtual_workload *w,
                        calibrated *one, bool calibrates)
 {
@@ -122,14 +103,23 @@ static status add_cell(reproduction_run *r, int row, const setup *u, const virtu
         reproduction_add(r->report, label, s->quantity, s->unit ? s->unit : published_text(t, row, "unit"),
                          kind, published, ours, kind == CELL_PREDICTED ? limit : 0);
     c->baselines[0] = one->published * (s->seconds ? 1 : w->gpus);
-    if (calibrates)
+    if (calibrates) {
         one->ours = ours;
-    else if (u->from == 1 && u->source)
-        claim_no_gain(r, row, ours, one->ours);
+    } else if (u->from == 1 && u->source) {
+        char detail[200];
+        snprintf(detail, sizeof detail, "%.3f of %d times one GPU", ours / (one->ours * w->gpus), w->gpus);
+        reproduction_claim_that(r->report, ours <= one->ours * w->gpus * (1 + 1e-6), detail,
+                                "%.24s: %d GPUs with a server scale at most linearly",
+                                published_text(t, row, "hardware"), w->gpus);
+    }
     const char *group = published_text(t, row, s->group);
     reproduction_null(c, c->baselines[0], published_uncertainty(t, row, s->column),
                       group[0] ? group : s->group);
-    if (calibrates) note_of(u, t, row, one->factor, c->note, sizeof c->note);
+    if (calibrates && u->source)
+        snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f",
+                 published_text(t, row, "source"), u->note, u->note[0] ? "; " : "", one->factor);
+    else if (calibrates)
+        snprintf(c->note, sizeof c->note, "efficiencies times %.4f", one->factor);
     if (kind == CELL_DIRECTION) snprintf(c->note, sizeof c->note, "%s", u->note);
     if (!cannot) return reproduction_from(r, c, w);
     snprintf(c->note, sizeof c->note, "%s", error_message());

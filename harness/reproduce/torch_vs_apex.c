@@ -69,23 +69,6 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int vari
     return w;
 }
 
-static status simulate(reproduction_run *r, int row, int variant, double ms[QUANTITIES])
-{
-    virtual_workload w = workload_of(r, row, variant);
-    TRY(reproduction_measure(r, &w));
-    ms[FORWARD] = r->figures.forward_ms;
-    ms[BACKWARD] = r->figures.backward_ms;
-    ms[TOTAL] = ms[FORWARD] + ms[BACKWARD];
-    return STATUS_OK;
-}
-
-/* Returns the kind of a cell by the protocol: the profile was fitted to the rows of one and two GPUs. */
-static cell_kind kind_of(int gpus, bool total)
-{
-    if (gpus > CALIBRATED_GPUS) return total ? CELL_DERIVED : CELL_PREDICTED;
-    return CELL_CALIBRATED;
-}
-
 /* Adds the null model: more than two GPUs take as long as two, under the same policy. */
 static void add_null(const reproduction_run *r, reproduction_cell *c, int row, int quantity)
 {
@@ -104,12 +87,19 @@ static status simulate_row(reproduction_run *r, int row)
     double ms[VARIANTS][QUANTITIES] = {{0}};
     char label[48];
     virtual_workload w = workload_of(r, row, OURS);
-    for (int v = 0; v < (gpus > 1 && r->draw == 0 ? VARIANTS : 1); v++) TRY(simulate(r, row, v, ms[v]));
+    for (int v = 0; v < (gpus > 1 && r->draw == 0 ? VARIANTS : 1); v++) {
+        virtual_workload variant = workload_of(r, row, v);
+        TRY(reproduction_measure(r, &variant));
+        ms[v][FORWARD] = r->figures.forward_ms;
+        ms[v][BACKWARD] = r->figures.backward_ms;
+        ms[v][TOTAL] = ms[v][FORWARD] + ms[v][BACKWARD];
+    }
     label_of(label, sizeof label, gpus, published_text(t, row, "policy"));
     for (int q = 0; q < QUANTITIES; q++) {
-        bool total = q == TOTAL;
-        double limit = gpus > CALIBRATED_GPUS ? (total ? total_limit : cell_limit) : 0;
-        reproduction_cell *c = reproduction_add(r->report, label, quantities[q], "ms", kind_of(gpus, total),
+        bool total = q == TOTAL, calibrated = gpus <= CALIBRATED_GPUS; /* by the protocol */
+        double limit = calibrated ? 0 : total ? total_limit : cell_limit;
+        cell_kind kind = calibrated ? CELL_CALIBRATED : total ? CELL_DERIVED : CELL_PREDICTED;
+        reproduction_cell *c = reproduction_add(r->report, label, quantities[q], "ms", kind,
                                                 published_number(t, row, columns[q]), ms[OURS][q], limit);
         TRY(reproduction_from(r, c, &w));
         if (gpus == 1) continue;

@@ -22,15 +22,6 @@ static const json_t *first_job(const sweep *s, int point, json_t **result)
     return report_at(*result, "jobs.0");
 }
 
-static json_t *losses_of(const json_t *job, double end)
-{
-    json_t *losses = json_array();
-    for (int i = 0; i < ROWS; i++)
-        json_array_append_new(
-            losses, report_json_number(report_loss_between(job, end * i / ROWS, end * (i + 1) / ROWS)));
-    return losses;
-}
-
 status sweep_add_losses(const sweep *s, json_t *table)
 {
     json_t *until = json_array(), *points = json_array(), *result;
@@ -50,12 +41,16 @@ status sweep_add_losses(const sweep *s, json_t *table)
     for (int p = 0, row = 0; p < s->points && end > 0; p++) {
         if (!sweep_has(s, p)) continue;
         const json_t *job = first_job(s, p, &result);
-        json_array_append_new(
-            points, json_pack("{s:i, s:o, s:o, s:o, s:o, s:O?}", "row", row++, "losses", losses_of(job, end),
-                              "loss_last", report_json_number(report_number_at(job, "loss_last")), "accuracy",
-                              report_json_number(report_number_at(job, "accuracy")), "mean_staleness",
-                              report_json_number(report_mean_staleness(job)), "target",
-                              json_object_get(job, "target")));
+        json_t *losses = json_array();
+        for (int i = 0; i < ROWS; i++)
+            json_array_append_new(
+                losses, report_json_number(report_loss_between(job, end * i / ROWS, end * (i + 1) / ROWS)));
+        json_array_append_new(points,
+                              json_pack("{s:i, s:o, s:o, s:o, s:o, s:O?}", "row", row++, "losses", losses,
+                                        "loss_last", report_json_number(report_number_at(job, "loss_last")),
+                                        "accuracy", report_json_number(report_number_at(job, "accuracy")),
+                                        "mean_staleness", report_json_number(report_mean_staleness(job)),
+                                        "target", json_object_get(job, "target")));
         json_decref(result);
     }
     json_t *losses = json_pack("{s:o, s:o}", "until_s", until, "points", points);
