@@ -93,11 +93,10 @@ static status reproduce_table(const reproduce_options *o, const char *name, text
     else if (strcmp(device, "sim") != 0)
         return fail(STATUS_USAGE, "--device: expected sim:PROFILE, or cuda for torch-vs-apex, got '%s'",
                     device);
-    reproduction_report *report = calloc(1, sizeof *report);
-    if (!report) return fail(STATUS_SYSTEM, "no memory for the report");
-    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws, report);
-    if (rc == STATUS_OK) rc = print(report, o, out);
-    free(report);
+    reproduction_report report = {0};
+    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws, &report);
+    if (rc == STATUS_OK) rc = print(&report, o, out);
+    reproduction_free(&report);
     return rc;
 }
 

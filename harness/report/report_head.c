@@ -9,7 +9,7 @@ void report_lines(const char *text, int most, text_buffer *out)
     enum { INDENT = 2 };
     int used = 0;
     bool first = true; /* true if the next word begins a line */
-    for (const char *at = text + strspn(text, " "); *at; at += strspn(at, " ")) {
+    for (const char *at = text ? text + strspn(text, " ") : ""; *at; at += strspn(at, " ")) {
         int length = (int)strcspn(at, " ");
         while (at[length] == ' ' && at[length + 1] == '%')
             length += 1 + (int)strcspn(at + length + 1, " "); /* "95 %" */

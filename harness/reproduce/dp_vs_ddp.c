@@ -37,10 +37,11 @@ static double published_of(const published_table *t, const char *source, const c
 static void add_ratio(reproduction_report *r, const char *row, const char *a, const char *b, cell_kind kind,
                       double within)
 {
-    const reproduction_cell *x = reproduction_find(r, row, a), *y = reproduction_find(r, row, b);
+    const json_t *x = reproduction_find(r, row, a), *y = reproduction_find(r, row, b);
     char quantity[40], detail[120];
     snprintf(quantity, sizeof quantity, "%s / %s", a, b);
-    double published = x->published / y->published, ours = x->ours / y->ours;
+    double published = report_number_at(x, "published") / report_number_at(y, "published"),
+           ours = report_number_at(x, "ours") / report_number_at(y, "ours");
     reproduction_add(r, row, quantity, "1", kind, published, ours, within);
     snprintf(detail, sizeof detail, "%.3f published, %.3f ours", published, ours);
     reproduction_claim_that(r, (published < 1) == (ours < 1), detail, "%s: %s is %s than %s", row, a,
@@ -61,7 +62,7 @@ typedef struct group {
  * DataParallel cell: without interpreter and loader, and with rank 0 sending to
  * each rank in turn. */
 static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms,
-                               const group *g, reproduction_cell *c)
+                               const group *g, json_t *c)
 {
     virtual_workload star = *base;
     char label[64];
@@ -75,7 +76,7 @@ static status add_dataparallel(reproduction_run *r, const virtual_workload *base
     }
     workload_options(&star, " --loader-workers 0 --payload auto --dp-host none");
     TRY(virtual_measure(&star, &r->figures));
-    c->baselines[0] = r->figures.step_ms * seconds_per_ms;
+    reproduction_baseline(r->report, c, 0, r->figures.step_ms * seconds_per_ms);
     return STATUS_OK;
 }
 
@@ -95,9 +96,8 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
         if (m == 0) TRY(reproduction_fit(r, &one, 1000 * published / steps, factor));
         one.efficiency = *factor;
         TRY(reproduction_measure(r, &one));
-        reproduction_cell *c =
-            reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
-                             published, r->figures.step_ms * steps / 1000, m ? g->within : 0);
+        json_t *c = reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
+                                     published, r->figures.step_ms * steps / 1000, m ? g->within : 0);
         TRY(reproduction_from(r, c, &one));
         /* The null model: all modes take as long as the calibrated one. */
         reproduction_null(c, published_of(&r->table, g->source, g->modes[0].name), 0.01, g->source);
@@ -119,8 +119,8 @@ static status run_gpt2(reproduction_run *r)
         &w, "--model gpt2 --sequence 1024 --batch %d --optimizer adamw --prefetch off --warmup 2 --steps 1",
         BATCH);
     TRY(run_group(r, &g, w, &factor));
-    reproduction_cell *first = reproduction_find(r->report, row, gpt2_modes[0].name);
-    snprintf(first->note, sizeof first->note, "200 steps; sequence 1024; efficiencies times %.4f", factor);
+    json_t *first = reproduction_find(r->report, row, gpt2_modes[0].name);
+    reproduction_cell_note(first, "200 steps; sequence 1024; efficiencies times %.4f", factor);
     if (r->calibration_only) return STATUS_OK;
     add_ratio(r->report, row, "dp-nvlink", "ddp-nvlink", CELL_PREDICTED, LIMIT);
     add_ratio(r->report, row, "ddp-no-p2p", "ddp-nvlink", CELL_PREDICTED, LIMIT);
@@ -139,8 +139,8 @@ static status run_resnet(reproduction_run *r)
         &w, "--model resnet50 --batch 400 --tf32 --optimizer sgd --momentum 0.9 --prefetch off --warmup 2 "
             "--steps 1");
     TRY(run_group(r, &g, w, &factor));
-    reproduction_cell *first = reproduction_find(r->report, row, resnet_modes[0].name);
-    snprintf(first->note, sizeof first->note, "GPU not stated: taken for an A100 with TF32");
+    json_t *first = reproduction_find(r->report, row, resnet_modes[0].name);
+    reproduction_cell_note(first, "GPU not stated: taken for an A100 with TF32");
     add_ratio(r->report, row, "dp", "ddp", CELL_DIRECTION, 0);
     add_ratio(r->report, row, "apex", "ddp", CELL_DIRECTION, 0);
     return STATUS_OK;
@@ -155,9 +155,9 @@ static void show_others(reproduction_run *r)
         snprintf(label, sizeof label, "%.40s", published_text(t, row, "source"));
         snprintf(quantity, sizeof quantity, "%s, %s GPU", published_text(t, row, "mode"),
                  published_text(t, row, "gpus"));
-        reproduction_cell *cell = reproduction_add(r->report, label, quantity, "s", CELL_DIRECTION,
-                                                   published_number(t, row, "value"), NAN, 0);
-        snprintf(cell->note, sizeof cell->note, "model or hardware not stated: not run");
+        json_t *cell = reproduction_add(r->report, label, quantity, "s", CELL_DIRECTION,
+                                        published_number(t, row, "value"), NAN, 0);
+        reproduction_cell_note(cell, "model or hardware not stated: not run");
     }
 }
 

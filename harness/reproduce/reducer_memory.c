@@ -33,10 +33,10 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
     for (int p = 0; p < PS_DP_PHASE_COUNT; p++) {
         const ps_dp_phase_info *info = ps_dp_phase_describe((ps_dp_phase)p);
         const json_t *phase = phase_of(f, (ps_dp_phase)p);
-        reproduction_cell *c = reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY,
-                                                report_number_at(phase, "formula_bytes") / mib,
-                                                report_number_at(phase, "difference_bytes") / mib, exact);
-        snprintf(c->note, sizeof c->note, "%s, buffers and batch", info->torch);
+        json_t *c = reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY,
+                                     report_number_at(phase, "formula_bytes") / mib,
+                                     report_number_at(phase, "difference_bytes") / mib, exact);
+        reproduction_cell_note(c, "%s, buffers and batch", info->torch);
     }
 }
 
@@ -54,10 +54,9 @@ static void add_classes(reproduction_report *r, const char *row, const virtual_f
             of[rank] = json_number_value(json_object_get(report_at(f->job, path), name));
         }
         if (c == LEDGER_WORKSPACE || (of[0] == 0 && of[1] == 0)) continue;
-        reproduction_cell *cell =
-            reproduction_add(r, row, name, "MiB", CELL_DIRECTION, NAN, (of[0] - of[1]) / mib, 0);
-        snprintf(cell->note, sizeof cell->note, "after replicate: %.1f on device 0, %.1f on another",
-                 of[0] / mib, of[1] / mib);
+        json_t *cell = reproduction_add(r, row, name, "MiB", CELL_DIRECTION, NAN, (of[0] - of[1]) / mib, 0);
+        reproduction_cell_note(cell, "after replicate: %.1f on device 0, %.1f on another", of[0] / mib,
+                               of[1] / mib);
     }
 }
 
@@ -77,11 +76,12 @@ static void add_published(reproduction_report *r, const published_table *t, doub
         bool range =
             sscanf(device0, "%lf to %lf", &low, &high) == 2; /* Only the row with a range names this model. */
         double more = range ? (low + high) / 2 : strtod(device0, NULL) - strtod(others, NULL);
-        reproduction_cell *c = reproduction_add(
-            r, label, "device 0 more than others", "MiB", range ? CELL_PREDICTED : CELL_DIRECTION, more,
-            range ? adam / mib : NAN, range ? (high - low) / (high + low) : 0);
-        snprintf(c->note, sizeof c->note, "published: %s %s, model %s", device0, others,
-                 published_text(t, row, "model")[0] ? published_text(t, row, "model") : "not stated");
+        json_t *c = reproduction_add(r, label, "device 0 more than others", "MiB",
+                                     range ? CELL_PREDICTED : CELL_DIRECTION, more, range ? adam / mib : NAN,
+                                     range ? (high - low) / (high + low) : 0);
+        reproduction_cell_note(c, "published: %s %s, model %s", device0, others,
+                               published_text(t, row, "model")[0] ? published_text(t, row, "model")
+                                                                  : "not stated");
     }
 }
 

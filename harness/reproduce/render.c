@@ -9,77 +9,38 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const kind_names[] = {[CELL_CALIBRATED] = "calibrated",
-                                         [CELL_PREDICTED] = "predicted",
-                                         [CELL_DERIVED] = "derived",
-                                         [CELL_DIRECTION] = "direction only",
-                                         [CELL_IDENTITY] = "identity"};
-
-static const char *verdict(const reproduction_cell *c)
-{
-    if (c->kind == CELL_IDENTITY) return reproduction_hits(c) ? "identical" : "DIFFERS";
-    if (!reproduction_is_scored(c)) return "";
-    return reproduction_hits(c) ? "within" : "MISS";
-}
-
-static int baseline_count(const reproduction_report *r)
-{
-    int count = 0;
-    while (count < CELL_BASELINES && r->of->baselines[count]) count++;
-    return count;
-}
-
 /* ---- CSV -------------------------------------------------------------------------------------- */
 
-static void csv_number(double value, text_buffer *out)
+static void csv_number(const json_t *value, text_buffer *out)
 {
-    if (isnan(value))
-        text_append(out, ",");
-    else
-        text_append(out, ",%.6g", value);
+    text_append(out, ",");
+    if (json_is_number(value)) text_append(out, "%.6g", json_number_value(value));
 }
 
 /* Writes texts without escapes, because none contains a quote. */
 void reproduction_csv(const reproduction_report *r, text_buffer *out)
 {
+    static const char *const numbers[] = {"published", "ours", "low", "high", "deviation", "limit"};
+    const char *name;
+    size_t i;
+    json_t *cell, *baseline;
     text_append(out, "table,row,quantity,unit,obtained,published,ours,low,high,deviation,limit,verdict");
-    for (int i = 0; i < baseline_count(r); i++) text_append(out, ",\"%s\"", r->of->baselines[i]);
+    for (int b = 0; b < CELL_BASELINES && r->of->baselines[b]; b++)
+        text_append(out, ",\"%s\"", r->of->baselines[b]);
     text_append(out, ",profiles\n");
-    for (int i = 0; i < r->cell_count; i++) {
-        const reproduction_cell *c = &r->cells[i];
-        text_append(out, "%s,\"%s\",\"%s\",%s,%s", r->of->name, c->row, c->quantity, c->unit,
-                    kind_names[c->kind]);
-        csv_number(c->published, out);
-        csv_number(c->ours, out);
-        csv_number(c->low, out);
-        csv_number(c->high, out);
-        csv_number(reproduction_deviation(c), out);
-        csv_number(c->tolerance > 0 ? c->tolerance : NAN, out);
-        text_append(out, ",%s", verdict(c));
-        for (int b = 0; b < baseline_count(r); b++) csv_number(c->baselines[b], out);
+    json_array_foreach(r->cells, i, cell)
+    {
+        text_append(out, "%s,\"%s\",\"%s\",%s,%s", r->of->name, report_text_at(cell, "row"),
+                    report_text_at(cell, "quantity"), report_text_at(cell, "unit"),
+                    report_text_at(cell, "obtained"));
+        for (int n = 0; n < 6; n++) csv_number(json_object_get(cell, numbers[n]), out);
+        text_append(out, ",%s", report_text_at(cell, "verdict"));
+        json_object_foreach(json_object_get(cell, "baselines"), name, baseline) csv_number(baseline, out);
         text_append(out, ",\"%s\"\n", r->profiles);
     }
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------- */
-
-static json_t *cell_to_json(const reproduction_report *r, const reproduction_cell *c)
-{
-    json_t *baselines = json_object();
-    for (int i = 0; baselines && i < baseline_count(r); i++)
-        json_object_set_new(baselines, r->of->baselines[i], report_json_number(c->baselines[i]));
-    bool has_null = c->null > 0 && c->kind == CELL_PREDICTED;
-    return json_pack("{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:s, s:o, s:o}",
-                     "row", c->row, "quantity", c->quantity, "unit", c->unit, "obtained", kind_names[c->kind],
-                     "published", report_json_number(c->published), "ours", report_json_number(c->ours),
-                     "low", report_json_number(c->low), "high", report_json_number(c->high), "deviation",
-                     report_json_number(reproduction_deviation(c)), "limit",
-                     report_json_number(c->tolerance > 0 ? c->tolerance : NAN), "verdict", verdict(c),
-                     "baselines", baselines, "null", report_json_number(has_null ? c->null : NAN),
-                     "uncertainty", report_json_number(has_null ? c->uncertainty : NAN), "note", c->note,
-                     "command", c->command[0] ? json_string(c->command) : json_null(), "algorithms",
-                     c->algorithms[0] ? json_string(c->algorithms) : json_null());
-}
 
 static json_t *skill_to_json(const reproduction_report *r)
 {
@@ -127,15 +88,12 @@ static json_t *ranges_to_json(const reproduction_report *r)
 
 json_t *reproduction_json(const reproduction_report *r)
 {
-    json_t *cells = json_array(), *claims = json_array(), *notes = json_array();
-    for (int i = 0; i < r->cell_count; i++) json_array_append_new(cells, cell_to_json(r, &r->cells[i]));
-    for (int i = 0; i < r->claim_count; i++)
-        json_array_append_new(claims, json_pack("{s:s, s:b, s:s}", "claim", r->claims[i].text, "holds",
-                                                (int)r->claims[i].holds, "detail", r->claims[i].detail));
-    for (int i = 0; i < r->note_count; i++) json_array_append_new(notes, json_string(r->notes[i]));
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o}", "schema_version",
+    json_t *skill = skill_to_json(r), *cell;
+    size_t i;
+    json_array_foreach(r->cells, i, cell) json_object_del(cell, "source");
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:O, s:O, s:o, s:o, s:O}", "schema_version",
                      RESULT_SCHEMA_VERSION, "table", r->of->name, "title", r->of->title, "published",
                      r->of->source, "profiles", r->profiles, "how", r->of->how, "simulated",
-                     (int)!r->of->measured, "cells", cells, "claims", claims, "skill", skill_to_json(r),
-                     "ranges", ranges_to_json(r), "notes", notes);
+                     (int)!r->of->measured, "cells", r->cells, "claims", r->claims, "skill", skill, "ranges",
+                     ranges_to_json(r), "notes", r->notes);
 }

@@ -18,26 +18,36 @@ static status run_table(const reproduction *what, reproduction_run *r, int draw,
 {
     r->draw = draw;
     r->report = out;
-    *out = (reproduction_report){.of = what};
+    *out = (reproduction_report){
+        .of = what, .cells = json_array(), .claims = json_array(), .notes = json_array()};
     snprintf(out->profiles, sizeof out->profiles, "%s", r->profile ? r->profile : what->profiles);
     return what->run(r);
+}
+
+void reproduction_free(reproduction_report *r)
+{
+    json_decref(r->cells);
+    json_decref(r->claims);
+    json_decref(r->notes);
 }
 
 /* Adds the ranges of the cells. Every draw runs the same cells in the same order. */
 static status add_ranges(const reproduction *what, reproduction_run *r, int draws, reproduction_report *out)
 {
-    reproduction_report *drawn = malloc(sizeof *drawn);
-    if (!drawn) return fail(STATUS_SYSTEM, "no memory for the figures");
     status rc = STATUS_OK;
     for (int draw = 1; draw <= draws && rc == STATUS_OK; draw++) {
-        rc = run_table(what, r, draw, drawn);
-        for (int i = 0; rc == STATUS_OK && i < out->cell_count; i++) {
-            reproduction_cell *c = &out->cells[i];
-            c->low = fmin(c->low, drawn->cells[i].ours);
-            c->high = fmax(c->high, drawn->cells[i].ours);
+        reproduction_report drawn;
+        size_t i;
+        json_t *cell;
+        rc = run_table(what, r, draw, &drawn);
+        json_array_foreach(out->cells, i, cell)
+        {
+            double ours = report_number_at(json_array_get(drawn.cells, i), "ours");
+            json_object_set_new(cell, "low", report_json_number(fmin(report_number_at(cell, "low"), ours)));
+            json_object_set_new(cell, "high", report_json_number(fmax(report_number_at(cell, "high"), ours)));
         }
+        reproduction_free(&drawn);
     }
-    free(drawn);
     return rc;
 }
 
@@ -61,80 +71,85 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
     return rc;
 }
 
-double reproduction_deviation(const reproduction_cell *c)
+json_t *reproduction_add(reproduction_report *r, const char *row, const char *quantity, const char *unit,
+                         cell_kind kind, double published, double ours, double tolerance)
 {
-    return c->ours / c->published - 1;
+    static const char *const kinds[] = {[CELL_CALIBRATED] = "calibrated",
+                                        [CELL_PREDICTED] = "predicted",
+                                        [CELL_DERIVED] = "derived",
+                                        [CELL_DIRECTION] = "direction only",
+                                        [CELL_IDENTITY] = "identity"};
+    double deviation = ours / published - 1;
+    bool scored = (kind == CELL_PREDICTED || kind == CELL_DERIVED) && tolerance > 0 && !isnan(deviation);
+    bool hits = fabs(deviation) <= tolerance;
+    const char *verdict = "";
+    if (kind == CELL_IDENTITY) verdict = hits ? "identical" : "DIFFERS";
+    if (scored) verdict = hits ? "within" : "MISS";
+    json_t *cell = json_pack(
+        "{s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:{}, s:n, s:n, s:s, s:n, s:n}", "row", row,
+        "quantity", quantity, "unit", unit, "obtained", kinds[kind], "published",
+        report_json_number(published), "ours", report_json_number(ours), "low", report_json_number(ours),
+        "high", report_json_number(ours), "deviation", report_json_number(deviation), "limit",
+        report_json_number(tolerance > 0 ? tolerance : NAN), "verdict", verdict, "baselines", "null",
+        "uncertainty", "note", "", "command", "algorithms");
+    for (int i = 0; i < CELL_BASELINES && r->of->baselines[i]; i++) reproduction_baseline(r, cell, i, NAN);
+    json_array_append_new(r->cells, cell);
+    return cell;
 }
 
-bool reproduction_is_scored(const reproduction_cell *c)
+void reproduction_baseline(const reproduction_report *r, json_t *cell, int number, double value)
 {
-    bool scored = c->kind == CELL_PREDICTED || c->kind == CELL_DERIVED;
-    return scored && c->tolerance > 0 && !isnan(c->published) && !isnan(c->ours);
+    json_object_set_new(json_object_get(cell, "baselines"), r->of->baselines[number],
+                        report_json_number(value));
 }
 
-bool reproduction_hits(const reproduction_cell *c)
+void reproduction_cell_note(json_t *cell, const char *format, ...)
 {
-    return fabs(reproduction_deviation(c)) <= c->tolerance;
+    va_list arguments;
+    va_start(arguments, format);
+    json_object_set_new(cell, "note", json_vsprintf(format, arguments));
+    va_end(arguments);
 }
 
-reproduction_cell *reproduction_add(reproduction_report *r, const char *row, const char *quantity,
-                                    const char *unit, cell_kind kind, double published, double ours,
-                                    double tolerance)
+json_t *reproduction_find(const reproduction_report *r, const char *row, const char *quantity)
 {
-    assert(r->cell_count < REPRODUCTION_CELLS);
-    reproduction_cell *c = &r->cells[r->cell_count++];
-    *c = (reproduction_cell){.kind = kind,
-                             .published = published,
-                             .ours = ours,
-                             .low = ours,
-                             .high = ours,
-                             .tolerance = tolerance,
-                             .null = NAN};
-    snprintf(c->row, sizeof c->row, "%s", row);
-    snprintf(c->quantity, sizeof c->quantity, "%s", quantity);
-    snprintf(c->unit, sizeof c->unit, "%s", unit);
-    for (int i = 0; i < CELL_BASELINES; i++) c->baselines[i] = NAN;
-    return c;
-}
-
-reproduction_cell *reproduction_find(reproduction_report *r, const char *row, const char *quantity)
-{
-    for (int i = 0; i < r->cell_count; i++)
-        if (strcmp(r->cells[i].row, row) == 0 && strcmp(r->cells[i].quantity, quantity) == 0)
-            return &r->cells[i];
+    size_t i;
+    json_t *cell;
+    json_array_foreach(r->cells, i, cell)
+    {
+        if (strcmp(report_text_at(cell, "row"), row) == 0 &&
+            strcmp(report_text_at(cell, "quantity"), quantity) == 0)
+            return cell;
+    }
     return NULL;
 }
 
-status reproduction_from(const reproduction_run *r, reproduction_cell *c, const virtual_workload *w)
+status reproduction_from(const reproduction_run *r, json_t *cell, const virtual_workload *w)
 {
     text_buffer text = {0};
     TRY(virtual_command(w, &text));
-    snprintf(c->command, sizeof c->command, "%s", text.data ? text.data : "");
+    if (text.length > 0) json_object_set_new(cell, "command", json_string(text.data));
     text_free(&text);
     report_algorithms(r->figures.job, false, &text);
-    snprintf(c->algorithms, sizeof c->algorithms, "%s", text.data ? text.data : "");
+    if (text.length > 0) json_object_set_new(cell, "algorithms", json_string(text.data));
     text_free(&text);
     return STATUS_OK;
 }
 
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
 {
-    assert(r->claim_count < REPRODUCTION_CLAIMS);
-    reproduction_claim *c = &r->claims[r->claim_count++];
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(c->text, sizeof c->text, format, arguments);
+    json_array_append_new(r->claims, json_pack("{s:o, s:b, s:s}", "claim", json_vsprintf(format, arguments),
+                                               "holds", (int)holds, "detail", detail));
     va_end(arguments);
-    snprintf(c->detail, sizeof c->detail, "%s", detail);
-    c->holds = holds;
 }
 
 void reproduction_note(reproduction_report *r, const char *format, ...)
 {
-    assert(r->note_count < REPRODUCTION_NOTES);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(r->notes[r->note_count++], sizeof r->notes[0], format, arguments);
+    json_array_append_new(r->notes, json_vsprintf(format, arguments));
     va_end(arguments);
 }
 

@@ -57,30 +57,6 @@ typedef enum cell_kind {
 
 enum { CELL_BASELINES = 3 };
 
-typedef struct reproduction_cell {
-    char row[64], quantity[40], unit[24];
-    cell_kind kind;
-    double published, ours;           /* NaN if missing. */
-    double low, high;                 /* Range of the figure over draws of the constants. */
-    double tolerance;                 /* Largest relative deviation. 0 if there is no limit. */
-    double baselines[CELL_BASELINES]; /* NaN if not applicable. */
-    /* Forecast of the null model (reproduction_skill). NaN if the skill leaves out the cell. */
-    double null;
-    double uncertainty; /* Relative, of the published figure. */
-    char source[64];
-    char note[160];
-    /* The `harness run` command that gave the figure. "" if there are several or none. */
-    char command[640];
-    char algorithms[40]; /* Algorithms of the buckets' all-reduces, such as "ring and tree", or "". */
-} reproduction_cell;
-
-/* A condition on several cells that must hold. */
-typedef struct reproduction_claim {
-    char text[200];
-    bool holds;
-    char detail[200];
-} reproduction_claim;
-
 /* Skill of a reproduction. For the published figure p, the computed figure x, the null model's forecast z
  * and the cell's uncertainty u:
  *
@@ -99,17 +75,11 @@ typedef struct reproduction_skill {
     int unscored, unscored_within;
 } reproduction_skill;
 
-enum { REPRODUCTION_CELLS = 128, REPRODUCTION_CLAIMS = 32, REPRODUCTION_NOTES = 8 };
-
 typedef struct reproduction_report {
     const struct reproduction *of;
     char profiles[256]; /* Names of the profiles used, or of the measured GPUs. */
-    reproduction_cell cells[REPRODUCTION_CELLS];
-    int cell_count;
-    reproduction_claim claims[REPRODUCTION_CLAIMS];
-    int claim_count;
-    char notes[REPRODUCTION_NOTES][400];
-    int note_count;
+    /* As in the JSON (docs/results.md). A cell that counts for the skill also has its "source". */
+    json_t *cells, *claims, *notes;
 } reproduction_report;
 
 /* Settings and state of a reproduction. */
@@ -148,8 +118,8 @@ extern const reproduction reproduce_torch_vs_apex_cuda;
 
 /* Runs the table with the constants' values. If calibration_only is false, runs the table again for each of
  * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high of the cells. `profile` and
- * `dp_host` are as in reproduction_run. `out` must be zero. Returns STATUS_USAGE for `dp_host` with a table
- * without DataParallel. */
+ * `dp_host` are as in reproduction_run. The caller frees `out`. Returns STATUS_USAGE for `dp_host` with a
+ * table without DataParallel. */
 status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
                  int draws, reproduction_report *out);
 
@@ -158,31 +128,31 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
 /* Runs the rows of a table of scaling (scaling.c). */
 status reproduction_scale(reproduction_run *r);
 
-/* Returns the relative deviation of a cell from the published figure. */
-double reproduction_deviation(const reproduction_cell *c);
-/* Return true if the cell is scored, and if its deviation is within the tolerance. */
-bool reproduction_is_scored(const reproduction_cell *c);
-bool reproduction_hits(const reproduction_cell *c);
-
-/* Appends a cell with NaN baselines. The report must have room. */
-reproduction_cell *reproduction_add(reproduction_report *r, const char *row, const char *quantity,
-                                    const char *unit, cell_kind kind, double published, double ours,
-                                    double tolerance);
-reproduction_cell *reproduction_find(reproduction_report *r, const char *row, const char *quantity);
+/* Appends a cell without baselines and note. The tolerance is the largest relative deviation, or 0 if there
+ * is no limit. Numbers may be NaN. Returns the cell, borrowed. */
+json_t *reproduction_add(reproduction_report *r, const char *row, const char *quantity, const char *unit,
+                         cell_kind kind, double published, double ours, double tolerance);
+/* Sets the baseline `number` of a cell. */
+void reproduction_baseline(const reproduction_report *r, json_t *cell, int number, double value);
+void reproduction_cell_note(json_t *cell, const char *format, ...) __attribute__((format(printf, 2, 3)));
+json_t *reproduction_find(const reproduction_report *r, const char *row, const char *quantity);
+/* Adds a condition on several cells that must hold. */
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* Gives the cell a forecast of the null model, so that the cell counts for the skill. */
-void reproduction_null(reproduction_cell *c, double forecast, double uncertainty, const char *source);
+/* Gives a predicted cell a forecast of the null model, so that the cell counts for the skill. */
+void reproduction_null(json_t *cell, double forecast, double uncertainty, const char *source);
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out);
 
 /* Stores the command of a cell's figure, and the algorithms of the job measured last. */
-status reproduction_from(const reproduction_run *r, reproduction_cell *c, const virtual_workload *w);
+status reproduction_from(const reproduction_run *r, json_t *cell, const virtual_workload *w);
 void reproduction_note(reproduction_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- rendering ---- */
 
-void reproduction_csv(const reproduction_report *r, text_buffer *out);
+/* Makes the JSON. The report keeps its cells, claims and notes until reproduction_free(). */
 json_t *reproduction_json(const reproduction_report *r);
+void reproduction_csv(const reproduction_report *r, text_buffer *out);
+void reproduction_free(reproduction_report *r);
 
 /* Sets *efficiency so that one GPU takes its published step (virtual_fit). If a draw of the constants cannot
  * give this step, for example because launches take longer, sets *efficiency to NaN. Figures measured with an

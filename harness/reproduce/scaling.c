@@ -99,10 +99,11 @@ static status add_cell(reproduction_run *r, int row, const setup *u, const virtu
     cell_kind kind = calibrates ? CELL_CALIBRATED : u->known ? CELL_DIRECTION : CELL_PREDICTED;
     char label[64];
     label_of(s, t, row, label, sizeof label);
-    reproduction_cell *c =
+    json_t *c =
         reproduction_add(r->report, label, s->quantity, s->unit ? s->unit : published_text(t, row, "unit"),
                          kind, published, ours, kind == CELL_PREDICTED ? limit : 0);
-    c->baselines[0] = one->published * (s->seconds ? 1 : w->gpus);
+    double null = one->published * (s->seconds ? 1 : w->gpus);
+    reproduction_baseline(r->report, c, 0, null);
     if (calibrates) {
         one->ours = ours;
     } else if (u->from == 1 && u->source) {
@@ -113,16 +114,15 @@ static status add_cell(reproduction_run *r, int row, const setup *u, const virtu
                                 published_text(t, row, "hardware"), w->gpus);
     }
     const char *group = published_text(t, row, s->group);
-    reproduction_null(c, c->baselines[0], published_uncertainty(t, row, s->column),
-                      group[0] ? group : s->group);
+    reproduction_null(c, null, published_uncertainty(t, row, s->column), group[0] ? group : s->group);
     if (calibrates && u->source)
-        snprintf(c->note, sizeof c->note, "%.24s; %s%sefficiencies times %.4f",
-                 published_text(t, row, "source"), u->note, u->note[0] ? "; " : "", one->factor);
+        reproduction_cell_note(c, "%.24s; %s%sefficiencies times %.4f", published_text(t, row, "source"),
+                               u->note, u->note[0] ? "; " : "", one->factor);
     else if (calibrates)
-        snprintf(c->note, sizeof c->note, "efficiencies times %.4f", one->factor);
-    if (kind == CELL_DIRECTION) snprintf(c->note, sizeof c->note, "%s", u->note);
+        reproduction_cell_note(c, "efficiencies times %.4f", one->factor);
+    if (kind == CELL_DIRECTION) reproduction_cell_note(c, "%s", u->note);
     if (!cannot) return reproduction_from(r, c, w);
-    snprintf(c->note, sizeof c->note, "%s", error_message());
+    reproduction_cell_note(c, "%s", error_message());
     error_clear();
     return STATUS_OK;
 }

@@ -1,3 +1,4 @@
+#include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -20,27 +21,30 @@ double published_uncertainty(const published_table *t, int row, const char *colu
     return spread > 0 ? hypot(rounded, spread) : fmax(rounded, not_stated);
 }
 
-void reproduction_null(reproduction_cell *c, double forecast, double uncertainty, const char *source)
+void reproduction_null(json_t *cell, double forecast, double uncertainty, const char *source)
 {
-    c->null = forecast;
-    c->uncertainty = uncertainty;
-    snprintf(c->source, sizeof c->source, "%s", source);
+    if (!(forecast > 0) || strcmp(report_text_at(cell, "obtained"), "predicted") != 0) return;
+    json_object_set_new(cell, "null", json_real(forecast));
+    json_object_set_new(cell, "uncertainty", json_real(uncertainty));
+    json_object_set_new(cell, "source", json_string(source));
 }
 
-static double distance(double forecast, const reproduction_cell *c)
+/* Returns the distance of the figure at `key` from the published figure, NaN if a figure is missing. */
+static double distance(const json_t *cell, const char *key)
 {
-    return fabs(log(forecast / c->published));
+    return fabs(log(report_number_at(cell, key) / report_number_at(cell, "published")));
 }
 
-static bool has_null(const reproduction_cell *c)
+static bool has_null(const json_t *cell)
 {
-    return c->kind == CELL_PREDICTED && c->null > 0 && c->ours > 0 && c->published > 0;
+    return report_number_at(cell, "null") > 0 && report_number_at(cell, "ours") > 0 &&
+           report_number_at(cell, "published") > 0;
 }
 
 /* Returns true if the null model misses the cell by more than twice its uncertainty. */
-static bool is_scored(const reproduction_cell *c)
+static bool is_scored(const json_t *cell)
 {
-    return has_null(c) && distance(c->null, c) > 2 * c->uncertainty;
+    return has_null(cell) && distance(cell, "null") > 2 * report_number_at(cell, "uncertainty");
 }
 
 /* Returns the skill over the scored cells, except the cells of source `without` (may be NULL), and their
@@ -49,11 +53,14 @@ static double pooled(const reproduction_report *r, const char *without, int *cel
 {
     double ours = 0, null = 0;
     *cells = 0;
-    for (int i = 0; i < r->cell_count; i++) {
-        const reproduction_cell *c = &r->cells[i];
-        if (!is_scored(c) || (without && strcmp(c->source, without) == 0)) continue;
-        ours += fmax(0, distance(c->ours, c) - c->uncertainty);
-        null += fmax(0, distance(c->null, c) - c->uncertainty);
+    size_t i;
+    json_t *c;
+    json_array_foreach(r->cells, i, c)
+    {
+        double uncertainty = report_number_at(c, "uncertainty");
+        if (!is_scored(c) || (without && strcmp(report_text_at(c, "source"), without) == 0)) continue;
+        ours += fmax(0, distance(c, "ours") - uncertainty);
+        null += fmax(0, distance(c, "null") - uncertainty);
         (*cells)++;
     }
     return null > 0 ? 1 - ours / null : NAN;
@@ -67,23 +74,27 @@ void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out
     *out = (reproduction_skill){.worst = NAN, .without = ""};
     out->skill = pooled(r, NULL, &out->scored);
     if (out->scored < FEWEST_CELLS) out->skill = NAN;
-    for (int i = 0; i < r->cell_count; i++) {
-        const reproduction_cell *c = &r->cells[i];
+    size_t i;
+    json_t *c;
+    json_array_foreach(r->cells, i, c)
+    {
+        const char *source = report_text_at(c, "source");
         bool first = true;
         int left;
         if (!has_null(c)) continue;
         if (!is_scored(c)) {
             out->unscored++;
-            out->unscored_within += distance(c->ours, c) <= 2 * c->uncertainty;
+            out->unscored_within += distance(c, "ours") <= 2 * report_number_at(c, "uncertainty");
             continue;
         }
-        for (int j = 0; j < i; j++)
-            first = first && !(is_scored(&r->cells[j]) && strcmp(r->cells[j].source, c->source) == 0);
+        for (size_t j = 0; j < i; j++)
+            first = first && !(is_scored(json_array_get(r->cells, j)) &&
+                               strcmp(report_text_at(json_array_get(r->cells, j), "source"), source) == 0);
         if (!first) continue;
         out->sources++;
-        double skill = pooled(r, c->source, &left);
+        double skill = pooled(r, source, &left);
         if (left < FEWEST_CELLS || !(isnan(out->worst) || skill < out->worst)) continue;
         out->worst = skill;
-        out->without = c->source;
+        out->without = source;
     }
 }

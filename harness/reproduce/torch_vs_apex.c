@@ -1,6 +1,7 @@
 /* DistributedDataParallel of torch 0.4.1 against apex: ResNet-50, batch 128 per GPU, V100-PCIE-32G. On the
  * GPUs of this machine, which are not V100, only the directions of the differences are compared. */
 #include "common/device/cuda/cuda_module.h"
+#include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@ static void label_of(char *out, size_t size, int gpus, const char *policy)
     snprintf(out, size, "%d GPU%s, %s", gpus, gpus == 1 ? "" : "s", policy);
 }
 
-static const reproduction_cell *cell_of(reproduction_report *r, int gpus, const char *policy, int quantity)
+static const json_t *cell_of(const reproduction_report *r, int gpus, const char *policy, int quantity)
 {
     char label[48];
     label_of(label, sizeof label, gpus, policy);
@@ -32,11 +33,11 @@ static void compare_policies(reproduction_report *r)
 {
     for (int gpus = 2; gpus <= 8; gpus *= 2) {
         char detail[120];
-        const reproduction_cell *t = cell_of(r, gpus, "torch-0.4.1", TOTAL),
-                                *a = cell_of(r, gpus, "apex", TOTAL);
+        const json_t *t = cell_of(r, gpus, "torch-0.4.1", TOTAL), *a = cell_of(r, gpus, "apex", TOTAL);
+        double torch = report_number_at(t, "ours"), apex = report_number_at(a, "ours");
         if (!t || !a) continue;
-        snprintf(detail, sizeof detail, "%.1f against %.1f ms", a->ours, t->ours);
-        reproduction_claim_that(r, a->ours < t->ours, detail, "%d GPUs: apex is below torch-0.4.1", gpus);
+        snprintf(detail, sizeof detail, "%.1f against %.1f ms", apex, torch);
+        reproduction_claim_that(r, apex < torch, detail, "%d GPUs: apex is below torch-0.4.1", gpus);
     }
 }
 
@@ -70,7 +71,7 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int vari
 }
 
 /* Adds the null model: more than two GPUs take as long as two, under the same policy. */
-static void add_null(const reproduction_run *r, reproduction_cell *c, int row, int quantity)
+static void add_null(const reproduction_run *r, json_t *c, int row, int quantity)
 {
     const published_table *t = &r->table;
     for (int two = 0; two < t->rows; two++)
@@ -99,18 +100,17 @@ static status simulate_row(reproduction_run *r, int row)
         bool total = q == TOTAL, calibrated = gpus <= CALIBRATED_GPUS; /* by the protocol */
         double limit = calibrated ? 0 : total ? total_limit : cell_limit;
         cell_kind kind = calibrated ? CELL_CALIBRATED : total ? CELL_DERIVED : CELL_PREDICTED;
-        reproduction_cell *c = reproduction_add(r->report, label, quantities[q], "ms", kind,
-                                                published_number(t, row, columns[q]), ms[OURS][q], limit);
+        json_t *c = reproduction_add(r->report, label, quantities[q], "ms", kind,
+                                     published_number(t, row, columns[q]), ms[OURS][q], limit);
         TRY(reproduction_from(r, c, &w));
         if (gpus == 1) continue;
         add_null(r, c, row, q);
         for (int v = 0; v < VARIANTS; v++)
-            c->baselines[v] = v ? ms[v][q] : published_number(t, 0, columns[q]);
+            reproduction_baseline(r->report, c, v, v ? ms[v][q] : published_number(t, 0, columns[q]));
         double parts = published_number(t, row, "forward_ms") + published_number(t, row, "backward_ms");
-        if (total && fabs(parts - c->published) > 1)
-            snprintf(
-                c->note, sizeof c->note,
-                "the published total contradicts its parts, which sum to %.0f; ours is %+.1f %% from that",
+        if (total && fabs(parts - published_number(t, row, "total_ms")) > 1)
+            reproduction_cell_note(
+                c, "the published total contradicts its parts, which sum to %.0f; ours is %+.1f %% from that",
                 parts, 100 * (ms[OURS][q] / parts - 1));
     }
     return STATUS_OK;
@@ -120,12 +120,18 @@ static status simulate_row(reproduction_run *r, int row)
 static void add_increment(reproduction_report *r, const char *policy, int gpus, double limit)
 {
     char label[64];
-    const reproduction_cell *a = cell_of(r, 2, policy, BACKWARD), *b = cell_of(r, gpus, policy, BACKWARD);
+    const json_t *a = cell_of(r, 2, policy, BACKWARD), *b = cell_of(r, gpus, policy, BACKWARD);
     if (!a || !b) return;
     snprintf(label, sizeof label, "2 to %d GPUs, %s", gpus, policy);
-    reproduction_cell *c = reproduction_add(r, label, "added to backward", "ms", CELL_DERIVED,
-                                            b->published - a->published, b->ours - a->ours, limit);
-    for (int v = 0; v < VARIANTS; v++) c->baselines[v] = v ? b->baselines[v] - a->baselines[v] : 0;
+    json_t *c = reproduction_add(r, label, "added to backward", "ms", CELL_DERIVED,
+                                 report_number_at(b, "published") - report_number_at(a, "published"),
+                                 report_number_at(b, "ours") - report_number_at(a, "ours"), limit);
+    for (int v = 0; v < VARIANTS; v++) {
+        const char *name = r->of->baselines[v];
+        double of_a = json_number_value(json_object_get(json_object_get(a, "baselines"), name)),
+               of_b = json_number_value(json_object_get(json_object_get(b, "baselines"), name));
+        reproduction_baseline(r, c, v, v ? of_b - of_a : 0);
+    }
 }
 
 /* Sets the efficiency for a draw, so that one GPU takes as long as with the constants' values, to which
@@ -198,12 +204,11 @@ static status measure_row(reproduction_run *r, int row, bool emulated)
     ms[TOTAL] = ms[FORWARD] + ms[BACKWARD];
     label_of(label, sizeof label, w.gpus, w.policy);
     for (int q = 0; q < QUANTITIES; q++) {
-        reproduction_cell *c = reproduction_add(r->report, label, quantities[q], "ms", CELL_DIRECTION,
-                                                published_number(t, row, columns[q]), ms[q], 0);
-        const reproduction_cell *one = cell_of(r->report, 1, "none", q);
-        if (w.gpus > 1 && one) c->baselines[0] = one->ours;
-        snprintf(c->note, sizeof c->note, "%s",
-                 emulated ? "LeNet on the emulator: means nothing" : "another GPU");
+        json_t *c = reproduction_add(r->report, label, quantities[q], "ms", CELL_DIRECTION,
+                                     published_number(t, row, columns[q]), ms[q], 0);
+        const json_t *one = cell_of(r->report, 1, "none", q);
+        if (w.gpus > 1) reproduction_baseline(r->report, c, 0, report_number_at(one, "ours"));
+        reproduction_cell_note(c, "%s", emulated ? "LeNet on the emulator: means nothing" : "another GPU");
     }
     return STATUS_OK;
 }
