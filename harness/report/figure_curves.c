@@ -225,21 +225,8 @@ const report_figure figure_sweep_losses = {.name = "sweep-losses",
 
 enum { LATE = 1, READS, PORTION, STALE_COLOR };
 
-static double reads_late(const json_t *job, size_t late)
-{
-    double sum = 0;
-    size_t r;
-    json_t *rank;
-    json_array_foreach(json_object_get(job, "ranks"), r, rank)
-    {
-        sum += json_number_value(json_array_get(report_at(rank, "staleness.histogram"), late));
-    }
-    return sum;
-}
-
 static json_t *collect_staleness(const json_t *result)
 {
-    enum { BINS = 64 };
     const json_t *jobs = json_object_get(result, "jobs");
     static const figure_column columns[] = {{"job", "", .format = FIGURE_TEXT},
                                             {"updates_late", "updates late", .format = CELL_COUNT},
@@ -251,19 +238,20 @@ static json_t *collect_staleness(const json_t *result)
     size_t i;
     json_array_foreach(jobs, i, job)
     {
-        double all = 0, largest = 0, late = 0;
-        if (!(report_largest(json_object_get(job, "ranks"), "staleness.largest") > 0)) continue;
-        for (size_t b = 0; b < BINS; b++) {
-            double reads = reads_late(job, b);
-            all += reads;
-            late += (double)b * reads;
-            if (reads > 0) largest = (double)b;
+        const report_reads s = report_reads_of(job);
+        double all = 0, late = 0;
+        int largest = 0;
+        if (!(s.largest > 0)) continue;
+        for (int b = 0; b < s.used; b++) {
+            all += s.bins[b];
+            late += b * s.bins[b];
+            if (s.bins[b] > 0) largest = b;
         }
         short_text name = figure_job_name(job);
-        for (size_t b = 0; b <= (size_t)largest; b++)
-            figure_add(table, "sfffs", name.text, (double)b, reads_late(job, b), reads_late(job, b) / all,
+        for (int b = 0; b <= largest; b++)
+            figure_add(table, "sfffs", name.text, (double)b, s.bins[b], s.bins[b] / all,
                        figure_job_color(jobs, i));
-        text_append(&summary, "%sReads of %s are %.2f updates late on average, at most %.0f.",
+        text_append(&summary, "%sReads of %s are %.2f updates late on average, at most %d.",
                     summary.length ? " " : "", name.text, late / all, largest);
     }
     figure_summary(table, &summary);

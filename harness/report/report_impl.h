@@ -75,7 +75,14 @@ void report_tables(const json_t *result, text_buffer *out);
 void report_memory(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);
 
-/* report_loss.c: writes nothing if the job has no stale reads. */
+/* report_loss.c: reads of a job's ranks by the number of updates by which they were late. */
+typedef struct report_reads {
+    double reads, largest, mean; /* The mean is NaN without reads. */
+    double bins[64];             /* sums of the ranks' histograms */
+    int used;
+} report_reads;
+report_reads report_reads_of(const json_t *job);
+/* Writes nothing if the job has no stale reads. */
 void report_staleness(const json_t *job, text_buffer *out);
 
 #endif

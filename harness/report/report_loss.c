@@ -40,16 +40,9 @@ double report_loss_between(const json_t *job, double from, double until)
     return count > 0 ? sum / count : NAN;
 }
 
-typedef struct staleness {
-    double reads, largest, mean;
-    double bins[64]; /* sums of the ranks' histograms */
-    int used;
-} staleness;
-
-static staleness staleness_of(const json_t *job)
+report_reads report_reads_of(const json_t *job)
 {
-    enum { MOST_BINS = 64 };
-    staleness all = {0};
+    report_reads all = {0};
     size_t r, i;
     json_t *rank, *count;
     json_array_foreach(json_object_get(job, "ranks"), r, rank)
@@ -61,7 +54,7 @@ static staleness staleness_of(const json_t *job)
         all.largest = fmax(all.largest, json_number_value(json_object_get(s, "largest")));
         json_array_foreach(json_object_get(s, "histogram"), i, count)
         {
-            if (i >= MOST_BINS) break;
+            if (i >= sizeof all.bins / sizeof all.bins[0]) break;
             all.bins[i] += json_number_value(count);
             if ((int)i + 1 > all.used) all.used = (int)i + 1;
         }
@@ -72,13 +65,13 @@ static staleness staleness_of(const json_t *job)
 
 double report_mean_staleness(const json_t *job)
 {
-    return staleness_of(job).mean;
+    return report_reads_of(job).mean;
 }
 
 void report_staleness(const json_t *job, text_buffer *out)
 {
     enum { SHOWN_BINS = 10 };
-    staleness s = staleness_of(job);
+    report_reads s = report_reads_of(job);
     if (s.reads == 0) return;
     text_append(
         out,

@@ -6,62 +6,55 @@
 #include <string.h>
 
 /* Formats three digits, or "" for NaN. */
-static const char *figure(char *buffer, size_t size, double value)
+static short_text figure(double value)
 {
-    return isnan(value) ? "" : text_three_digits(buffer, size, value);
-}
-
-static void figure_cell(const json_t *object, const char *key, text_buffer *out)
-{
-    char text[32];
-    text_append(out, "| %s ", figure(text, sizeof text, report_number_at(object, key)));
+    short_text text = {""};
+    if (!isnan(value)) text_three_digits(text.text, sizeof text.text, value);
+    return text;
 }
 
 /* Formats "280 to 301", or "" without limits. */
-static const char *limits(char *buffer, size_t size, const json_t *cell, const char *to)
+static short_text limits(const json_t *cell, const char *to)
 {
     double low = report_number_at(cell, "low"), high = report_number_at(cell, "high");
-    char texts[2][32];
-    buffer[0] = '\0';
-    if (low < high)
-        snprintf(buffer, size, "%s%s%s", figure(texts[0], sizeof texts[0], low), to,
-                 figure(texts[1], sizeof texts[1], high));
-    return buffer;
+    short_text text = {""};
+    if (low < high) snprintf(text.text, sizeof text.text, "%s%s%s", figure(low).text, to, figure(high).text);
+    return text;
 }
 
-/* Appends "; ring", the algorithms that all-reduced the job's buckets. */
-static void add_algorithms(const json_t *cell, text_buffer *out)
+/* Appends "speed, images/s; ring": the quantity, and the algorithms that all-reduced the job's buckets. */
+static void add_quantity(const json_t *cell, text_buffer *out)
 {
     const char *algorithms = report_text_at(cell, "algorithms");
-    if (algorithms[0]) text_append(out, "; %s", algorithms);
+    text_append(out, "%s, %s%s%s", report_text_at(cell, "quantity"), report_text_at(cell, "unit"),
+                algorithms[0] ? "; " : "", algorithms);
 }
 
 static void cell_row(json_t *cell, text_buffer *out)
 {
-    double deviation = report_number_at(cell, "deviation"), limit = report_number_at(cell, "limit");
+    double published = report_number_at(cell, "published"), deviation = report_number_at(cell, "deviation"),
+           limit = report_number_at(cell, "limit");
     const char *name;
-    char range[80];
     json_t *baseline;
-    text_append(out, "| %s | %s, %s", report_text_at(cell, "row"), report_text_at(cell, "quantity"),
-                report_text_at(cell, "unit"));
-    add_algorithms(cell, out);
-    text_append(out, " ");
-    text_append(out, "| ");
-    if (!isnan(report_number_at(cell, "published")))
-        text_append(out, "%.6g ", report_number_at(cell, "published"));
-    figure_cell(cell, "ours", out);
-    text_append(out, "| %s ", limits(range, sizeof range, cell, " to "));
-    text_append(out, "| %s ", report_text_at(cell, "obtained"));
+    text_append(out, "| %s | ", report_text_at(cell, "row"));
+    add_quantity(cell, out);
+    text_append(out, " | ");
+    if (!isnan(published)) text_append(out, "%.6g ", published);
+    text_append(out, "| %s | %s | %s | ", figure(report_number_at(cell, "ours")).text,
+                limits(cell, " to ").text, report_text_at(cell, "obtained"));
     if (isnan(deviation))
-        text_append(out, "|  ");
+        text_append(out, " | ");
     else
-        text_append(out, "| %+.1f %% ", 100 * deviation);
+        text_append(out, "%+.1f %% | ", 100 * deviation);
     if (isnan(limit))
         text_append(out, "| | ");
     else
-        text_append(out, "| %.0f %% | %s ", 100 * limit, report_text_at(cell, "verdict"));
-    json_object_foreach(json_object_get(cell, "baselines"), name, baseline) figure_cell(baseline, "", out);
-    text_append(out, "| %s |\n", report_text_at(cell, "note"));
+        text_append(out, "%.0f %% | %s | ", 100 * limit, report_text_at(cell, "verdict"));
+    json_object_foreach(json_object_get(cell, "baselines"), name, baseline)
+    {
+        text_append(out, "%s | ", figure(report_number_at(baseline, "")).text);
+    }
+    text_append(out, "%s |\n", report_text_at(cell, "note"));
 }
 
 static void cell_table(const json_t *cells, text_buffer *out)
@@ -83,7 +76,6 @@ static void cell_table(const json_t *cells, text_buffer *out)
  * table, and its cells below. */
 static void cell_lines(const json_t *cells, text_buffer *out)
 {
-    static const char *const verdicts[][2] = {{"direction only", "direction"}};
     const char *row = "";
     size_t i;
     json_t *cell;
@@ -91,29 +83,22 @@ static void cell_lines(const json_t *cells, text_buffer *out)
     json_array_foreach(cells, i, cell)
     {
         text_buffer quantity = {0};
-        char published[32], best[32], range[80], ours[120] = "", off[32] = "";
+        short_text ours = figure(report_number_at(cell, "ours")), range = limits(cell, "-");
+        char both[120], off[32] = "";
         double deviation = report_number_at(cell, "deviation");
         const char *verdict = report_text_at(cell, "verdict");
-        if (!verdict[0] && strcmp(report_text_at(cell, "obtained"), verdicts[0][0]) == 0)
-            verdict = verdicts[0][1];
+        if (!verdict[0] && strcmp(report_text_at(cell, "obtained"), "direction only") == 0)
+            verdict = "direction";
         if (strcmp(row, report_text_at(cell, "row")) != 0)
             text_append(out, "%s\n", report_text_at(cell, "row"));
         row = report_text_at(cell, "row");
-        text_append(&quantity, "  %s, %s", report_text_at(cell, "quantity"), report_text_at(cell, "unit"));
-        add_algorithms(cell, &quantity);
-        if (!isnan(deviation)) snprintf(off, sizeof off, "%+.1f %%", 100 * deviation);
-        if (quantity.length > 29)
-            text_append(out, "%s\n%30s", quantity.data, "");
-        else
-            text_append(out, "%-30s", quantity.data ? quantity.data : "");
+        text_append(&quantity, "  ");
+        add_quantity(cell, &quantity);
+        text_append(out, quantity.length > 29 ? "%s\n%30s" : "%-30s%s", quantity.data, "");
         text_free(&quantity);
-        if (*limits(range, sizeof range, cell, "-"))
-            snprintf(ours, sizeof ours, "%s (%s)", figure(best, sizeof best, report_number_at(cell, "ours")),
-                     range);
-        else
-            figure(ours, sizeof ours, report_number_at(cell, "ours"));
-        text_append(out, "%9s%23s%8s %.9s\n",
-                    figure(published, sizeof published, report_number_at(cell, "published")), ours, off,
+        snprintf(both, sizeof both, range.text[0] ? "%s (%s)" : "%s%s", ours.text, range.text);
+        if (!isnan(deviation)) snprintf(off, sizeof off, "%+.1f %%", 100 * deviation);
+        text_append(out, "%9s%23s%8s %.9s\n", figure(report_number_at(cell, "published")).text, both, off,
                     verdict);
     }
 }

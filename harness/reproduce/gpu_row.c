@@ -41,14 +41,6 @@ static int64_t fill(const void *context, int64_t step, void *inputs, void *targe
 
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
-static status median_ms(const int64_t *ns, int64_t count, double *ms)
-{
-    statistics s;
-    TRY(statistics_of(ns, count, &s));
-    *ms = s.median / NS_PER_MS;
-    return STATUS_OK;
-}
-
 static status run_steps(measuring *m, int rank, trainer *t, batch_source *source)
 {
     const gpu_row *row = m->row;
@@ -64,8 +56,13 @@ static status run_steps(measuring *m, int rank, trainer *t, batch_source *source
         backward[s - row->warmup] = reduced - r.backward_begin_ns;
     }
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(t));
-    if (rc == STATUS_OK) rc = median_ms(forward, row->steps, &m->forward_ms[rank]);
-    if (rc == STATUS_OK) rc = median_ms(backward, row->steps, &m->backward_ms[rank]);
+    statistics of_forward, of_backward;
+    if (rc == STATUS_OK) rc = statistics_of(forward, row->steps, &of_forward);
+    if (rc == STATUS_OK) rc = statistics_of(backward, row->steps, &of_backward);
+    if (rc == STATUS_OK) {
+        m->forward_ms[rank] = of_forward.median / NS_PER_MS;
+        m->backward_ms[rank] = of_backward.median / NS_PER_MS;
+    }
     free(forward);
     return rc;
 }

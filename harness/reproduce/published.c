@@ -14,19 +14,6 @@ static const char *const folders[] = {PSRING_SOURCE_PUBLISHED, PSRING_INSTALLED_
 
 enum { MOST_BYTES = 65536 };
 
-static status read_text(const char *name, char **out)
-{
-    char path[PATH_MAX];
-    text_buffer text = {0};
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, "%s/%s.csv", folders[i], name);
-        if (access(path, F_OK) == 0) break;
-    }
-    TRY(input_read(path, MOST_BYTES, &text));
-    *out = text.data;
-    return STATUS_OK;
-}
-
 static int cut(char *line, const char **cells)
 {
     int count = 0;
@@ -40,9 +27,15 @@ static int cut(char *line, const char **cells)
 
 status published_open(const char *name, published_table *out)
 {
+    char path[PATH_MAX], *rest = NULL;
+    text_buffer text = {0};
     *out = (published_table){0};
-    TRY(read_text(name, &out->text));
-    char *rest = NULL;
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s.csv", folders[i], name);
+        if (access(path, F_OK) == 0) break;
+    }
+    TRY(input_read(path, MOST_BYTES, &text));
+    out->text = text.data;
     for (char *line = strtok_r(out->text, "\r\n", &rest); line; line = strtok_r(NULL, "\r\n", &rest)) {
         if (line[0] == '#') continue;
         if (out->columns == 0) {

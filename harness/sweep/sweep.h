@@ -57,9 +57,8 @@ status sweep_check(sweep *s);
 /* Returns true if a word or an axis is the option `name`. */
 bool sweep_has_option(const sweep *s, const char *name);
 
-/* Returns the options of `harness run` in the words, by their long names and without output options, as a
- * new reference. Returns NULL if the words are invalid. */
-json_t *sweep_options(const char **words, int count);
+/* Returns the words of all points as a new JSON list. */
+json_t *sweep_shared_words(const sweep *s);
 
 /* Returns the words of a JSON list, borrowed, in an array that the caller frees. NULL if out of memory. */
 const char **sweep_words_of(const json_t *list);

@@ -282,35 +282,20 @@ static status read_definition(const char *path, json_t **out)
     return access(path, F_OK) == 0 ? input_json(path, MOST_BYTES, out) : STATUS_OK;
 }
 
-/* Makes the definition of the sweep. Takes over `programs`. */
-static json_t *definition(const sweep *s, json_t *programs)
+/* Makes the definition of the sweep. */
+static status define(const sweep *s, json_t **out)
 {
-    json_t *axes = json_array(), *words = json_array();
+    json_t *axes = json_array(), *programs = NULL;
     for (int i = 0; i < s->axis_count; i++) {
         json_t *values = json_array();
         for (int v = 0; v < s->axes[i].count; v++)
             json_array_append_new(values, json_string(s->axes[i].values[v]));
         json_array_append_new(axes, json_pack("{s:s, s:o}", "option", s->axes[i].name, "values", values));
     }
-    for (int i = 0; i < s->word_count; i++) json_array_append_new(words, json_string(s->words[i]));
-    return json_pack("{s:i, s:o, s:o, s:o}", "schema_version", 1, "vary", axes, "options", words, "programs",
-                     programs);
-}
-
-/* Checks that the sweep `now` continues the sweep `before`, which is NULL or was read from `path`. */
-static status check_definition(const sweep *s, const char *path, const json_t *before, const json_t *now)
-{
-    if (!before) return STATUS_OK;
-    if (!sweep_is_same(now, before))
-        return fail(STATUS_CONFIG,
-                    "%s: expected the sweep that was started in this folder (%s), got another one", s->folder,
-                    path);
-    if (!json_equal(json_object_get(now, "programs"), json_object_get(before, "programs")))
-        return fail(STATUS_CONFIG,
-                    "%s: expected the program that started this sweep (%s), got another build; "
-                    "use another folder (-o DIR)",
-                    s->folder, path);
-    return STATUS_OK;
+    status rc = sweep_programs(s, &programs);
+    *out = json_pack("{s:i, s:o, s:o, s:o}", "schema_version", 1, "vary", axes, "options",
+                     sweep_shared_words(s), "programs", programs);
+    return rc == STATUS_OK && !*out ? no_memory() : rc;
 }
 
 status sweep_read(const char *folder, json_t **definition, sweep *out)
@@ -377,11 +362,19 @@ status sweep_open_folder(const sweep *s, int *lock)
     snprintf(path, sizeof path, "%s/runs", s->folder);
     status rc = make_folder(path);
     snprintf(path, sizeof path, "%s/sweep.json", s->folder);
-    json_t *programs = NULL, *now = NULL, *before = NULL;
+    json_t *now = NULL, *before = NULL;
     if (rc == STATUS_OK) rc = read_definition(path, &before);
-    if (rc == STATUS_OK) rc = sweep_programs(s, &programs);
-    if (rc == STATUS_OK && !(now = definition(s, programs))) rc = no_memory();
-    if (rc == STATUS_OK) rc = check_definition(s, path, before, now);
+    if (rc == STATUS_OK) rc = define(s, &now);
+    if (rc == STATUS_OK && before && !sweep_is_same(now, before))
+        rc = fail(STATUS_CONFIG,
+                  "%s: expected the sweep that was started in this folder (%s), got another one", s->folder,
+                  path);
+    if (rc == STATUS_OK && before &&
+        !json_equal(json_object_get(now, "programs"), json_object_get(before, "programs")))
+        rc = fail(STATUS_CONFIG,
+                  "%s: expected the program that started this sweep (%s), got another build; "
+                  "use another folder (-o DIR)",
+                  s->folder, path);
     if (rc == STATUS_OK && !before) rc = output_json(json_incref(now), path);
     json_decref(now);
     json_decref(before);

@@ -7,43 +7,46 @@
 
 /* ---- options --------------------------------------------------------------------------------------- */
 
-json_t *sweep_options(const char **words, int count)
+const char **sweep_words_of(const json_t *list)
+{
+    const char **words = calloc(json_array_size(list) + 1, sizeof *words);
+    for (size_t i = 0; words && i < json_array_size(list); i++)
+        words[i] = json_is_string(json_array_get(list, i)) ? json_string_value(json_array_get(list, i)) : "";
+    return words;
+}
+
+json_t *sweep_shared_words(const sweep *s)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->word_count; i++) json_array_append_new(list, json_string(s->words[i]));
+    return list;
+}
+
+/* Returns the options of `harness run` in a list of words, by their long names and without output options.
+ * Returns NULL if the words are invalid. */
+static json_t *options_in(const json_t *list)
 {
     run_config *config = calloc(1, sizeof *config);
-    const char **others = calloc((size_t)count + 1, sizeof *others);
-    int other_count = 0;
-    status rc = config && others ? run_config_init(config) : fail(STATUS_SYSTEM, "no memory for the sweep");
+    const char **words = sweep_words_of(list), **others = sweep_words_of(list);
+    int count = 0;
+    status rc = config && words && others ? run_config_init(config) : STATUS_SYSTEM;
     if (rc == STATUS_OK)
-        rc =
-            options_parse(config->bindings, BINDING_COUNT, count, (char *const *)words, others, &other_count);
+        rc = options_parse(config->bindings, BINDING_COUNT, (int)json_array_size(list), (char *const *)words,
+                           others, &count);
     json_t *options = rc == STATUS_OK ? run_config_given(config, false) : NULL;
     if (rc != STATUS_OK) error_clear();
+    free(words);
     free(others);
     free(config);
     return options;
 }
 
-const char **sweep_words_of(const json_t *list)
-{
-    const char **words = calloc(json_array_size(list) + 1, sizeof *words);
-    size_t i;
-    json_t *word;
-    json_array_foreach(list, i, word) if (words) words[i] =
-        json_is_string(word) ? json_string_value(word) : "";
-    return words;
-}
-
 static bool give_the_same(const json_t *a, const json_t *b)
 {
-    if (json_equal(a, b)) return true;
-    const char **words_a = sweep_words_of(a), **words_b = sweep_words_of(b);
-    json_t *options_a = words_a ? sweep_options(words_a, (int)json_array_size(a)) : NULL;
-    json_t *options_b = words_b ? sweep_options(words_b, (int)json_array_size(b)) : NULL;
-    bool same = options_a && options_b && json_equal(options_a, options_b);
+    json_t *options_a = options_in(a), *options_b = options_in(b);
+    bool same = json_equal(a, b) || (options_a && json_equal(options_a, options_b));
     json_decref(options_a);
     json_decref(options_b);
-    free(words_a);
-    free(words_b);
     return same;
 }
 
@@ -73,14 +76,14 @@ void sweep_add_command(const sweep *s, json_t *table)
 {
     static const char *const later[] = {"started_at", "program", "host", "libraries", "configuration"};
     json_t *words = json_pack("[s]", "sweep"), *axes = json_array(), *rounds = json_sprintf("%d", s->rounds),
-           *of_runs = sweep_options(s->words, s->word_count);
+           *shared = sweep_shared_words(s), *of_runs = options_in(shared);
     for (int a = 0; a < s->axis_count; a++) {
         json_t *axis = axis_word(&s->axes[a]);
         json_array_append(axes, axis);
         json_array_append_new(words, json_string("--vary"));
         json_array_append_new(words, axis);
     }
-    for (int i = 0; i < s->word_count; i++) json_array_append_new(words, json_string(s->words[i]));
+    json_array_extend(words, shared);
     json_array_append_new(words, json_string("--repeat"));
     json_array_append(words, rounds);
     if (s->folder) {
@@ -90,6 +93,7 @@ void sweep_add_command(const sweep *s, json_t *table)
     json_t *options = json_pack("{s:o, s:o}", "vary", axes, "repeat", rounds);
     json_object_update(options, of_runs);
     json_decref(of_runs);
+    json_decref(shared);
     json_object_set_new(table, "command", words);
     json_object_set_new(table, "options", options);
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
