@@ -34,10 +34,9 @@ typedef struct family {
     int count;
 } family;
 
-/* Result of a comparison. `list` has one element per job and point. A side is an array of runs, with null for
- * a round without a result. */
 typedef struct comparison {
-    json_t *list;
+    json_t *a, *b; /* runs of the two sides that are compared next, with null for a round without a result */
+    json_t *list;  /* one element per job and point */
     family steps, others; /* tests of step times, and of all other figures */
 } comparison;
 
@@ -149,13 +148,13 @@ static const json_t *first_run(const json_t *side)
     return json_array_get(side, i);
 }
 
-/* Adds an element to the list for each job that both sides have. */
-static status compare_sides(const json_t *a, const json_t *b, bool rounds, const char *label, comparison *c)
+/* Adds an element to the list for each job that both sides have, and empties the sides. */
+static status compare_sides(comparison *c, bool rounds, const char *label)
 {
-    const json_t *run_b = first_run(b);
+    const json_t *run_b = first_run(c->b);
     size_t j;
     json_t *job;
-    json_array_foreach(json_object_get(first_run(a), "jobs"), j, job)
+    json_array_foreach(json_object_get(first_run(c->a), "jobs"), j, job)
     {
         const char *name = name_of(job);
         if (!job_of(run_b, name)) continue;
@@ -166,14 +165,20 @@ static status compare_sides(const json_t *a, const json_t *b, bool rounds, const
                                                      report_text_at(job, "policy"), "metrics", rows)) != 0)
             return no_memory();
         for (int m = 0; m < METRIC_COUNT; m++)
-            TRY(compare_metric(a, b, name, m, rounds, rows, m == 0 ? &c->steps : &c->others));
+            TRY(compare_metric(c->a, c->b, name, m, rounds, rows, m == 0 ? &c->steps : &c->others));
     }
+    json_array_clear(c->a);
+    json_array_clear(c->b);
     return STATUS_OK;
 }
 
 static comparison comparison_open(void)
 {
-    return (comparison){.list = json_array(), .steps.rows = json_array(), .others.rows = json_array()};
+    return (comparison){.a = json_array(),
+                        .b = json_array(),
+                        .list = json_array(),
+                        .steps.rows = json_array(),
+                        .others.rows = json_array()};
 }
 
 /* Ends a comparison whose sides have been compared with the result `rc`, and frees it. */
@@ -188,6 +193,8 @@ static status comparison_finish(comparison *c, status rc, const char *a, const c
                       "a", a, "b", b, "interleaved", interleaved, "alpha", SIGNIFICANCE_ALPHA, "step_tests",
                       c->steps.count, "other_tests", c->others.count, "comparisons", c->list);
     if (rc == STATUS_OK && !*out) rc = no_memory();
+    json_decref(c->a);
+    json_decref(c->b);
     json_decref(c->list);
     json_decref(c->steps.rows);
     json_decref(c->others.rows);
@@ -252,13 +259,9 @@ static status read_point(const sweep *s, int point, json_t *out)
 static status compare_points(const sweep *a, int point_a, const sweep *b, int point_b, const char *label,
                              comparison *c)
 {
-    json_t *of_a = json_array(), *of_b = json_array();
-    status rc = read_point(a, point_a, of_a);
-    if (rc == STATUS_OK) rc = read_point(b, point_b, of_b);
-    if (rc == STATUS_OK) rc = compare_sides(of_a, of_b, a == b, label, c);
-    json_decref(of_a);
-    json_decref(of_b);
-    return rc;
+    TRY(read_point(a, point_a, c->a));
+    TRY(read_point(b, point_b, c->b));
+    return compare_sides(c, a == b, label);
 }
 
 static status compare_sweeps(const sweep *a, const sweep *b, comparison *c)
@@ -277,26 +280,19 @@ static status compare_sweeps(const sweep *a, const sweep *b, comparison *c)
 
 static status compare_runs(const char *a, const char *b, comparison *c)
 {
-    json_t *of_a = json_array(), *of_b = json_array();
-    status rc = read_side(a, of_a);
-    if (rc == STATUS_OK) rc = read_side(b, of_b);
-    if (rc == STATUS_OK) rc = compare_sides(of_a, of_b, false, "", c);
-    json_decref(of_a);
-    json_decref(of_b);
-    return rc;
+    TRY(read_side(a, c->a));
+    TRY(read_side(b, c->b));
+    return compare_sides(c, false, "");
 }
 
 status compare_results(const char *path, const json_t *before, const json_t *after, json_t **out)
 {
-    json_t *a = json_array(), *b = json_array();
     comparison c = comparison_open();
-    status rc = add_result(a, before);
-    if (rc == STATUS_OK) rc = add_result(b, after);
-    if (rc == STATUS_OK) rc = compare_sides(a, b, false, "", &c);
+    status rc = add_result(c.a, before);
+    if (rc == STATUS_OK) rc = add_result(c.b, after);
+    if (rc == STATUS_OK) rc = compare_sides(&c, false, "");
     if (rc == STATUS_OK && json_array_size(c.list) == 0)
         rc = fail(STATUS_DATA, "%s: expected a job that runs again, got none", path);
-    json_decref(a);
-    json_decref(b);
     return comparison_finish(&c, rc, path, "run again", false, out);
 }
 

@@ -119,12 +119,9 @@ static void comparison_table(report_layout layout, const json_t *result, text_bu
 {
     const json_t *none = report_at(result, "comparison.against_none"),
                  *all_cores = report_at(result, "comparison.against_all_cores");
-    bool oversubscribed = json_is_true(json_object_get(result, "oversubscribed"));
-    if (json_array_size(none) > 0) {
-        report_rows(layout, none, comparison_rows, COUNT_OF(comparison_rows), out);
-    }
+    if (json_array_size(none) > 0) report_rows(layout, none, comparison_rows, COUNT_OF(comparison_rows), out);
     if (json_array_size(all_cores) > 0) report_rows(layout, all_cores, all_cores_row, 1, out);
-    if (json_array_size(none) > 0 && oversubscribed)
+    if (json_array_size(none) > 0 && json_is_true(json_object_get(result, "oversubscribed")))
         text_append(out, "  more ranks than devices: the cost of the implementation, not of the scheme on "
                          "separate devices\n");
 }
@@ -240,26 +237,30 @@ static void prediction_note(const json_t *result, text_buffer *out)
 /* Writes whether the first gradients agree. Results of earlier versions do not say so. */
 static void first_gradient(const json_t *g, text_buffer *out)
 {
-    static const char what[] = "\nAveraged gradients of ps and ring in the first step";
+    const char *bound = report_text_at(g, "bound"), *in = report_text_at(g, "largest_share_in");
     /* The share is null if a value is not finite, or if no rank has a gradient at a difference. */
-    char times[32] = "beyond any multiple of";
-    if (!g) return;
     double share = report_number_at(g, "largest_share_of_bound");
-    if (!isnan(share)) snprintf(times, sizeof times, "%.3g times", share);
+    if (!g) return;
+    text_append(out, "\nAveraged gradients of ps and ring in the first step: ");
     if (!json_is_true(json_object_get(g, "compared")))
-        text_append(out, "%s: not compared: %s.\n", what, report_text_at(g, "reason"));
+        text_append(out, "not compared: %s.\n", report_text_at(g, "reason"));
     else if (json_is_true(json_object_get(g, "bit_identical")))
-        text_append(out, "%s: bit-identical.\n", what);
+        text_append(out, "bit-identical.\n");
     else if (json_is_true(json_object_get(g, "within_bound")))
         text_append(out,
-                    "%s: the same but for the order of sums; largest difference %.3g of the\n"
-                    "bound %s, in %s.\n",
-                    what, share, report_text_at(g, "bound"), report_text_at(g, "largest_share_in"));
+                    "the same but for the order of sums; largest difference %.3g of the\nbound %s, in %s.\n",
+                    share, bound, in);
+    else if (isnan(share))
+        text_append(
+            out,
+            "DIFFERENT by more than orders of sums can be; largest difference beyond any multiple of\n"
+            "the bound %s, in %s.\n",
+            bound, in);
     else
         text_append(out,
-                    "%s: DIFFERENT by more than orders of sums can be; largest difference %s\n"
+                    "DIFFERENT by more than orders of sums can be; largest difference %.3g times\n"
                     "the bound %s, in %s.\n",
-                    what, times, report_text_at(g, "bound"), report_text_at(g, "largest_share_in"));
+                    share, bound, in);
 }
 
 static void agreement(const json_t *result, text_buffer *out)

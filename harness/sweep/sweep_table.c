@@ -53,15 +53,6 @@ static status summary(const double *values, int rounds, json_t **out)
     return STATUS_OK;
 }
 
-static json_t *failure_of(const json_t *failures, int point)
-{
-    size_t i;
-    json_t *failure;
-    json_array_foreach(failures, i, failure) if (json_integer_value(json_object_get(failure, "point")) ==
-                                                 point) return json_incref(failure);
-    return json_null();
-}
-
 static status add_point(const sweep *s, int point, const point_figures *f, const json_t *failures,
                         json_t *points)
 {
@@ -70,12 +61,18 @@ static status add_point(const sweep *s, int point, const point_figures *f, const
         const char *value = sweep_value(s, point, a);
         json_object_set_new(values, s->axes[a].name, value ? json_string(value) : json_null());
     }
+    json_t *failure, *found = NULL; /* the first failure of the point */
+    size_t i;
+    json_array_foreach(failures, i, failure)
+    {
+        if (!found && json_integer_value(json_object_get(failure, "point")) == point) found = failure;
+    }
     TRY(summary(f->samples, s->rounds, &samples));
     TRY(summary(f->steps, s->rounds, &step));
-    if (json_array_append_new(points, json_pack("{s:o, s:i, s:b, s:b, s:o, s:o, s:o}", "values", values,
-                                                "runs", f->runs, "simulated", f->simulated, "emulated",
-                                                f->emulated, "samples_per_s", samples, "step_s", step,
-                                                "failure", failure_of(failures, point))) != 0)
+    if (json_array_append_new(points,
+                              json_pack("{s:o, s:i, s:b, s:b, s:o, s:o, s:O?}", "values", values, "runs",
+                                        f->runs, "simulated", f->simulated, "emulated", f->emulated,
+                                        "samples_per_s", samples, "step_s", step, "failure", found)) != 0)
         return fail(STATUS_SYSTEM, "no memory for the table of the sweep");
     return STATUS_OK;
 }
