@@ -10,14 +10,6 @@
 
 enum { JOB, STEP, TIME, LOSS, COLOR, MOST_POINTS = 300 };
 
-static bool has_losses(const json_t *job)
-{
-    const json_t *losses = json_object_get(report_steps_of(job).of, "losses");
-    for (size_t i = 0; i < json_array_size(losses); i++)
-        if (json_is_number(json_array_get(losses, i))) return json_array_size(losses) > 1;
-    return false;
-}
-
 static json_t *loss_table(const char *key, const char *name, const char *step)
 {
     const figure_column columns[] = {{key, name, .format = FIGURE_TEXT},
@@ -59,8 +51,9 @@ static json_t *collect_losses(const json_t *result)
     size_t i;
     json_array_foreach(jobs, i, job)
     {
+        const json_t *losses = json_object_get(report_steps_of(job).of, "losses");
         double last = NAN;
-        if (!has_losses(job)) continue;
+        if (json_array_size(losses) < 2 || isnan(report_largest(losses, ""))) continue;
         collect_losses_of(jobs, i, table, &last);
         text_append(&summary, "%s%s %.4f",
                     summary.length ? ", " : "Loss after the last step: ", figure_job_name(job).text, last);

@@ -23,7 +23,7 @@ typedef struct report_figure {
     const char *title;
     const char *reading;                      /* one or two sentences on how to read the figure */
     bool half;                                /* half the page's width */
-    json_t *(*collect)(const json_t *result); /* returns a new table, or NULL if there is nothing to show */
+    json_t *(*collect)(const json_t *result); /* returns a new table; no rows: not shown */
     void (*draw)(const json_t *table, svg *s);
 } report_figure;
 

@@ -132,7 +132,7 @@ static void append_figure(const report_figure *f, const json_t *result, int sect
 {
     json_t *table = f->collect(result);
     char id[64];
-    if (table && figure_rows(table) > 0) {
+    if (figure_rows(table) > 0) {
         text_append(out, "<figure id=\"s%d-%s\"%s><figcaption><h3>%s</h3>", section, f->name,
                     f->half ? " class=\"half\"" : "", f->title);
         append_sentences(f->reading, out);
@@ -150,14 +150,15 @@ static void append_figure(const report_figure *f, const json_t *result, int sect
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out)
 {
     const report_figure *f = figure_of(result, (size_t)number);
-    json_t *table = f ? f->collect(result) : NULL;
     text_buffer style = {0};
+    if (!f) return NULL;
+    json_t *table = f->collect(result);
     page_figure_style(&style);
-    if (table && figure_rows(table) > 0)
+    if (figure_rows(table) > 0)
         append_svg(f, result, table, false, f->name, style.data ? style.data : "", out);
     text_free(&style);
     json_decref(table);
-    return f ? f->name : NULL;
+    return f->name;
 }
 
 static void append_csv_text(const char *text, text_buffer *out)
@@ -170,8 +171,9 @@ static void append_csv_text(const char *text, text_buffer *out)
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out)
 {
     const report_figure *f = figure_of(result, (size_t)number);
-    json_t *table = f ? f->collect(result) : NULL;
-    size_t rows = table ? figure_rows(table) : 0, columns = rows > 0 ? figure_columns(table) : 0;
+    if (!f) return NULL;
+    json_t *table = f->collect(result);
+    size_t rows = figure_rows(table), columns = rows > 0 ? figure_columns(table) : 0;
     for (size_t c = 0; c < columns; c++)
         text_append(out, "%s%s", c ? "," : "", figure_column_text(table, c, "key"));
     for (size_t r = 0; r < rows; r++) {
@@ -186,7 +188,7 @@ const char *report_figure_csv(const json_t *result, int number, text_buffer *out
     }
     if (rows > 0) text_append(out, "\n");
     json_decref(table);
-    return f ? f->name : NULL;
+    return f->name;
 }
 
 /* ---- the verdict ------------------------------------------------------------------------------------ */

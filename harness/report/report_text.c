@@ -160,7 +160,6 @@ static void communication_table(const json_t *result, text_buffer *out)
 /* Writes the costs of loaders and of DataParallel's host in virtual time, part by part. */
 static void host_costs(const json_t *result, text_buffer *out)
 {
-    static const report_layout layout = {42, 18};
     size_t i, k;
     json_t *job, *part;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
@@ -171,9 +170,8 @@ static void host_costs(const json_t *result, text_buffer *out)
                     report_text_at(job, "policy"), report_text_at(host, "slowest"));
         json_array_foreach(json_object_get(host, "parts"), k, part)
         {
-            text_append(out, "%-*s", layout.label_width, report_text_at(part, "name"));
-            report_cell(layout.column_width, CELL_TIME, report_number_at(part, "time_s"), out);
-            text_append(out, "\n");
+            text_append(out, "%-42s%18s\n", report_text_at(part, "name"),
+                        report_value(CELL_TIME, report_number_at(part, "time_s")).text);
         }
     }
 }
@@ -181,20 +179,17 @@ static void host_costs(const json_t *result, text_buffer *out)
 /* Writes the times of the stages. Results of earlier versions have no times of stages. */
 static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
 {
-    static const report_layout layout = {12, 15};
     static const char *const times[] = {"forward_s", "backward_s", "exposed_communication_s", "waiting_s"};
     size_t s;
     json_t *stage;
     if (!json_object_get(json_array_get(stages, 0), times[0])) return;
-    text_append(out, "\n%-*s%*s%*s%*s%*s\n", layout.label_width, "per step", layout.column_width, "forward",
-                layout.column_width, "backward", layout.column_width, "exposed comm.", layout.column_width,
+    text_append(out, "\n%-12s%15s%15s%15s%15s\n", "per step", "forward", "backward", "exposed comm.",
                 "waiting");
     json_array_foreach(stages, s, stage)
     {
-        text_append(out, "%s %-*zu", on_devices ? "device" : "stage",
-                    layout.label_width - (on_devices ? 7 : 6), s);
+        text_append(out, on_devices ? "device %-5zu" : "stage %-6zu", s);
         for (size_t i = 0; i < COUNT_OF(times); i++)
-            report_cell(layout.column_width, CELL_TIME, report_number_at(stage, times[i]), out);
+            report_cell(15, CELL_TIME, report_number_at(stage, times[i]), out);
         text_append(out, "\n");
     }
 }
@@ -211,12 +206,10 @@ static void pipeline_tables(const json_t *result, text_buffer *out)
                     "activations", "idle");
         json_array_foreach(json_object_get(p, "stages"), s, stage)
         {
-            char bytes[32];
-            text_append(
-                out, "%5zu %-30s %11.0f %5.0f %11s %5.1f %%\n", s, report_text_at(stage, "begins_at"),
-                report_number_at(stage, "parameters"), report_number_at(stage, "live_micro_batches"),
-                text_format_bytes(bytes, sizeof bytes, report_number_at(stage, "activations_peak_bytes")),
-                100 * report_number_at(stage, "idle"));
+            text_append(out, "%5zu %-30s %11.0f %5.0f %11s %5.1f %%\n", s, report_text_at(stage, "begins_at"),
+                        report_number_at(stage, "parameters"), report_number_at(stage, "live_micro_batches"),
+                        report_value(CELL_BYTES, report_number_at(stage, "activations_peak_bytes")).text,
+                        100 * report_number_at(stage, "idle"));
         }
         text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, "
                          "optimizer, other\n");
