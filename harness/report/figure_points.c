@@ -26,7 +26,8 @@ static double number_of(const char *text)
 
 const char *points_value(const json_t *point, const char *axis)
 {
-    return report_text_at(json_object_get(point, "values"), axis);
+    const char *text = json_string_value(json_object_get(json_object_get(point, "values"), axis));
+    return text ? text : "";
 }
 
 static int by_number(const void *a, const void *b)

@@ -196,8 +196,8 @@ status sweep_table(const sweep *s, const json_t *failures, json_t **out)
 
 static const char *value_at(const json_t *point, const char *axis)
 {
-    const char *text = report_text_at(json_object_get(point, "values"), axis);
-    return text[0] ? text : "-"; /* The engine does not have the option. */
+    const char *text = json_string_value(json_object_get(json_object_get(point, "values"), axis));
+    return text ? text : "-"; /* The engine does not have the option. */
 }
 
 static int width_of(const json_t *points, const char *axis)
