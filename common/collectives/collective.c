@@ -162,7 +162,7 @@ status collective_open_type(const collective_type *type, const collective_config
     snprintf(world->name, sizeof world->name, "%s", config->name);
     world->config.name = world->name;
     world->config.algorithm = algorithm;
-    status rc = type->open(world);
+    status rc = type->open ? type->open(world) : STATUS_OK;
     world->config.windows = NULL;
     *out = world;
     if (rc != STATUS_OK) collective_close(out);
@@ -179,23 +179,20 @@ status collective_open(const char *library, const collective_config *config, col
 
 void collective_close(collective_world **world)
 {
-    if (*world) (*world)->type->close(*world);
+    if (*world && (*world)->type->close) (*world)->type->close(*world);
     free(*world);
     *world = NULL;
 }
 
-static status check_ranks(const collective_world *world, const char *name, const int *ranks, int count)
+static status check_ranks(const collective_group *g)
 {
-    bool member = false;
-    for (int i = 0; i < count; i++) {
-        if (ranks[i] < 0 || ranks[i] >= world->config.world || (i > 0 && ranks[i] <= ranks[i - 1]))
+    const collective_config *c = &g->world->config;
+    for (int i = 0; i < g->size; i++)
+        if (g->ranks[i] < 0 || g->ranks[i] >= c->world || (i > 0 && g->ranks[i] <= g->ranks[i - 1]))
             return fail(STATUS_INTERNAL, "group '%s': found rank %d at place %d of %d ranks of a world of %d",
-                        name, ranks[i], i, count, world->config.world);
-        member = member || ranks[i] == world->config.rank;
-    }
-    if (!member) return fail(STATUS_INTERNAL, "group '%s': rank %d is not in it", name, world->config.rank);
-    if (strlen(name) >= COLLECTIVE_NAME_MAX)
-        return fail(STATUS_INTERNAL, "group '%s': the name is too long", name);
+                        g->name, g->ranks[i], i, g->size, c->world);
+    if (g->rank == g->size)
+        return fail(STATUS_INTERNAL, "group '%s': rank %d is not in it", g->name, c->rank);
     return STATUS_OK;
 }
 
@@ -220,17 +217,19 @@ status collective_group_open(collective_world *world, const char *name, const in
                              collective_group **out)
 {
     *out = NULL;
-    TRY(check_ranks(world, name, ranks, count));
-    collective_group *group = calloc(1, world->type->group_bytes);
+    if (strlen(name) >= COLLECTIVE_NAME_MAX)
+        return fail(STATUS_INTERNAL, "group '%s': the name is too long", name);
+    collective_group *group = calloc(1, world->type->group_bytes + (size_t)count * sizeof *group->ranks);
     if (!group) return fail(STATUS_SYSTEM, "no memory for group '%s'", name);
     group->world = world;
     group->size = count;
     snprintf(group->name, sizeof group->name, "%s", name);
-    group->ranks = calloc((size_t)count, sizeof *group->ranks);
-    if (group->ranks) memcpy(group->ranks, ranks, (size_t)count * sizeof *ranks);
-    while (ranks[group->rank] != world->config.rank) group->rank++;
-    status rc = group->ranks ? open_queues(group) : fail(STATUS_SYSTEM, "no memory for group '%s'", name);
-    if (rc == STATUS_OK) rc = world->type->group_open(group, ranks);
+    group->ranks = (int *)((char *)group + world->type->group_bytes);
+    for (int i = 0; i < count; i++) group->ranks[i] = ranks ? ranks[i] : i;
+    while (group->rank < count && group->ranks[group->rank] != world->config.rank) group->rank++;
+    status rc = check_ranks(group);
+    if (rc == STATUS_OK) rc = open_queues(group);
+    if (rc == STATUS_OK && world->type->group_open) rc = world->type->group_open(group);
     collective_group **end = &world->groups;
     while (*end) end = &(*end)->next;
     *end = *out = group;
@@ -245,10 +244,9 @@ void collective_group_close(collective_group **pointer)
     collective_group **at = &group->world->groups;
     while (*at != group) at = &(*at)->next;
     *at = group->next;
-    group->world->type->group_close(group);
+    if (group->world->type->group_close) group->world->type->group_close(group);
     for (int i = 0; i < group->queue_count; i++) free(collective_queue_at(group, i)->calls);
     free(group->queues);
-    free(group->ranks);
     free(group);
     *pointer = NULL;
 }
@@ -322,7 +320,7 @@ status collective_post(collective_group *group, const collective_call *call, col
     *collective_queued_at(q, ++q->posted) = (collective_queued){
         .call = *call, .times.last_rank = -1, .times.algorithm = group->world->config.algorithm};
     *out = (collective_ticket){index, q->posted};
-    status rc = group->world->type->post(q);
+    status rc = group->world->type->post ? group->world->type->post(q) : STATUS_OK;
     if (rc != STATUS_OK) q->posted--;
     return rc;
 }
@@ -358,7 +356,7 @@ status collective_progress(collective_world *world, int64_t now_ns, int64_t *dea
     *deadline_ns = CLOCK_NEVER;
     *worked = false;
     if (world->failure.code != STATUS_OK) return error_adopt(&world->failure);
-    status rc = world->type->progress(world, now_ns, deadline_ns, worked);
+    status rc = world->type->progress ? world->type->progress(world, now_ns, deadline_ns, worked) : STATUS_OK;
     if (rc == STATUS_OK) return STATUS_OK;
     error_record record;
     error_copy(&record);
@@ -368,19 +366,19 @@ status collective_progress(collective_world *world, int64_t now_ns, int64_t *dea
 
 void collective_wait(collective_world *world, int64_t deadline_ns)
 {
-    world->type->wait(world, deadline_ns);
+    if (world->type->wait) world->type->wait(world, deadline_ns);
 }
 
 void collective_wake(collective_world *world)
 {
-    world->type->wake(world);
+    if (world->type->wake) world->type->wake(world);
 }
 
 void collective_abort(collective_world *world, const error_record *why)
 {
     if (world->failure.code != STATUS_OK) return;
     world->failure = *why;
-    world->type->abort(world, why);
+    if (world->type->abort) world->type->abort(world, why);
 }
 
 status collective_run(collective_group *group, const collective_call *call)
@@ -402,5 +400,29 @@ status collective_run(collective_group *group, const collective_call *call)
 
 collective_traffic collective_get_traffic(const collective_world *world)
 {
-    return world->traffic;
+    return (collective_traffic){world->traffic.bytes_sent, world->traffic.bytes_received,
+                                world->traffic.messages_sent, world->traffic.messages_received};
+}
+
+static void add(_Atomic int64_t *total, int64_t more)
+{
+    atomic_store_explicit(total, atomic_load_explicit(total, memory_order_relaxed) + more,
+                          memory_order_relaxed);
+}
+
+void collective_count(collective_world *world, collective_traffic more)
+{
+    add(&world->traffic.bytes_sent, more.bytes_sent);
+    add(&world->traffic.bytes_received, more.bytes_received);
+    add(&world->traffic.messages_sent, more.messages_sent);
+    add(&world->traffic.messages_received, more.messages_received);
+}
+
+void collective_count_call(collective_world *world, collective_kind kind, int64_t bytes, int64_t messages)
+{
+    bool sends = kind != COLLECTIVE_RECEIVE, receives = kind != COLLECTIVE_SEND;
+    collective_count(world, (collective_traffic){.bytes_sent = sends ? bytes : 0,
+                                                 .bytes_received = receives ? bytes : 0,
+                                                 .messages_sent = sends ? messages : 0,
+                                                 .messages_received = receives ? messages : 0});
 }

@@ -231,9 +231,9 @@ typedef struct collective_config {
 status collective_open(const char *library, const collective_config *config, collective_world **out);
 void collective_close(collective_world **world);
 
-/* Opens a group of `ranks`, which are ranks of the world in ascending order. Only the members call this
- * function, and members open their common groups in the same order. `name` is unique among the groups. The
- * ranks in calls are ranks of the group. */
+/* Opens a group of `ranks`, which are ranks of the world in ascending order. NULL stands for the first
+ * `count` ranks. Only the members call this function, and members open their common groups in the same order.
+ * `name` is unique among the groups. The ranks in calls are ranks of the group. */
 status collective_group_open(collective_world *world, const char *name, const int *ranks, int count,
                              collective_group **out);
 void collective_group_close(collective_group **group);

@@ -1,15 +1,17 @@
 /* The interface that an implementation of collectives provides. All other code includes collective.h,
  * whose functions check their arguments and then call the implementation.
  *
- * An implementation is one const struct with every slot set. The first member of its world, group and
- * queue is a struct below; collective.c allocates, initializes and frees them. A queue stores the calls,
- * and the implementation advances them. */
+ * An implementation is one const struct. A function that is NULL has nothing to do. The first member of its
+ * world, group and queue is a struct below; collective.c allocates, initializes and frees them. A queue
+ * stores the calls, and the implementation advances them. */
 #ifndef COMMON_COLLECTIVES_COLLECTIVE_IMPL_H
 #define COMMON_COLLECTIVES_COLLECTIVE_IMPL_H
 
 #include "common/base/clock.h"
 #include "common/base/doorbell.h"
 #include "common/collectives/collective.h"
+
+#include <stdatomic.h>
 
 enum {
     COLLECTIVE_NAME_MAX = 32,
@@ -45,7 +47,7 @@ typedef struct collective_type {
     /* If open() fails, close() is called too. The windows of world->config are valid only during open(). */
     status (*open)(collective_world *world);
     void (*close)(collective_world *world);
-    status (*group_open)(collective_group *group, const int *ranks);
+    status (*group_open)(collective_group *group);
     void (*group_close)(collective_group *group);
     /* Called when a call has been queued. Returns STATUS_INTERNAL if calls run in stream order. */
     status (*post)(collective_queue *queue);
@@ -62,7 +64,9 @@ struct collective_world {
     collective_config config; /* config.name is `name`; config.algorithm is not AUTO. */
     char name[COLLECTIVE_NAME_MAX];
     collective_group *groups;
-    collective_traffic traffic;
+    struct {
+        _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
+    } traffic;                 /* Any thread may read it. */
     collective_queue enqueued; /* Calls of all groups in stream order. */
     error_record failure;      /* First error; code STATUS_OK if there is none. */
     /* State of collective_poll(). */
@@ -121,15 +125,10 @@ status collective_poll(collective_world *world, const char *library,
 void collective_poll_wait(collective_world *world, int64_t deadline_ns);
 void collective_poll_wake(collective_world *world);
 
-/* Slots that do nothing. */
-status collective_default_open(collective_world *world);
-void collective_default_close(collective_world *world);
-status collective_default_group_open(collective_group *group, const int *ranks);
-void collective_default_group_close(collective_group *group);
-status collective_default_post(collective_queue *queue);
-void collective_default_wait(collective_world *world, int64_t deadline_ns);
-void collective_default_wake(collective_world *world);
-void collective_default_abort(collective_world *world, const error_record *why);
+/* Adds the traffic of a call. collective_count_call() counts `bytes` and `messages` in each direction in
+ * which the kind moves data. */
+void collective_count(collective_world *world, collective_traffic more);
+void collective_count_call(collective_world *world, collective_kind kind, int64_t bytes, int64_t messages);
 
 /* Opens a world like collective_open(), for a type that is not in COLLECTIVE_LIST. */
 status collective_open_type(const collective_type *type, const collective_config *config,

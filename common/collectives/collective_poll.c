@@ -1,5 +1,4 @@
-/* Functions for implementations (collective_impl.h): worlds that can only be polled, and slots that do
- * nothing. */
+/* Functions for implementations (collective_impl.h): stalled calls, and worlds that can only be polled. */
 #include "common/base/text.h"
 #include "common/collectives/collective_impl.h"
 #include "common/net/status_table.h"
@@ -77,49 +76,4 @@ void collective_poll_wait(collective_world *world, int64_t deadline_ns)
 void collective_poll_wake(collective_world *world)
 {
     doorbell_ring(&world->bell);
-}
-
-status collective_default_open(collective_world *world)
-{
-    (void)world;
-    return STATUS_OK;
-}
-
-void collective_default_close(collective_world *world)
-{
-    (void)world;
-}
-
-status collective_default_group_open(collective_group *group, const int *ranks)
-{
-    (void)group, (void)ranks;
-    return STATUS_OK;
-}
-
-void collective_default_group_close(collective_group *group)
-{
-    (void)group;
-}
-
-status collective_default_post(collective_queue *queue)
-{
-    (void)queue;
-    return STATUS_OK;
-}
-
-void collective_default_wait(collective_world *world, int64_t deadline_ns)
-{
-    (void)world;
-    (void)deadline_ns;
-}
-
-void collective_default_wake(collective_world *world)
-{
-    (void)world;
-}
-
-void collective_default_abort(collective_world *world, const error_record *why)
-{
-    (void)world;
-    (void)why;
 }

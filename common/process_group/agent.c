@@ -4,63 +4,46 @@
 
 #include <stdio.h>
 
-static running_call *call_at(call_queue *q, uint64_t number)
-{
-    return &q->agent.calls[number % PROCESS_GROUP_IN_FLIGHT];
-}
-
 static bool is_idle(const process_group *g)
 {
     for (int i = 0; i < g->config.queues; i++)
-        if (g->queues[i].agent.head != g->queues[i].agent.tail) return false;
+        if (g->queues[i].ended != g->queues[i].taken) return false;
     return true;
 }
 
 /* Shows the oldest call in the status table. */
 static void show(process_group *g, int64_t now_ns)
 {
-    const running_call *oldest = NULL;
+    const call_record *oldest = NULL;
     if (!g->config.slot) return;
     for (int i = 0; i < g->config.queues; i++) {
-        call_queue *q = &g->queues[i];
-        const running_call *c = q->agent.head == q->agent.tail ? NULL : call_at(q, q->agent.head);
+        const call_queue *q = &g->queues[i];
+        const call_record *c = q->ended == q->taken ? NULL : record_at(q, q->ended + 1);
         if (c && (!oldest || c->times.posted_ns < oldest->times.posted_ns)) oldest = c;
     }
     rank_slot_agent(g->config.slot, oldest ? oldest->p.operation : RANK_START,
                     oldest ? oldest->p.bucket : RANK_NO_BUCKET, now_ns);
 }
 
-/* Returns true if the next call of the queue may be taken. A call with several phases must end first,
- * because all ranks must run the calls in the same order. */
-static bool has_room(const process_group *g, call_queue *q)
+/* Returns true if there is a next call of the queue and it may be taken. A call with several phases must end
+ * first, because all ranks must run the calls in the same order. */
+static bool may_take(const process_group *g, const call_queue *q)
 {
-    uint64_t tail = q->agent.tail;
-    if (tail - q->agent.head == PROCESS_GROUP_IN_FLIGHT) return false;
-    if (tail != q->agent.head && phases_of(&call_at(q, tail - 1)->p) > 1) return false;
-    return !g->passed || device_fence_reached(g->passed, q->agent.next.sequence);
+    if (q->taken == q->posted || q->taken - q->ended == PROCESS_GROUP_IN_FLIGHT) return false;
+    if (q->taken != q->ended && phases_of(&record_at(q, q->taken)->p) > 1) return false;
+    return !g->passed || device_fence_reached(g->passed, record_at(q, q->taken + 1)->sequence);
 }
 
-static void take_calls(process_group *g, int queue, int64_t now_ns)
+static void take_calls(process_group *g, call_queue *q, int64_t now_ns)
 {
-    call_queue *q = &g->queues[queue];
-    for (;;) {
-        if (!q->agent.has_next && !sync_queue_pop(&q->posts, &q->agent.next)) return;
-        q->agent.has_next = true;
-        if (!has_room(g, q)) return;
+    while (may_take(g, q)) {
         bool idle = is_idle(g);
-        const process_call *p = &q->agent.next.p;
-        uint64_t number = q->agent.tail + 1;
-        *call_at(q, q->agent.tail++) = (running_call){.p = *p,
-                                                      .times = {.work = process_work_of(queue, number),
-                                                                .tag = p->tag,
-                                                                .ready_ns = p->ready_ns,
-                                                                .posted_ns = now_ns}};
-        q->agent.has_next = false;
+        record_at(q, ++q->taken)->times.posted_ns = now_ns;
         if (idle) show(g, now_ns);
     }
 }
 
-static status begin_phase(process_group *g, running_call *c)
+static status begin_phase(process_group *g, call_record *c)
 {
     collective_call call;
     TRY(call_of(g, &c->p, c->phase, &call));
@@ -69,10 +52,9 @@ static status begin_phase(process_group *g, running_call *c)
 
 static status begin_calls(process_group *g, call_queue *q, bool *worked)
 {
-    for (; q->agent.begun != q->agent.tail; q->agent.begun++) {
-        running_call *c = call_at(q, q->agent.begun);
-        if (c->p.after && queue_of(g, c->p.after)->agent.head < process_work_number(c->p.after))
-            return STATUS_OK;
+    for (; q->begun != q->taken; q->begun++) {
+        call_record *c = record_at(q, q->begun + 1);
+        if (c->p.after && queue_of(g, c->p.after)->ended < process_work_number(c->p.after)) return STATUS_OK;
         status rc = begin_phase(g, c);
         if (rc == STATUS_AGAIN) return STATUS_OK; /* the group's queue is full */
         TRY(rc);
@@ -90,7 +72,7 @@ static void place_on_time_line(process_group *g, process_times *t)
 /* Handles the end of a phase of the queue's oldest call: begins the next phase, or ends the call. */
 static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
 {
-    running_call *c = call_at(q, q->agent.head);
+    call_record *c = record_at(q, q->ended + 1);
     collective_times times = collective_get_times(c->p.group, c->ticket);
     if (c->phase == 0) {
         c->times.started_ns = times.started_ns;
@@ -105,12 +87,10 @@ static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
     }
     TRY(process_group_finish(g, &c->p));
     place_on_time_line(g, &c->times);
-    process_group_ended(g, q, &c->p, &c->times);
-    process_group_publish_traffic(g);
-    uint64_t number = process_work_number(c->times.work);
-    q->agent.head++;
+    process_group_ended(g, c);
+    q->ended++;
     show(g, now_ns);
-    device_fence_reach(q->done, number); /* last, because the fence publishes all writes above */
+    device_fence_reach(q->done, q->ended); /* last, because the fence publishes all writes above */
     return STATUS_OK;
 }
 
@@ -121,8 +101,8 @@ static call_queue *queue_done_first(const process_group *g)
     int64_t first_ns = INT64_MAX;
     for (int i = 0; i < g->config.queues; i++) {
         call_queue *q = &g->queues[i];
-        if (q->agent.head == q->agent.begun) continue;
-        const running_call *c = call_at(q, q->agent.head);
+        if (q->ended == q->begun) continue;
+        const call_record *c = record_at(q, q->ended + 1);
         if (!collective_done(c->p.group, c->ticket)) continue;
         int64_t ns = collective_get_times(c->p.group, c->ticket).finished_ns;
         if (ns >= first_ns) continue;
@@ -145,7 +125,7 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         TRY(advance_call(g, q, now_ns));
     }
     for (int i = 0; i < g->config.queues; i++)
-        take_calls(g, i, now_ns); /* must follow collective_progress(); see collective_wait() */
+        take_calls(g, &g->queues[i], now_ns); /* must follow collective_progress(); see collective_wait() */
     for (int i = 0; i < g->config.queues; i++) TRY(begin_calls(g, &g->queues[i], worked));
     return STATUS_OK;
 }

@@ -4,15 +4,10 @@
 
 enum { FEWEST_RECORDS = 64, RECORDS_PER_POST = 4 };
 
-static process_times *times_at(const call_queue *q, uint64_t number)
-{
-    return &q->times[number & q->mask];
-}
-
-/* Returns NULL if the times of a later call have replaced them. */
+/* Returns NULL if a later call has replaced the call. */
 static const process_times *times_of(const process_group *g, process_work w)
 {
-    const process_times *t = times_at(queue_of(g, w), process_work_number(w));
+    const process_times *t = &record_at(queue_of(g, w), process_work_number(w))->times;
     return t->work == w ? t : NULL;
 }
 
@@ -21,43 +16,37 @@ status process_group_finish(const process_group *g, const process_call *p)
     return g->config.ops->finish ? g->config.ops->finish(g->config.context, p) : STATUS_OK;
 }
 
-void process_group_ended(const process_group *g, call_queue *q, const process_call *p, const process_times *t)
+void process_group_ended(const process_group *g, const call_record *c)
 {
-    if (g->config.ops->ended) g->config.ops->ended(g->config.context, p, t);
-    *times_at(q, process_work_number(t->work)) = *t;
-}
-
-void process_group_publish_traffic(process_group *g)
-{
-    collective_traffic t = collective_get_traffic(g->world);
-    atomic_store_explicit(&g->bytes_sent, t.bytes_sent, memory_order_relaxed);
-    atomic_store_explicit(&g->bytes_received, t.bytes_received, memory_order_relaxed);
-    atomic_store_explicit(&g->messages_sent, t.messages_sent, memory_order_relaxed);
-    atomic_store_explicit(&g->messages_received, t.messages_received, memory_order_relaxed);
+    if (g->config.ops->ended) g->config.ops->ended(g->config.context, &c->p, &c->times);
 }
 
 /* ---- post and wait ------------------------------------------------------------------------------ */
 
-uint64_t process_group_number(call_queue *q, const process_call *p)
+call_record *process_group_enter(process_group *g, call_queue *q, const process_call *p)
 {
-    uint64_t number = ++q->compute.posted;
-    q->compute.records[number & q->mask].after = p->after;
-    q->compute.records[number & q->mask].tag = p->tag;
-    return number;
+    uint64_t number = q->posted + 1;
+    call_record *c = record_at(q, number);
+    *c = (call_record){.p = *p,
+                       .sequence = ++g->sequence,
+                       .times = {.work = process_work_of((int)(q - g->queues), number),
+                                 .tag = p->tag,
+                                 .ready_ns = p->ready_ns}};
+    return c;
 }
 
 status process_group_post(process_group *g, const process_call *p, process_work *out)
 {
     call_queue *q = &g->queues[p->queue];
     if (g->stream) return process_group_post_in_order(g, p, out);
-    *out = process_work_of(p->queue, process_group_number(q, p));
-    posted_call posted = {*p, ++g->sequence};
+    if (q->posted > q->mask && !device_fence_reached(q->done, q->posted - q->mask))
+        return fail(STATUS_INTERNAL, "%s%stoo many calls of one kind", g->config.who ? g->config.who : "",
+                    g->config.who ? ": " : "");
+    *out = process_group_enter(g, q, p)->times.work;
     if (g->passed)
         TRY(device_stream_signal(g->config.compute, g->passed,
                                  g->sequence)); /* must precede the agent's check of the fence */
-    if (!sync_queue_push(&q->posts, &posted))
-        return fail(STATUS_INTERNAL, "%s%stoo many calls of one kind", g->config.who ? g->config.who : "",
-                    g->config.who ? ": " : "");
+    q->posted++;
     sync_agent_wake(g->agent);
     return STATUS_OK;
 }
@@ -65,7 +54,7 @@ status process_group_post(process_group *g, const process_call *p, process_work 
 bool process_group_done(process_group *g, process_work w)
 {
     if (!g->stream) return device_fence_reached(queue_of(g, w)->done, process_work_number(w));
-    return process_work_number(w) <= first_queue(g)->compute.accounted ||
+    return process_work_number(w) <= first_queue(g)->accounted ||
            process_group_read_times(g, process_work_number(w));
 }
 
@@ -85,9 +74,9 @@ static status wait_for(process_group *g, process_work w, int64_t tag, anatomy *a
 static status wait_for_each(process_group *g, uint64_t number, anatomy *a)
 {
     call_queue *q = first_queue(g);
-    for (; q->compute.awaited + 1 < number; q->compute.awaited++)
-        if (!device_fence_reached(q->done, q->compute.awaited + 1))
-            TRY(wait_for(g, process_work_of(0, q->compute.awaited + 1), 0, a));
+    for (; q->awaited + 1 < number; q->awaited++)
+        if (!device_fence_reached(q->done, q->awaited + 1))
+            TRY(wait_for(g, process_work_of(0, q->awaited + 1), 0, a));
     return STATUS_OK;
 }
 
@@ -95,12 +84,12 @@ status process_group_wait(process_group *g, process_work w, anatomy *a)
 {
     call_queue *q = queue_of(g, w);
     uint64_t number = process_work_number(w);
-    process_work after = q->compute.records[number & q->mask].after;
+    process_work after = record_at(q, number)->p.after;
     bool first = q == first_queue(g);
     if (g->config.waits_for_each && !g->stream)
         TRY(wait_for_each(g, first ? number : after ? process_work_number(after) + 1 : 0, a));
-    TRY(wait_for(g, w, q->compute.records[number & q->mask].tag, a));
-    if (first && number > q->compute.awaited) q->compute.awaited = number;
+    TRY(wait_for(g, w, record_at(q, number)->p.tag, a));
+    if (first && number > q->awaited) q->awaited = number;
     return STATUS_OK;
 }
 
@@ -116,8 +105,8 @@ void process_group_poll(process_group *g)
 {
     for (int i = 0; i < g->config.queues; i++) {
         call_queue *q = &g->queues[i];
-        while (q->compute.accounted < q->compute.posted && has_ended(g, i, q->compute.accounted + 1)) {
-            const process_times *t = times_of(g, process_work_of(i, ++q->compute.accounted));
+        while (q->accounted < q->posted && has_ended(g, i, q->accounted + 1)) {
+            const process_times *t = times_of(g, process_work_of(i, ++q->accounted));
             if (t && g->config.ops->accounted) g->config.ops->accounted(g->config.context, t);
         }
     }
@@ -125,12 +114,12 @@ void process_group_poll(process_group *g)
 
 uint64_t process_group_posted(const process_group *g, int queue)
 {
-    return g->queues[queue].compute.posted;
+    return g->queues[queue].posted;
 }
 
 void process_group_skip(process_group *g)
 {
-    for (int i = 0; i < g->config.queues; i++) g->queues[i].compute.accounted = g->queues[i].compute.posted;
+    for (int i = 0; i < g->config.queues; i++) g->queues[i].accounted = g->queues[i].posted;
 }
 
 /* Names the cause of the wait: the last rank that posted the call. */
@@ -163,12 +152,13 @@ void process_group_end_step(process_group *g, anatomy *a)
 
 void process_group_counters(const process_group *g, sync_counters *out)
 {
-    if (g->stream && g->world) process_group_publish_traffic((process_group *)g);
-    out->agents_cpu_ns += g->agent ? sync_agent_cpu_ns(g->agent) : 0;
-    out->bytes_sent += atomic_load_explicit(&g->bytes_sent, memory_order_relaxed);
-    out->bytes_received += atomic_load_explicit(&g->bytes_received, memory_order_relaxed);
-    out->messages_sent += atomic_load_explicit(&g->messages_sent, memory_order_relaxed);
-    out->messages_received += atomic_load_explicit(&g->messages_received, memory_order_relaxed);
+    if (!g->world) return;
+    collective_traffic t = collective_get_traffic(g->world);
+    out->agents_cpu_ns += sync_agent_cpu_ns(g->agent);
+    out->bytes_sent += t.bytes_sent;
+    out->bytes_received += t.bytes_received;
+    out->messages_sent += t.messages_sent;
+    out->messages_received += t.messages_received;
 }
 
 status process_group_give_up(process_group *g, status code)
@@ -186,12 +176,9 @@ static status open_queue(process_group *g, call_queue *q, int most)
     uint64_t records = g->config.stream_order ? PROCESS_GROUP_AHEAD : FEWEST_RECORDS;
     while (records < RECORDS_PER_POST * (uint64_t)most) records *= 2;
     q->mask = records - 1;
-    q->times = calloc(records, sizeof *q->times);
-    q->compute.records = calloc(records, sizeof *q->compute.records);
-    if (!q->times || !q->compute.records) return fail(STATUS_SYSTEM, "no memory for a process group");
-    if (g->config.stream_order) return STATUS_OK;
-    TRY(sync_queue_init(&q->posts, (uint32_t)most, sizeof(posted_call)));
-    return device_fence_open(g->config.device, &q->done);
+    q->calls = calloc(records, sizeof *q->calls);
+    if (!q->calls) return fail(STATUS_SYSTEM, "no memory for a process group");
+    return g->config.stream_order ? STATUS_OK : device_fence_open(g->config.device, &q->done);
 }
 
 static status open_all(process_group *g)
@@ -199,9 +186,7 @@ static status open_all(process_group *g)
     const process_group_config *c = &g->config;
     g->queues = calloc((size_t)c->queues, sizeof *g->queues);
     g->waits = calloc(PROCESS_GROUP_WAITS, sizeof *g->waits);
-    if (c->stream_order) g->enqueued = calloc(PROCESS_GROUP_AHEAD, sizeof *g->enqueued);
-    if (!g->queues || !g->waits || (c->stream_order && !g->enqueued))
-        return fail(STATUS_SYSTEM, "no memory for a process group");
+    if (!g->queues || !g->waits) return fail(STATUS_SYSTEM, "no memory for a process group");
     for (int i = 0; i < c->queues; i++) TRY(open_queue(g, &g->queues[i], c->most[i]));
     if (c->follows_compute) TRY(device_fence_open(c->device, &g->passed));
     return c->stream_order ? device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &g->stream)
@@ -241,16 +226,12 @@ void process_group_close(process_group **pointer)
     if (!g) return;
     process_group_stop(g);
     for (int i = 0; g->queues && i < g->config.queues; i++) {
-        call_queue *q = &g->queues[i];
-        sync_queue_deinit(&q->posts);
-        device_fence_close(&q->done);
-        free(q->times);
-        free(q->compute.records);
+        device_fence_close(&g->queues[i].done);
+        free(g->queues[i].calls);
     }
     device_fence_close(&g->passed);
     device_stream_close(&g->stream);
     free(g->queues);
-    free(g->enqueued);
     free(g->waits);
     free(g);
     *pointer = NULL;

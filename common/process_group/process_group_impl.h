@@ -5,55 +5,33 @@
 
 #include "common/process_group/process_group.h"
 #include "common/sync/agent.h"
-#include "common/sync/queue.h"
 
 #include <stdatomic.h>
 
 /* Most calls of a queue that the agent runs at a time. */
 enum { PROCESS_GROUP_IN_FLIGHT = COLLECTIVE_QUEUE };
 
-/* A message from the compute thread to the agent. `sequence` numbers the posts of all queues from 1. */
-typedef struct posted_call {
+/* A call, from its post until a later call of the queue takes its place. */
+typedef struct call_record {
     process_call p;
-    uint64_t sequence;
-} posted_call;
-
-typedef struct running_call {
-    process_call p;
-    process_times times;
+    uint64_t sequence; /* Number of the post over all queues, from 1. */
+    /* The phase that runs on the agent, and its ticket. In stream order, the number of collective calls, and
+     * the ticket of the first. */
     int phase;
     collective_ticket ticket;
-} running_call;
-
-/* The properties of a posted call that its waits need. */
-typedef struct call_record {
-    process_work after;
-    int64_t tag;
+    process_times times; /* Complete when the call has ended. */
 } call_record;
 
+/* The compute thread writes a record before it posts the call. Then the record belongs to the agent until the
+ * call has ended. */
 typedef struct call_queue {
-    sync_queue posts;
-    device_fence *done;   /* NULL in stream order. */
-    process_times *times; /* [mask + 1] By number; written before `done` reaches it. */
+    call_record *calls; /* [mask + 1] By number. */
     uint64_t mask;
-    struct {
-        uint64_t posted, accounted, awaited; /* Numbers of the last calls. */
-        call_record *records;                /* [mask + 1] By number. */
-    } compute;                               /* Used only by the compute thread. */
-    struct {
-        running_call calls[PROCESS_GROUP_IN_FLIGHT];
-        uint64_t head, begun, tail; /* Counts of calls that have ended, begun, and been taken. */
-        posted_call next;           /* Popped, but not taken. */
-        bool has_next;
-    } agent; /* Used only by the agent. */
+    _Atomic uint64_t posted;      /* Number of the last call; written by the compute thread. */
+    device_fence *done;           /* NULL in stream order. */
+    uint64_t accounted, awaited;  /* Numbers of the last calls; used only by the compute thread. */
+    uint64_t taken, begun, ended; /* Numbers of the last calls; used only by the agent. */
 } call_queue;
-
-/* A call in flight in stream order. */
-typedef struct enqueued_call {
-    process_call p;
-    collective_ticket first;
-    int calls;
-} enqueued_call;
 
 typedef struct call_wait {
     int number; /* Number of the wait in the anatomy. */
@@ -70,17 +48,20 @@ struct process_group {
     uint64_t sequence;       /* Number of posts over all queues. */
     int64_t traced_until_ns; /* Last end in the trace; written by the agent. */
     call_queue *queues;      /* [config.queues] */
-    enqueued_call *enqueued; /* [PROCESS_GROUP_AHEAD] By number. */
     call_wait *waits;        /* [PROCESS_GROUP_WAITS] */
     int wait_count;
     error_record failure; /* Written before given_up is set. */
     atomic_bool given_up;
-    _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received; /* Written by the agent. */
 };
 
 static inline call_queue *queue_of(const process_group *g, process_work w)
 {
     return &g->queues[w % PROCESS_GROUP_QUEUES];
+}
+
+static inline call_record *record_at(const call_queue *q, uint64_t number)
+{
+    return &q->calls[number & q->mask];
 }
 
 /* Returns queue 0, which is the only queue in stream order. */
@@ -99,14 +80,11 @@ static inline status call_of(const process_group *g, const process_call *p, int 
     return g->config.ops->call(g->config.context, p, phase, out);
 }
 
-/* process_group.c. Assigns the next number of the queue to a call. */
-uint64_t process_group_number(call_queue *q, const process_call *p);
-/* Called by the thread that runs the calls, when all phases have ended. process_group_ended() publishes the
- * times. */
+/* process_group.c. Fills the record of the next call of the queue, which the caller then posts. */
+call_record *process_group_enter(process_group *g, call_queue *q, const process_call *p);
+/* Called by the thread that runs the calls, after the last phase. */
 status process_group_finish(const process_group *g, const process_call *p);
-void process_group_ended(const process_group *g, call_queue *q, const process_call *p,
-                         const process_times *t);
-void process_group_publish_traffic(process_group *g);
+void process_group_ended(const process_group *g, const call_record *c);
 
 /* agent.c */
 status process_group_start_agent(process_group *g);

@@ -12,17 +12,18 @@ static int end_mark(uint64_t number)
     return PROCESS_GROUP_END_MARK + (int)(number % PROCESS_GROUP_AHEAD);
 }
 
-static enqueued_call *enqueued_at(const process_group *g, uint64_t number)
+/* Returns the record of the call that is being posted. */
+static call_record *present(const process_group *g)
 {
-    return &g->enqueued[number % PROCESS_GROUP_AHEAD];
+    return record_at(first_queue(g), first_queue(g)->posted);
 }
 
 /* Waits for the oldest call if too many are in flight. */
 static status make_room(process_group *g)
 {
     call_queue *q = first_queue(g);
-    if (q->compute.posted - q->compute.accounted < PROCESS_GROUP_AHEAD) return STATUS_OK;
-    TRY(device_mark_wait(g->stream, end_mark(q->compute.accounted + 1)));
+    if (q->posted - q->accounted < PROCESS_GROUP_AHEAD) return STATUS_OK;
+    TRY(device_mark_wait(g->stream, end_mark(q->accounted + 1)));
     process_group_poll(g);
     return STATUS_OK;
 }
@@ -30,31 +31,25 @@ static status make_room(process_group *g)
 status process_group_begin(process_group *g, const process_call *p)
 {
     TRY(make_room(g));
-    uint64_t number = process_group_number(first_queue(g), p);
-    *enqueued_at(g, number) = (enqueued_call){.p = *p};
+    process_group_enter(g, first_queue(g), p);
+    uint64_t number = ++first_queue(g)->posted;
     TRY(device_mark(g->config.compute, ready_mark(number)));
     return device_stream_wait_mark(g->stream, g->config.compute, ready_mark(number));
 }
 
-static status enqueue(process_group *g, collective_group *group, const collective_call *call)
-{
-    enqueued_call *e = enqueued_at(g, first_queue(g)->compute.posted);
-    collective_ticket ticket;
-    TRY(collective_enqueue(group, call, g->stream, &ticket));
-    if (e->calls++ == 0) e->first = ticket;
-    return STATUS_OK;
-}
-
 status process_group_add(process_group *g, const collective_call *call)
 {
-    return enqueue(g, enqueued_at(g, first_queue(g)->compute.posted)->p.group, call);
+    call_record *c = present(g);
+    collective_ticket ticket;
+    TRY(collective_enqueue(c->p.group, call, g->stream, &ticket));
+    if (c->phase++ == 0) c->ticket = ticket;
+    return STATUS_OK;
 }
 
 status process_group_end(process_group *g, process_work *out)
 {
-    uint64_t number = first_queue(g)->compute.posted;
-    *out = process_work_of(0, number);
-    return device_mark(g->stream, end_mark(number));
+    *out = present(g)->times.work;
+    return device_mark(g->stream, end_mark(first_queue(g)->posted));
 }
 
 /* Posts a call between two parts of a recorded pass, after the work recorded so far. The call itself is not
@@ -68,7 +63,7 @@ status process_group_post_in_order(process_group *g, const process_call *p, proc
     for (int phase = 0; phase < phases_of(p); phase++) {
         collective_call call;
         TRY(call_of(g, p, phase, &call));
-        TRY(enqueue(g, p->group, &call));
+        TRY(process_group_add(g, &call));
     }
     TRY(process_group_finish(g, p));
     TRY(process_group_end(g, out));
@@ -77,27 +72,25 @@ status process_group_post_in_order(process_group *g, const process_call *p, proc
 
 bool process_group_read_times(process_group *g, uint64_t number)
 {
-    const enqueued_call *e = enqueued_at(g, number);
+    call_record *c = record_at(first_queue(g), number);
+    process_times *t = &c->times;
     int64_t deadline_ns;
     bool worked;
     if (!device_mark_passed(g->stream, end_mark(number)) ||
         collective_progress(g->world, device_now_ns(g->config.device), &deadline_ns, &worked) != STATUS_OK)
         return false;
-    process_times t = {.work = process_work_of(0, number),
-                       .tag = e->p.tag,
-                       .ready_ns = device_mark_ns(g->config.compute, ready_mark(number)),
-                       .posted_ns = device_mark_ns(g->config.compute, ready_mark(number)),
-                       .finished_ns = device_mark_ns(g->stream, end_mark(number)),
-                       .last_rank = -1,
-                       .empty = e->calls == 0};
-    if (!t.empty) {
-        collective_times first = collective_get_times(e->p.group, e->first);
-        t.started_ns = t.traced_ns = first.started_ns;
-        t.last_rank = first.last_rank;
-        t.began_ns = first.began_ns;
-        t.algorithm = first.algorithm;
+    t->ready_ns = t->posted_ns = device_mark_ns(g->config.compute, ready_mark(number));
+    t->finished_ns = device_mark_ns(g->stream, end_mark(number));
+    t->last_rank = -1;
+    t->empty = c->phase == 0;
+    if (!t->empty) {
+        collective_times first = collective_get_times(c->p.group, c->ticket);
+        t->started_ns = t->traced_ns = first.started_ns;
+        t->last_rank = first.last_rank;
+        t->began_ns = first.began_ns;
+        t->algorithm = first.algorithm;
     }
-    process_group_ended(g, first_queue(g), &e->p, &t);
+    process_group_ended(g, c);
     return true;
 }
 

@@ -301,14 +301,11 @@ static status first_segment(mpi_queue *q)
 /* Counts the bytes of a ring. MPI does not report the bytes that it has sent. */
 static void count_traffic(mpi_queue *q)
 {
-    collective_traffic *t = &q->base.group->world->traffic;
-    int64_t n = q->base.group->size, bytes = q->call->count * dtype_size(q->call->type);
-    int64_t share = bytes * (n - 1) / n * (q->call->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1);
-    bool sends = q->call->kind != COLLECTIVE_RECEIVE, receives = q->call->kind != COLLECTIVE_SEND;
-    t->bytes_sent += sends ? (receives ? share : bytes) : 0;
-    t->bytes_received += receives ? (sends ? share : bytes) : 0;
-    t->messages_sent += sends;
-    t->messages_received += receives;
+    const collective_call *c = q->call;
+    int64_t n = q->base.group->size, bytes = c->count * dtype_size(c->type);
+    if (!collective_is_pair(c->kind))
+        bytes = bytes * (n - 1) / n * (c->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1);
+    collective_count_call(q->base.group->world, c->kind, bytes, 1);
 }
 
 static status advance(collective_queue *base, int64_t now_ns, bool *worked)
@@ -348,7 +345,7 @@ static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *dea
 
 /* ---- groups ----------------------------------------------------------------------------------- */
 
-static status mpi_group_open(collective_group *group, const int *ranks)
+static status mpi_group_open(collective_group *group)
 {
     const mpi_module *module = ((mpi_world *)group->world)->module;
     const collective_config *c = &group->world->config;
@@ -367,7 +364,7 @@ static status mpi_group_open(collective_group *group, const int *ranks)
         whole = q->request && q->staging;
     }
     if (!whole) return fail(STATUS_SYSTEM, "no memory for group '%s'", group->name);
-    return check(module, module->group_open(ranks, group->size, &g->comm), "MPI_Comm_create_group");
+    return check(module, module->group_open(group->ranks, group->size, &g->comm), "MPI_Comm_create_group");
 }
 
 static void mpi_group_close(collective_group *group)
@@ -466,10 +463,8 @@ const collective_type collective_mpi = {
     .queue_bytes = sizeof(mpi_queue),
     .pairs = true,
     .open = mpi_open,
-    .close = collective_default_close, /* MPI cannot be unloaded. */
     .group_open = mpi_group_open,
     .group_close = mpi_group_close,
-    .post = collective_default_post,
     .progress = mpi_progress,
     .wait = collective_poll_wait,
     .wake = collective_poll_wake,

@@ -106,13 +106,13 @@ static void nccl_close(collective_world *world)
 
 /* Uses the world's communicator for a group of the whole world and splits it for a smaller group. All
  * ranks of the world must call ncclCommSplit, so smaller groups are opened as a partition of the world. */
-static status nccl_group_open(collective_group *group, const int *ranks)
+static status nccl_group_open(collective_group *group)
 {
     nccl_group *g = (nccl_group *)group;
     nccl_world *w = (nccl_world *)group->world;
     g->comm = w->comms[0];
     if (group->size == group->world->config.world) return STATUS_OK;
-    return nccl_comm_make(w, w->comms[0], ranks[0], group->rank, &g->comm);
+    return nccl_comm_make(w, w->comms[0], group->ranks[0], group->rank, &g->comm);
 }
 
 /* ---- a call as one or several operations of NCCL, which run as a group ------------------------- */
@@ -248,13 +248,9 @@ static int64_t payload(const collective_call *call)
 static void count_traffic(nccl_world *w, int size, const collective_call *call)
 {
     int64_t bytes = size > 1 ? 2 * payload(call) * (size - 1) / size : 0;
-    bool sends = call->kind != COLLECTIVE_RECEIVE, receives = call->kind != COLLECTIVE_SEND;
     if (call->kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
-    if (!sends || !receives) bytes = payload(call);
-    w->base.traffic.bytes_sent += sends ? bytes : 0;
-    w->base.traffic.bytes_received += receives ? bytes : 0;
-    w->base.traffic.messages_sent += sends;
-    w->base.traffic.messages_received += receives;
+    if (collective_is_pair(call->kind)) bytes = payload(call);
+    collective_count_call(&w->base, call->kind, bytes, 1);
 }
 
 static void complete_calls(nccl_world *w)
@@ -360,11 +356,8 @@ const collective_type collective_nccl = {
     .open = nccl_open,
     .close = nccl_close,
     .group_open = nccl_group_open,
-    .group_close = collective_default_group_close,
     .post = nccl_post,
     .enqueue = nccl_enqueue,
     .progress = nccl_progress,
-    .wait = collective_default_wait,
-    .wake = collective_default_wake,
     .abort = nccl_abort,
 };

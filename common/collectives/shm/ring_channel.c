@@ -7,12 +7,6 @@
 
 enum { MOST_SLICES = 1 << 16 }; /* Most slices per chunk, so that a call's steps fit into SHM_STEP_BITS. */
 
-static bool ring_serves(collective_kind kind)
-{
-    return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER ||
-           kind == COLLECTIVE_ALL_GATHER || kind == COLLECTIVE_BROADCAST;
-}
-
 static int left_of(const shm_queue *q)
 {
     return (q->me + q->size - 1) % q->size;
@@ -137,7 +131,8 @@ static bool ring_advance(shm_queue *q)
     return (q->call->kind == COLLECTIVE_ALL_REDUCE ? ring_all_reduce_advance : other_advance)(&q->ring);
 }
 
-const shm_algorithm shm_algorithm_ring = {.serves = ring_serves,
+const shm_algorithm shm_algorithm_ring = {.kinds = 1U << COLLECTIVE_ALL_REDUCE |
+                                                   1U << COLLECTIVE_REDUCE_SCATTER |
+                                                   1U << COLLECTIVE_ALL_GATHER | 1U << COLLECTIVE_BROADCAST,
                                           .begin_round = ring_begin_round,
-                                          .advance = ring_advance,
-                                          .copy_out = shm_copy_out};
+                                          .advance = ring_advance};

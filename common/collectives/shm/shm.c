@@ -257,8 +257,9 @@ static void init_queue(shm_queue *q, shm_member *members, int size, int me, bool
     q->staging_bytes = limited(pair ? SHM_PAIR_STAGING_BYTES : SHM_STAGING_BYTES, c->staging_bytes);
 }
 
-static void init_queues(shm_group *g, const int *ranks)
+static void init_queues(shm_group *g)
 {
+    const int *ranks = g->base.ranks;
     int n = g->base.size, me = g->base.rank;
     shm_queue *queues = (shm_queue *)g->base.queues;
     shm_member *next = g->members;
@@ -276,7 +277,7 @@ static void init_queues(shm_group *g, const int *ranks)
     }
 }
 
-static status shm_group_open(collective_group *group, const int *ranks)
+static status shm_group_open(collective_group *group)
 {
     shm_group *g = (shm_group *)group;
     const collective_config *c = &group->world->config;
@@ -287,7 +288,7 @@ static status shm_group_open(collective_group *group, const int *ranks)
     snprintf(name, sizeof name, "ring group %s %s", c->name, group->name);
     TRY(shm_create("ring group", segment_bytes(group->size), &g->own));
     TRY(exchange(c, name, group->rank, group->size, &g->own, 1, g->peers));
-    init_queues(g, ranks);
+    init_queues(g);
     return STATUS_OK;
 }
 
@@ -312,7 +313,7 @@ const shm_algorithm *shm_choose_algorithm(const shm_queue *q, const collective_c
     if (call->control || q->size == 1) return &shm_algorithm_two_shot;
     if (a == COLLECTIVE_ALGORITHM_TUNED)
         a = collective_tuning_choose(c->tuning, q->size, call->count * dtype_size(call->type));
-    return algorithms[a]->serves(call->kind) ? algorithms[a] : &shm_algorithm_two_shot;
+    return algorithms[a]->kinds >> call->kind & 1 ? algorithms[a] : &shm_algorithm_two_shot;
 }
 
 #define HAS(upper, lower, name) | COLLECTIVE_HAS(upper)

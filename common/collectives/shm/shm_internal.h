@@ -78,14 +78,13 @@ typedef struct shm_queue shm_queue;
 
 /* A collective algorithm: a state machine over the steps of one round. */
 typedef struct shm_algorithm {
-    bool (*serves)(collective_kind kind); /* Two-shot runs the kinds that the algorithm does not serve. */
+    uint32_t kinds; /* Mask of the kinds that the algorithm serves. Two-shot serves all kinds. */
     /* Does the first piece of work and sets the next wait. Called when all members have exposed their
      * operands. */
     void (*begin_round)(shm_queue *q);
-    /* Does the next piece of work when the wait has ended. Returns true when the round is done. */
+    /* Does the next piece of work when the wait has ended. Returns true when the round is done. NULL if the
+     * first wait ends the round. */
     bool (*advance)(shm_queue *q);
-    /* In mode STAGED, copies results from this rank's area to its `out`. */
-    void (*copy_out)(shm_queue *q);
 } shm_algorithm;
 
 #define SHM_DECLARE(upper, lower, name) extern const shm_algorithm shm_algorithm_##lower;
@@ -241,12 +240,9 @@ void shm_copy_out(shm_queue *q);
 /* Copies the elements that `out` needs from the peers. Used only by kinds of calls that do not reduce. */
 void shm_fetch(shm_queue *q);
 
-/* Elements and messages that a call moves between this rank and its peers. Elements that a peer writes
+/* Returns the bytes and messages that a call moves between this rank and its peers. Bytes that a peer writes
  * into this rank's memory count as received. */
-typedef struct shm_moved {
-    int64_t sent, received, messages_sent, messages_received;
-} shm_moved;
-shm_moved shm_call_moved(const shm_queue *q);
+collective_traffic shm_call_moved(const shm_queue *q);
 
 /* shm_two_shot.c */
 void shm_run_inline(shm_queue *q);

@@ -14,8 +14,8 @@
 
 static int64_t busier_way_bytes(const shm_queue *q)
 {
-    shm_moved m = shm_call_moved(q);
-    return (m.sent > m.received ? m.sent : m.received) * dtype_size(q->call->type);
+    collective_traffic m = shm_call_moved(q);
+    return m.bytes_sent > m.bytes_received ? m.bytes_sent : m.bytes_received;
 }
 
 void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows)

@@ -310,60 +310,62 @@ void shm_fetch(shm_queue *q)
 
 /* ---- what is moved ---------------------------------------------------------------------------- */
 
-/* Counts the chunks of a ring. Rank r receives chunks r-1, r-2, ... and sends chunks r, r-1, ... */
-static shm_moved ring_moved(const shm_queue *q)
+static int64_t chunk_bytes(const shm_queue *q, int chunk)
+{
+    const collective_call *c = q->call;
+    int k = (chunk + q->size) % q->size;
+    int64_t count = collective_is_cut(c->kind)
+                        ? collective_part_count(c->count, q->size, k)
+                        : shm_share_begin(q, c->count, k + 1) - shm_share_begin(q, c->count, k);
+    return count * dtype_size(c->type);
+}
+
+/* Counts the chunks of a ring. In n-1 steps, rank r sends all chunks but one and receives all but the chunk
+ * before it: chunk r of a reduce-scatter whose parts end at their ranks, else chunk r+1. The second half of
+ * an all-reduce begins one chunk later. */
+static collective_traffic ring_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;
     int n = q->size, me = q->me;
-    shm_moved m = {0};
+    int64_t bytes = c->count * dtype_size(c->type);
     if (c->kind == COLLECTIVE_BROADCAST) {
         int distance = (me - c->root + n) % n;
-        if (distance > 0) m.received = c->count, m.messages_received = 1;
-        if (distance < n - 1) m.sent = c->count, m.messages_sent = 1;
-        return m;
+        bool sends = distance<n - 1, receives = distance> 0;
+        return (collective_traffic){sends ? bytes : 0, receives ? bytes : 0, sends, receives};
     }
-    int steps = (c->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1) * (n - 1);
-    int shifted = c->kind == COLLECTIVE_REDUCE_SCATTER;
-    for (int s = 0; s < steps; s++) {
-        int sends = ((me - shifted - s) % n + 2 * n) % n, takes = (sends - 1 + n) % n;
-        if (collective_is_cut(c->kind)) {
-            m.sent += collective_part_count(c->count, n, sends);
-            m.received += collective_part_count(c->count, n, takes);
-        } else {
-            m.sent += shm_share_begin(q, c->count, sends + 1) - shm_share_begin(q, c->count, sends);
-            m.received += shm_share_begin(q, c->count, takes + 1) - shm_share_begin(q, c->count, takes);
-        }
-    }
-    m.messages_sent = m.messages_received = steps;
+    int kept = c->kind == COLLECTIVE_REDUCE_SCATTER ? me : me + 1;
+    collective_traffic m = {bytes - chunk_bytes(q, kept), bytes - chunk_bytes(q, kept - 1), n - 1, n - 1};
+    if (c->kind != COLLECTIVE_ALL_REDUCE) return m;
+    m.bytes_sent += bytes - chunk_bytes(q, kept + 1);
+    m.bytes_received += bytes - chunk_bytes(q, kept);
+    m.messages_sent = m.messages_received = 2 * (n - 1);
     return m;
 }
 
-/* Counts the elements of two-shot. Every rank sends its values of the other ranks' shares to these ranks,
- * and its reduced share to all ranks that need the result. */
-static shm_moved shares_moved(const shm_queue *q)
+/* Counts the bytes of two-shot. Every rank sends its values of the other ranks' shares to these ranks, and
+ * its reduced share to all ranks that need the result. */
+static collective_traffic shares_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;
     bool all = c->kind == COLLECTIVE_ALL_REDUCE, root = q->me == c->root;
     int peers = q->size - 1, takers = all ? peers : !root, messages = all ? 2 * peers : peers;
-    int64_t share = shm_share_begin(q, c->count, q->me + 1) - shm_share_begin(q, c->count, q->me);
-    return (shm_moved){.sent = c->count - share + takers * share,
-                       .received = peers * share + (all || root ? c->count - share : 0),
-                       .messages_sent = messages,
-                       .messages_received = messages};
+    int64_t share = chunk_bytes(q, q->me), others = c->count * dtype_size(c->type) - share;
+    return (collective_traffic){others + takers * share, peers * share + (all || root ? others : 0), messages,
+                                messages};
 }
 
-shm_moved shm_call_moved(const shm_queue *q)
+collective_traffic shm_call_moved(const shm_queue *q)
 {
     collective_kind kind = q->call->kind;
     if (q->algorithm == &shm_algorithm_ring) return ring_moved(q);
     if (q->mode != SHM_INLINE && (kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE))
         return shares_moved(q);
-    shm_moved m = {0};
+    collective_traffic m = {0};
     for (int peer = 0; peer < q->size; peer++) {
         if (peer == q->me) continue;
         int64_t sent = given(q, q->me, peer), received = given(q, peer, q->me);
-        m.sent += sent;
-        m.received += received;
+        m.bytes_sent += sent * dtype_size(q->call->type);
+        m.bytes_received += received * dtype_size(q->call->type);
         m.messages_sent += sent > 0;
         m.messages_received += received > 0;
     }

@@ -114,22 +114,11 @@ static void begin_call(shm_queue *q)
     q->phase = SHM_ARRIVING;
 }
 
-static void count_traffic(const shm_queue *q)
-{
-    collective_traffic *t = &q->base.group->world->traffic;
-    int size = dtype_size(q->call->type);
-    shm_moved m = shm_call_moved(q);
-    t->bytes_sent += m.sent * size;
-    t->bytes_received += m.received * size;
-    t->messages_sent += m.messages_sent;
-    t->messages_received += m.messages_received;
-}
-
 /* Reads the clock anew, since the caller read it before the last piece of work. */
 static void leave(shm_queue *q)
 {
     queued(q)->times.finished_ns = clock_now_ns();
-    count_traffic(q);
+    collective_count(q->base.group->world, shm_call_moved(q));
     q->phase = SHM_IDLE;
     q->base.completed++;
 }
@@ -185,7 +174,11 @@ static status all_have_arrived(shm_queue *q)
 
 static void end_round(shm_queue *q)
 {
-    if (q->mode == SHM_STAGED) q->algorithm->copy_out(q);
+    collective_kind kind = q->call->kind;
+    /* Two-shot writes the results of other kinds to `out` at once. */
+    bool in_area =
+        q->algorithm == &shm_algorithm_ring || kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE;
+    if (q->mode == SHM_STAGED && in_area) shm_copy_out(q);
     if (shm_next_round(q))
         begin_round(q);
     else
@@ -207,7 +200,7 @@ static status advance(shm_queue *q, int64_t now_ns)
         q->phase = SHM_RUNNING;
         return STATUS_OK;
     case SHM_RUNNING:
-        if (q->algorithm->advance(q)) end_round(q);
+        if (!q->algorithm->advance || q->algorithm->advance(q)) end_round(q);
         return STATUS_OK;
     case SHM_LEAVING:
         leave(q);

@@ -50,60 +50,31 @@ static void reduce_own_part(shm_queue *q)
                    shm_round_part(q, q->me));
 }
 
-void shm_run_inline(shm_queue *q)
+static void reduce_or_fetch(shm_queue *q)
 {
-    switch (q->call->kind) {
-    case COLLECTIVE_REDUCE:
-        if (q->me != q->call->root) break;
-        /* fall through */
-    case COLLECTIVE_ALL_REDUCE:
-        reduce_exposed(q, 0, &q->out.base, 1, q->out.layout, 0, q->round_count);
-        break;
-    case COLLECTIVE_REDUCE_SCATTER:
+    collective_kind kind = q->call->kind;
+    if (kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE)
+        reduce_own_share(q);
+    else if (kind == COLLECTIVE_REDUCE_SCATTER)
         reduce_own_part(q);
-        break;
-    default:
+    else
         shm_fetch(q);
-        break;
-    }
 }
 
-static void two_shot_begin_round(shm_queue *q)
+void shm_run_inline(shm_queue *q)
 {
-    switch (q->call->kind) {
-    case COLLECTIVE_ALL_REDUCE:
-    case COLLECTIVE_REDUCE:
-        reduce_own_share(q);
-        break;
-    case COLLECTIVE_REDUCE_SCATTER:
-        reduce_own_part(q);
-        break;
-    default:
-        shm_fetch(q);
-        break;
-    }
+    const collective_call *c = q->call;
+    if (c->kind == COLLECTIVE_ALL_REDUCE || (c->kind == COLLECTIVE_REDUCE && q->me == c->root))
+        reduce_exposed(q, 0, &q->out.base, 1, q->out.layout, 0, q->round_count);
+    else if (c->kind != COLLECTIVE_REDUCE)
+        reduce_or_fetch(q);
+}
+
+static void begin_round(shm_queue *q)
+{
+    reduce_or_fetch(q);
     shm_publish(q, 1, shm_everyone(q));
     shm_await(q, q->step, shm_everyone(q));
 }
 
-static bool two_shot_advance(shm_queue *q)
-{
-    (void)q;
-    return true;
-}
-
-static void two_shot_copy_out(shm_queue *q)
-{
-    if (q->call->kind == COLLECTIVE_ALL_REDUCE || q->call->kind == COLLECTIVE_REDUCE) shm_copy_out(q);
-}
-
-static bool two_shot_serves(collective_kind kind)
-{
-    (void)kind;
-    return true;
-}
-
-const shm_algorithm shm_algorithm_two_shot = {.serves = two_shot_serves,
-                                              .begin_round = two_shot_begin_round,
-                                              .advance = two_shot_advance,
-                                              .copy_out = two_shot_copy_out};
+const shm_algorithm shm_algorithm_two_shot = {.kinds = UINT32_MAX, .begin_round = begin_round};

@@ -15,11 +15,6 @@ typedef struct sim_world {
     bool moved;       /* Whether a call was completed since the last progress. */
 } sim_world;
 
-typedef struct sim_members_group {
-    collective_group base;
-    int *ranks; /* [size]: ranks of the simulation. A world may be a part of them. */
-} sim_members_group;
-
 /* Calls of all members, or sends from one member to another. */
 typedef struct sim_calls {
     collective_queue base;
@@ -114,15 +109,6 @@ static void on_moving(void *context)
 
 static status join_next(sim_calls *q, sim_time at);
 
-static void count_traffic(collective_traffic *t, collective_kind kind, double bytes, int64_t steps)
-{
-    bool sends = kind != COLLECTIVE_RECEIVE, receives = kind != COLLECTIVE_SEND;
-    t->bytes_sent += sends ? (int64_t)bytes : 0;
-    t->bytes_received += receives ? (int64_t)bytes : 0;
-    t->messages_sent += sends ? steps : 0;
-    t->messages_received += receives ? steps : 0;
-}
-
 /* The kinds of NCCL's model. Other kinds are not possible in virtual time. */
 static const struct {
     bool possible;
@@ -171,8 +157,9 @@ static void on_finished(void *context)
     slot->times.finished_ns = sim_to_ns(now);
     slot->times.algorithm = names[q->shared->ran];
     sim_collective kind = kind_of(&slot->call);
-    count_traffic(&w->base.traffic, slot->call.kind, sim_group_share(q->shared, kind, bytes_of(&slot->call)),
-                  sim_group_messages(q->shared, kind));
+    collective_count_call(&w->base, slot->call.kind,
+                          (int64_t)sim_group_share(q->shared, kind, bytes_of(&slot->call)),
+                          sim_group_messages(q->shared, kind));
     q->base.completed++;
     q->joined = false;
     w->moved = true;
@@ -190,15 +177,21 @@ static status join_next(sim_calls *q, sim_time at)
                           &told);
 }
 
+/* Returns the rank in the simulation of the world's rank 0. */
+static int first_rank(const collective_world *world)
+{
+    return sim_device_host(world->config.device)->rank - world->config.rank;
+}
+
 /* Opens the group of a sender and a receiver, which find it by a name that both can make. */
 static status open_pair(sim_calls *q, const collective_call *call)
 {
-    const sim_members_group *g = (const sim_members_group *)q->base.group;
-    int own = g->ranks[g->base.rank], peer = g->ranks[call->root];
+    const collective_group *g = q->base.group;
+    int first = first_rank(g->world), own = first + g->ranks[g->rank], peer = first + g->ranks[call->root];
     int from = call->kind == COLLECTIVE_SEND ? own : peer, to = call->kind == COLLECTIVE_SEND ? peer : own;
     int ranks[2] = {from < to ? from : to, from < to ? to : from};
     char key[2 * COLLECTIVE_NAME_MAX];
-    snprintf(key, sizeof key, "%s: %d to %d", g->base.world->name, from, to);
+    snprintf(key, sizeof key, "%s: %d to %d", g->world->name, from, to);
     q->member = own == ranks[1];
     return sim_group_open(simulation_of(q), key, ranks, 2, &q->shared);
 }
@@ -224,19 +217,19 @@ static status sim_post(collective_queue *queue)
 
 /* ---- groups ----------------------------------------------------------------------------------- */
 
-static status sim_group_of_ranks(collective_group *group, const int *ranks)
+static status sim_group_of_ranks(collective_group *group)
 {
-    sim_members_group *g = (sim_members_group *)group;
     sim_calls *all = (sim_calls *)collective_queue_at(group, 0);
-    const collective_config *c = &group->world->config;
-    int first = sim_device_host(c->device)->rank - c->rank;
+    int first = first_rank(group->world);
     char key[2 * COLLECTIVE_NAME_MAX + 16];
-    g->ranks = calloc((size_t)group->size, sizeof *g->ranks);
-    if (!g->ranks) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", group->size);
-    for (int i = 0; i < group->size; i++) g->ranks[i] = first + ranks[i];
+    int *ranks = calloc((size_t)group->size, sizeof *ranks);
+    if (!ranks) return fail(STATUS_SYSTEM, "no memory for a group of %d ranks", group->size);
+    for (int i = 0; i < group->size; i++) ranks[i] = first + group->ranks[i];
     snprintf(key, sizeof key, "%s/%s/%d", group->world->name, group->name, first);
     all->member = group->rank;
-    return sim_group_open(simulation_of(all), key, g->ranks, group->size, &all->shared);
+    status rc = sim_group_open(simulation_of(all), key, ranks, group->size, &all->shared);
+    free(ranks);
+    return rc;
 }
 
 static void sim_group_leave(collective_group *group)
@@ -245,7 +238,6 @@ static void sim_group_leave(collective_group *group)
         sim_calls *q = (sim_calls *)collective_queue_at(group, i);
         if (q->shared) sim_group_close(&q->shared);
     }
-    free(((sim_members_group *)group)->ranks);
 }
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
@@ -274,17 +266,13 @@ const collective_type collective_sim = {
                   COLLECTIVE_HAS(HIERARCHICAL) | COLLECTIVE_HAS(LIBRARY),
     .algorithm = COLLECTIVE_ALGORITHM_LIBRARY,
     .world_bytes = sizeof(sim_world),
-    .group_bytes = sizeof(sim_members_group),
+    .group_bytes = sizeof(collective_group),
     .queue_bytes = sizeof(sim_calls),
     .pairs = true,
     .pairs_on_request = true,
     .open = sim_world_open,
-    .close = collective_default_close,
     .group_open = sim_group_of_ranks,
     .group_close = sim_group_leave,
     .post = sim_post,
     .progress = sim_progress,
-    .wait = collective_default_wait,
-    .wake = collective_default_wake,
-    .abort = collective_default_abort,
 };
