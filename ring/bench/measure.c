@@ -25,14 +25,8 @@ static status open_world(bench_rank *b, int index)
         .tuning = &b->tuning,
     };
     TRY(net_link_parse(c->options->link, &config.link));
-    int *all = calloc((size_t)c->world, sizeof *all);
-    if (!all) return fail(STATUS_SYSTEM, "no memory for a benchmark");
-    for (int r = 0; r < c->world; r++) all[r] = r;
-    status rc = collective_open(b->systems[index].library, &config, &b->worlds[index]);
-    if (rc == STATUS_OK)
-        rc = collective_group_open(b->worlds[index], "all", all, c->world, &b->groups[index]);
-    free(all);
-    return rc;
+    TRY(collective_open(b->systems[index].library, &config, &b->worlds[index]));
+    return collective_group_open(b->worlds[index], "all", NULL, c->world, &b->groups[index]);
 }
 
 static status open_worlds(bench_rank *b, const bench_system *systems, int count)

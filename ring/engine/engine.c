@@ -9,17 +9,12 @@ static bool is_library(const ring_settings *s, const char *name)
     return strcmp(s->collective, name) == 0;
 }
 
-/* Resolves the settings for callers that do not use --divide. */
-static status resolve_undivided(const void *options, const char *policy, ring_settings *out)
-{
-    return ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy, out);
-}
-
 static status ring_requirements(const void *options, const char *policy, int world, sync_requirements *out)
 {
     ring_settings s;
     *out = (sync_requirements){0};
-    TRY(resolve_undivided(options, policy, &s));
+    TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy,
+                              &s)); /* Nothing here depends on --divide. */
     /* All libraries except MPI write sums to the gradients in place. */
     bool automatic = is_library(&s, "auto"), shared = s.bucket_view || !is_library(&s, "mpi");
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
@@ -64,7 +59,8 @@ static status ring_requirements(const void *options, const char *policy, int wor
 status ring_check_ranks(const void *options, const char *policy, int world)
 {
     ring_settings s;
-    TRY(resolve_undivided(options, policy, &s));
+    TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy,
+                              &s)); /* Nothing here depends on --divide. */
     if (world <= COLLECTIVE_MOST_SHARED_RANKS || strcmp(s.collective, "mpi") == 0) return STATUS_OK;
     return fail(STATUS_CONFIG,
                 "--gpus: expected at most %d ranks with collectives over shared memory, got %d: take "
@@ -87,18 +83,11 @@ static status allocate(ring_engine *e)
     size_t params = (size_t)ring_params(e) + 1;
     e->tensors = calloc(params, sizeof *e->tensors);
     e->buckets = calloc(params, sizeof *e->buckets);
-    e->offsets = calloc(params, sizeof *e->offsets);
+    e->params = calloc(params, sizeof *e->params);
     e->pieces = calloc(params, sizeof *e->pieces);
-    e->compute.ready = calloc(params, sizeof *e->compute.ready);
-    e->compute.seen = calloc(params, sizeof *e->compute.seen);
-    e->compute.unused = calloc(params, sizeof *e->compute.unused);
     e->compute.order = calloc(params, sizeof *e->compute.order);
-    e->compute.buckets = calloc(params, sizeof *e->compute.buckets);
     e->compute.ranges = calloc(params, sizeof *e->compute.ranges);
-    e->compute.records = calloc(RING_RECORDS, sizeof *e->compute.records);
-    if (!e->tensors || !e->buckets || !e->offsets || !e->pieces || !e->compute.ready || !e->compute.seen ||
-        !e->compute.unused || !e->compute.order || !e->compute.buckets || !e->compute.ranges ||
-        !e->compute.records)
+    if (!e->tensors || !e->buckets || !e->params || !e->pieces || !e->compute.order || !e->compute.ranges)
         return fail(STATUS_SYSTEM, "no memory for the ring engine");
     return bucket_schedule_open((int)params - 1, &e->schedule);
 }
@@ -113,20 +102,15 @@ static void describe_tensors(ring_engine *e)
     }
 }
 
-static bool buckets_persist(const ring_engine *e)
-{
-    return e->settings.lifetime == RING_BUCKETS_PERSIST && !e->settings.bucket_view;
-}
-
 /* Enters persistent buckets and PowerSGD's state in the ledger, or removes them. */
-static void enter_ledger(ring_engine *e,
-                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void enter_ledger(ring_engine *e, ring_ledger_change *change)
 {
     ledger *l = e->base.context.ledger;
     const ring_memory *m = &e->memory;
     int64_t logical = e->base.context.params->logical_bytes / dtype_size(e->base.context.params->type) *
                       dtype_size(e->wire);
-    if (buckets_persist(e)) change(l, LEDGER_BUCKETS, logical, m->bucket_bytes);
+    if (e->settings.lifetime == RING_BUCKETS_PERSIST && !e->settings.bucket_view)
+        change(l, LEDGER_BUCKETS, logical, m->bucket_bytes);
     if (e->settings.hook == RING_HOOK_POWERSGD) {
         int64_t factors = m->factor_count * (int64_t)sizeof(float);
         change(l, LEDGER_BUCKETS, factors, factors);
@@ -157,15 +141,10 @@ static void ring_close(sync_engine *base)
     text_free(&e->handshake);
     free(e->tensors);
     free(e->buckets);
-    free(e->offsets);
+    free(e->params);
     free(e->pieces);
-    free(e->compute.ready);
-    free(e->compute.seen);
-    free(e->compute.unused);
     free(e->compute.order);
-    free(e->compute.buckets);
     free(e->compute.ranges);
-    free(e->compute.records);
     free(e);
 }
 
@@ -213,7 +192,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     ring_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     e->base = (sync_engine){.type = &sync_ring, .context = *context, .updates = true};
-    e->memory.shared.fd = e->powersgd.gpu_errors.fd = -1;
+    e->memory.shared.fd = e->powersgd.errors.fd = -1;
     e->compute.active = context->world;
     e->compute.period_begins = true;
     status rc;
@@ -264,14 +243,14 @@ static void add_window(const device_memory *memory, collective_window *windows, 
 }
 
 /* Opens collectives in host memory, for values that NCCL would move through the GPU but only hosts read. */
-static status open_between_hosts(ring_engine *e, const collective_config *config, const int *all)
+static status open_between_hosts(ring_engine *e, const collective_config *config)
 {
     collective_config own = *config;
     own.name = "ring-hosts";
     own.window_count = 0;
     own.algorithm = COLLECTIVE_ALGORITHM_TWO_SHOT;
     TRY(collective_open("shm", &own, &e->host_world));
-    return collective_group_open(e->host_world, "hosts", all, own.world, &e->host_group);
+    return collective_group_open(e->host_world, "hosts", NULL, own.world, &e->host_group);
 }
 
 /* Opens the group of `count` ranks first, first + step, first + 2 step, ... */
@@ -305,9 +284,7 @@ static status open_collectives(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
     collective_window windows[COLLECTIVE_MAX_WINDOWS];
-    int count = 0, *all = calloc((size_t)c->world, sizeof *all);
-    if (!all) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    for (int r = 0; r < c->world; r++) all[r] = r;
+    int count = 0;
     add_window(&e->memory.shared, windows, &count);
     add_window(&c->params->grads, windows, &count);
     if (e->settings.sharding != PARAM_SHARD_NONE) add_window(&c->params->params, windows, &count);
@@ -336,13 +313,10 @@ static status open_collectives(ring_engine *e)
         .algorithm = e->settings.algorithm,
         .tuning = e->settings.collective_table ? &e->tuning : NULL,
     };
-    status rc = collective_open(e->settings.collective, &config, &e->world);
-    if (rc == STATUS_OK) rc = collective_group_open(e->world, "data", all, c->world, &e->group);
-    if (rc == STATUS_OK) rc = open_shard_groups(e);
-    if (rc == STATUS_OK && e->stream && e->settings.join != RING_JOIN_NONE)
-        rc = open_between_hosts(e, &config, all);
-    free(all);
-    return rc;
+    TRY(collective_open(e->settings.collective, &config, &e->world));
+    TRY(collective_group_open(e->world, "data", NULL, c->world, &e->group));
+    TRY(open_shard_groups(e));
+    return e->stream && e->settings.join != RING_JOIN_NONE ? open_between_hosts(e, &config) : STATUS_OK;
 }
 
 static status ring_connect(sync_engine *base, const sync_blob *handshakes)
@@ -357,14 +331,6 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
 }
 
 /* ---- figures ---------------------------------------------------------------------------------- */
-
-static const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
-{
-    const param_set *set = base->context.params;
-    if (set->shards) return ring_reduced_shards(ring_of(base), owned);
-    *owned = param_set_pieces(set, 0, set->model->param_count);
-    return set->grads.data;
-}
 
 int ring_bucket_records(const sync_engine *base, int64_t after, ring_bucket_record *out, int capacity)
 {

@@ -39,15 +39,20 @@ typedef struct ring_bucket {
     int64_t offset;       /* Offset in bytes into the bucket memory. */
     piece_list gradients; /* Pieces of the arena of gradients. */
     int64_t reserved;     /* Bytes, with alignment. */
-} ring_bucket;
-
-typedef struct ring_bucket_step {
+    /* The present step. Used by the compute thread. */
     process_work work; /* Last job of the bucket. */
     int64_t ready_ns;
-} ring_bucket_step;
+} ring_bucket;
 
-/* Memory that collectives read and write in addition to arenas, in one shared allocation. If the host cannot
- * access the allocation, `control` is host memory for the values that the host reads and writes. */
+typedef struct ring_param {
+    int64_t offset; /* Offset of the gradient in its bucket, in elements. */
+    /* The gradient is ready in this backward pass, was computed in this step, or is never computed in a
+     * static graph. Used by the compute thread. */
+    bool ready, seen, unused;
+} ring_param;
+
+/* Memory that collectives read and write in addition to arenas, in one shared allocation, and host memory
+ * for values that the host reads and writes. */
 typedef struct ring_memory {
     device_memory shared;
     char *buckets;
@@ -56,7 +61,7 @@ typedef struct ring_memory {
     int32_t *sent_order;    /* [params] The same order in memory that collectives access. */
     bool reaches_gradients; /* Collectives can write to the gradients. */
     int32_t *activity;      /* [world] 1 for each rank that has data, in host memory. */
-    void *control;          /* NULL if the host can access `shared`. */
+    void *control;          /* The host memory. */
     float *factors;         /* Values that PowerSGD all-reduces, bucket by bucket. */
     int64_t bucket_bytes, factor_count;
     int group_capacity;
@@ -71,13 +76,9 @@ typedef struct ring_factors {
 
 typedef struct ring_engine ring_engine;
 
-/* PowerSGD's operations on one kind of memory. The compute thread calls open(), close() and start(). The
- * thread that runs the jobs calls all other functions. */
+/* PowerSGD's operations on one kind of memory. The compute thread calls start(). The thread that runs the
+ * jobs calls all other functions. */
 typedef struct ring_powersgd_backend {
-    /* Allocates `errors` and `scratch`, which close() frees. `largest` is the number of elements of the
-     * largest tensor. */
-    status (*open)(ring_engine *e, int64_t largest);
-    void (*close)(ring_engine *e);
     status (*start)(ring_engine *e, int param);
     status (*project)(ring_engine *e, const powersgd_matrix *x, int phase); /* P in phase 0, Q in 1. */
     status (*restore)(ring_engine *e, const powersgd_matrix *x);
@@ -87,13 +88,12 @@ typedef struct ring_powersgd_backend {
 typedef struct ring_powersgd {
     const ring_powersgd_backend *backend; /* NULL with another hook. */
     const powersgd_module *gpu;
-    device_memory gpu_errors;
-    float *errors;             /* Errors in the same layout as the bucket memory. NULL in virtual time. */
+    device_memory errors;      /* In the same layout as the bucket memory. Empty in virtual time. */
     powersgd_matrix *matrices; /* [params] `m` is NULL if the tensor is not compressed. */
     float **plain;             /* [params] Place of an uncompressed tensor in memory.factors. */
     ring_factors *factors;     /* [buckets] */
     bool plain_layout;         /* Buckets have PyTorch's layout instead of the device's. */
-    void *scratch; /* Host memory for the largest gradient, or with a GPU for three gradients of this size. */
+    void *scratch;             /* Host memory for three gradients of the largest size. */
 } ring_powersgd;
 
 /* A unit of sharded state in the current pass. Used by the compute thread. */
@@ -122,26 +122,20 @@ typedef struct ring_shards {
 /* Fields that only the compute thread reads and writes. */
 typedef struct ring_compute {
     sync_step step;
-    bool started;              /* Parameters are equal on all ranks. */
-    bool period_begins;        /* The next micro-batch is the first of its step. */
-    bool has_data;             /* A micro-batch of this step had samples. */
-    bool recording, rebuild;   /* Record the order of readiness; rebuild before the next pass. */
-    bool first_done;           /* A step with a reduction has ended. */
-    int active;                /* Number of ranks over which the mean is taken. */
-    int root;                  /* Lowest rank that has data, which broadcasts buffers. */
-    ring_bucket_step *buckets; /* [params] */
-    device_range *ranges;      /* [params] Ranges of a bucket that is packed or unpacked. */
-    /* [params] Gradients that are ready in this backward pass, gradients that were computed in this step, and
-     * gradients that a static graph never computes. */
-    bool *ready, *seen, *unused;
-    int *order; /* [params] Order in which gradients become ready. */
+    bool started;            /* Parameters are equal on all ranks. */
+    bool period_begins;      /* The next micro-batch is the first of its step. */
+    bool has_data;           /* A micro-batch of this step had samples. */
+    bool recording, rebuild; /* Record the order of readiness; rebuild before the next pass. */
+    bool first_done;         /* A step with a reduction has ended. */
+    int active;              /* Number of ranks over which the mean is taken. */
+    int root;                /* Lowest rank that has data, which broadcasts buffers. */
+    device_range *ranges;    /* [params] Ranges of a bucket that is packed or unpacked. */
+    int *order;              /* [params] Order in which gradients become ready. */
     int order_count;
-    bool warm;                   /* ring_warm_up() has run for the current buckets. */
-    ring_bucket_record *records; /* [RING_RECORDS] */
+    bool warm; /* ring_warm_up() has run for the current buckets. */
+    ring_bucket_record records[RING_RECORDS];
     int64_t record_count;
 } ring_compute;
-
-typedef enum ring_queue { RING_QUEUE_RANKS, RING_QUEUE_REPLICAS, RING_QUEUES } ring_queue;
 
 struct ring_engine {
     sync_engine base;
@@ -171,9 +165,9 @@ struct ring_engine {
      * thread uses the counters in `schedule`. */
     const ring_step_plan *plan;
     bucket_tensor *tensors; /* [params] */
+    ring_param *params;     /* [params] */
     bucket_schedule schedule;
     ring_bucket *buckets; /* [params] */
-    int64_t *offsets;     /* [params] Offset of a gradient in its bucket, in elements. */
     piece *pieces;        /* [params] Pieces of all buckets. */
 
     ring_compute compute;
@@ -215,6 +209,9 @@ static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
     return e->settings.hook == RING_HOOK_POWERSGD && step >= e->settings.powersgd_start;
 }
 
+/* Enters memory in the ledger, or removes it: ledger_acquire() or ledger_release(). */
+typedef void ring_ledger_change(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
+
 /* ring_memory.c */
 status ring_memory_open(ring_engine *e);
 void ring_memory_close(ring_engine *e);
@@ -236,7 +233,6 @@ void ring_job_waited(void *engine, int64_t record, anatomy_span wait, const proc
 
 /* ring_jobs.c */
 status ring_open_process_group(ring_engine *e);
-int64_t ring_now(const ring_engine *e);
 /* Sends the current error to the peers through the agent. Returns `code`. */
 status ring_give_up(ring_engine *e, status code);
 /* Posts a job. `record` is the id of the bucket's record, or 0 for other jobs. */
@@ -251,12 +247,10 @@ status ring_gather_activity(ring_engine *e);
 status ring_warm_up(ring_engine *e);
 /* Returns true if the model has buffers and there are other ranks. */
 bool ring_has_buffers(const ring_engine *e);
-rank_operation ring_operation_of(ring_job_kind kind);
-collective_call ring_bucket_call(const ring_engine *e, int bucket);
+/* Describes a call whose input and output are `count` elements at `base`. */
+collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, void *base);
 /* Describes the all-reduce of a bucket's reduced shard between groups. */
 collective_call ring_replicas_call(const ring_engine *e, int bucket);
-/* Describes the collective call of a job that has one phase. */
-collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, int index);
 
 /* ring_memory.c: copy a few values from the host to memory that collectives access, and back. */
 status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count);
@@ -270,8 +264,6 @@ bool ring_copies_back_in_flight(const ring_engine *e);
 status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
 status ring_reduce(sync_engine *base, const sync_step *step);
-status ring_norm(sync_engine *base);
-status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
 status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
 
@@ -283,18 +275,19 @@ status ring_shards_open(ring_engine *e);
 void ring_shards_close(ring_engine *e);
 collective_call ring_scatter_call(const ring_engine *e, int bucket);
 collective_call ring_gather_call(const ring_engine *e, int index);
+int ring_unit_of_bucket(const ring_engine *e, int bucket);
 status ring_shards_begin_forward(ring_engine *e);
 status ring_need(sync_engine *base, int param);
 status ring_release(sync_engine *base, int param);
 status ring_end_forward(sync_engine *base, const sync_step *step);
-void ring_scatter_posted(ring_engine *e, int bucket);
 status ring_scatter_done(ring_engine *e, int bucket);
-status ring_norm_of_shards(ring_engine *e);
-status ring_update_shards(ring_engine *e, const sync_step *step, double scale, bool skipped);
-status ring_flush_shards(ring_engine *e);
+status ring_norm(sync_engine *base);
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
+/* Waits for all-gathers that are in flight. */
+status ring_await_gathers(ring_engine *e);
 status ring_gather_parameters(sync_engine *base);
 void ring_drop_whole(ring_engine *e);
-const void *ring_reduced_shards(ring_engine *e, piece_list *owned);
+const void *ring_reduced_gradients(sync_engine *base, piece_list *owned);
 
 /* ring_powersgd.c */
 status ring_powersgd_open(ring_engine *e);

@@ -1,11 +1,6 @@
 /* The jobs of the ring engine, which are calls of the process group. */
 #include "ring/engine/engine_impl.h"
 
-int64_t ring_now(const ring_engine *e)
-{
-    return device_now_ns(e->base.context.device);
-}
-
 status ring_give_up(ring_engine *e, status code)
 {
     return process_group_give_up(e->calls, code);
@@ -18,23 +13,14 @@ bool ring_has_buffers(const ring_engine *e)
 
 /* ---- jobs as collective calls -------------------------------------- */
 
-rank_operation ring_operation_of(ring_job_kind kind)
-{
-#define TABLE_OF(name, operation, tag) [RING_JOB_##name] = RANK_##operation,
-    static const rank_operation operations[] = {RING_JOB_LIST(TABLE_OF)};
-#undef TABLE_OF
-    return operations[kind];
-}
+#define JOB_ROW(name, operation, tag) [RING_JOB_##name] = {RANK_##operation, tag},
+static const struct {
+    rank_operation operation;
+    int tag;
+} jobs[] = {RING_JOB_LIST(JOB_ROW)};
+#undef JOB_ROW
 
-static int tag_of(ring_job_kind kind)
-{
-#define TAG_OF(name, operation, tag) [RING_JOB_##name] = tag,
-    static const int tags[] = {RING_JOB_LIST(TAG_OF)};
-#undef TAG_OF
-    return tags[kind];
-}
-
-static collective_call in_place(collective_kind kind, dtype type, int64_t count, void *base)
+collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, void *base)
 {
     collective_buffer b = {.base = base};
     return (collective_call){.kind = kind, .type = type, .count = count, .in = b, .out = b};
@@ -43,15 +29,15 @@ static collective_call in_place(collective_kind kind, dtype type, int64_t count,
 static collective_call arena_broadcast(dtype type, void *data, const piece *pieces, int count)
 {
     piece_list list = {pieces, count};
-    collective_call call = in_place(COLLECTIVE_BROADCAST, type, piece_list_elements(list), data);
+    collective_call call = ring_in_place(COLLECTIVE_BROADCAST, type, piece_list_elements(list), data);
     call.in.pieces = call.out.pieces = list;
     return call;
 }
 
-collective_call ring_bucket_call(const ring_engine *e, int k)
+static collective_call bucket_call(const ring_engine *e, int k)
 {
     const bucket *b = &e->schedule.buckets[k];
-    collective_call call = in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
+    collective_call call = ring_in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
     collective_buffer gradients = {e->base.context.params->grads.data, e->buckets[k].gradients};
     if (e->settings.bucket_view || ring_copies_back_in_flight(e)) call.out = gradients;
     if (e->settings.bucket_view) call.in = gradients;
@@ -60,7 +46,7 @@ collective_call ring_bucket_call(const ring_engine *e, int k)
     return call;
 }
 
-collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, int index)
+static collective_call job_call(const ring_engine *e, ring_job_kind kind, int index)
 {
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
@@ -68,7 +54,7 @@ collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, int index
     collective_call call = {.kind = COLLECTIVE_BARRIER};
     switch (kind) {
     case RING_JOB_BUCKET:
-        return ring_bucket_call(e, index);
+        return bucket_call(e, index);
     case RING_JOB_SCATTER:
         return ring_scatter_call(e, index);
     case RING_JOB_REPLICAS:
@@ -81,24 +67,24 @@ collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, int index
         call.root = index;
         break;
     case RING_JOB_ORDER:
-        call = in_place(COLLECTIVE_BROADCAST, DTYPE_I32, set->model->param_count, m->sent_order);
+        call = ring_in_place(COLLECTIVE_BROADCAST, DTYPE_I32, set->model->param_count, m->sent_order);
         break;
     case RING_JOB_ACTIVITY:
-        call = in_place(COLLECTIVE_ALL_GATHER, DTYPE_I32, c->world, m->activity);
+        call = ring_in_place(COLLECTIVE_ALL_GATHER, DTYPE_I32, c->world, m->activity);
         call.in.base = m->activity + c->rank;
         break;
     case RING_JOB_GROUP_SUM:
     case RING_JOB_NORM:
-        call = in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, index, m->group);
+        call = ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, index, m->group);
         break;
     case RING_JOB_GATHER:
         call = ring_gather_call(e, index);
-        call.tag = tag_of(kind) - index;
+        call.tag = jobs[kind].tag - index;
         return call;
     case RING_JOB_COUNT:
         break;
     }
-    call.tag = tag_of(kind);
+    call.tag = jobs[kind].tag;
     call.control = true; /* --algorithm does not apply to small calls. */
     return call;
 }
@@ -124,7 +110,7 @@ static status call_of(void *engine, const process_call *job, int phase, collecti
     if (is_compressed(job)) return ring_powersgd_call(e, job->index, phase, out);
     if (job->kind == RING_JOB_BUCKET && e->compress)
         e->compress(e->wire, ring_bucket_data(e, job->index), e->schedule.buckets[job->index].elements);
-    *out = ring_call_of(e, (ring_job_kind)job->kind, job->index);
+    *out = job_call(e, (ring_job_kind)job->kind, job->index);
     return STATUS_OK;
 }
 
@@ -133,19 +119,14 @@ static status finish(void *engine, const process_call *job)
     return is_compressed(job) ? ring_powersgd_finish(engine, job->index) : STATUS_OK;
 }
 
-static void add_span(const ring_engine *e, const process_times *t)
+static void ended(void *engine, const process_call *job, const process_times *t)
 {
+    const ring_engine *e = engine;
     anatomy *a = e->base.context.anatomy;
     if (t->last_rank < 0)
         anatomy_add_call(a, t->work, t->began_ns, t->finished_ns);
     else
         anatomy_add_span(a, t->started_ns, t->finished_ns);
-}
-
-static void ended(void *engine, const process_call *job, const process_times *t)
-{
-    ring_engine *e = engine;
-    add_span(e, t);
     if (!ring_ends_bucket(e, (ring_job_kind)job->kind))
         trace_slice(e->base.context.trace, TRACE_COMMUNICATION, rank_operation_name(job->operation),
                     TRACE_NO_INDEX, t->traced_ns, t->finished_ns);
@@ -196,14 +177,14 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
          compressed = kind == RING_JOB_BUCKET && ring_powersgd_active(e, e->compute.step.index);
     process_call job = {.group = group_of(e, kind),
                         /* An all-reduce between groups follows the reduce-scatter of its bucket. */
-                        .after = between ? e->compute.buckets[index].work : 0,
+                        .after = between ? e->buckets[index].work : 0,
                         .tag = record,
                         .ready_ns = record ? ring_record(e, record)->ready_ns : 0,
                         .queue = between ? QUEUE_REPLICAS : QUEUE_RANKS,
                         .phases = compressed ? 2 : 1,
                         .kind = kind,
                         .index = index,
-                        .operation = ring_operation_of(kind),
+                        .operation = jobs[kind].operation,
                         .bucket = ring_is_bucket(kind) ? index : RANK_NO_BUCKET};
     return process_group_post(e->calls, &job, out);
 }
@@ -225,21 +206,16 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
 status ring_gather_activity(ring_engine *e)
 {
     if (!e->host_group) return ring_run_job(e, RING_JOB_ACTIVITY, 0);
-    collective_call call = ring_call_of(e, RING_JOB_ACTIVITY, 0);
+    collective_call call = job_call(e, RING_JOB_ACTIVITY, 0);
     return collective_run(e->host_group, &call);
 }
 
 /* ---- warm-up ---------------------------------------------------------------------------------- */
 
-static status warm_up_in(ring_engine *e, collective_group *group, collective_call call)
+static status warm_up(ring_engine *e, collective_group *group, collective_call call)
 {
     collective_ticket ticket;
     return call.count > 0 ? collective_enqueue(group, &call, e->stream, &ticket) : STATUS_OK;
-}
-
-static status warm_up_call(ring_engine *e, collective_call call)
-{
-    return warm_up_in(e, e->group, call);
 }
 
 /* Calls for PowerSGD use the memory of the bucket, because its factors keep their values between steps. */
@@ -248,28 +224,24 @@ static status warm_up_bucket(ring_engine *e, int k)
     if (e->settings.sharding) {
         collective_call call = ring_scatter_call(e, k);
         collective_buffer shard = call.out;
-        TRY(warm_up_in(e, e->shard_group, call));
+        TRY(warm_up(e, e->shard_group, call));
         /* Gathers gradients instead of parameters, which may still differ between ranks. */
         call.kind = COLLECTIVE_ALL_GATHER;
         call.out = call.in;
         call.in = shard;
-        TRY(warm_up_in(e, e->shard_group, call));
-        return e->replicas ? warm_up_in(e, e->replicas, ring_replicas_call(e, k)) : STATUS_OK;
+        TRY(warm_up(e, e->shard_group, call));
+        return e->replicas ? warm_up(e, e->replicas, ring_replicas_call(e, k)) : STATUS_OK;
     }
-    TRY(warm_up_call(e, ring_bucket_call(e, k)));
+    TRY(warm_up(e, e->group, bucket_call(e, k)));
     if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
     const ring_factors *f = &e->powersgd.factors[k];
-    collective_buffer stand_in = {.base = ring_bucket_data(e, k)};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
-                            .op = REDUCE_MEAN,
-                            .type = DTYPE_F32,
-                            .tag = k,
-                            .in = stand_in,
-                            .out = stand_in};
-    call.count = f->p_count;
-    TRY(warm_up_call(e, call));
+    collective_call call =
+        ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, f->p_count, ring_bucket_data(e, k));
+    call.op = REDUCE_MEAN;
+    call.tag = k;
+    TRY(warm_up(e, e->group, call));
     call.count = f->q_count;
-    return warm_up_call(e, call);
+    return warm_up(e, e->group, call);
 }
 
 status ring_warm_up(ring_engine *e)
@@ -277,13 +249,7 @@ status ring_warm_up(ring_engine *e)
     if (!e->stream || e->compute.warm) return STATUS_OK;
     TRY(process_group_join_compute(e->calls));
     for (int k = 0; k < e->schedule.count; k++) TRY(warm_up_bucket(e, k));
-    collective_buffer group = {.base = e->memory.group};
-    TRY(warm_up_call(e, (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
-                                          .type = DTYPE_F64,
-                                          .tag = -5,
-                                          .count = e->memory.group_capacity,
-                                          .in = group,
-                                          .out = group}));
+    TRY(warm_up(e, e->group, job_call(e, RING_JOB_GROUP_SUM, e->memory.group_capacity)));
     TRY(device_stream_synchronize(e->stream));
     e->compute.warm = true;
     return STATUS_OK;

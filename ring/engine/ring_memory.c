@@ -48,16 +48,14 @@ status ring_memory_open(ring_engine *e)
     m->reaches_gradients = c->params->grads.fd >= 0 || sim_device_is_host(c->device);
     m->buckets = m->shared.data;
     m->factors = (float *)(m->buckets + factors);
-    char *control = m->buckets + group;
-    m->group = (double *)control;
-    if (e->stream || !device_get_info(c->device)->real) {
-        m->control = control = calloc(1, (size_t)(total - group));
-        if (!control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    }
-    if (!device_get_info(c->device)->real) m->group = (double *)control;
-    m->order = (int32_t *)(control + (order - group));
-    m->sent_order = e->stream ? (int32_t *)(m->buckets + order) : m->order;
-    m->activity = (int32_t *)(control + (activity - group));
+    m->control = calloc(1, (size_t)(total - group));
+    if (!m->control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    /* In virtual time, collectives move these values between the ranks' host memories. */
+    char *values = device_get_info(c->device)->real ? m->buckets + group : m->control;
+    m->group = (double *)values;
+    m->sent_order = (int32_t *)(values + (order - group));
+    m->order = (int32_t *)((char *)m->control + (order - group));
+    m->activity = (int32_t *)((char *)m->control + (activity - group));
     return STATUS_OK;
 }
 
@@ -96,7 +94,7 @@ static void place_tensors(ring_engine *e)
         int64_t offset = 0;
         for (int i = b->first; i < b->first + b->count; i++) {
             int param = e->schedule.tensors[i];
-            e->offsets[param] = offset;
+            e->params[param].offset = offset;
             offset += e->tensors[param].elements;
         }
         int64_t reserved =

@@ -8,20 +8,6 @@
 
 /* ---- on the host ------------------------------------------------------------------------------ */
 
-static status host_open(ring_engine *e, int64_t largest)
-{
-    ring_powersgd *h = &e->powersgd;
-    h->errors = calloc(1, (size_t)e->memory.bucket_bytes);
-    h->scratch = calloc((size_t)largest, (size_t)dtype_size(e->base.context.params->type));
-    return h->errors && h->scratch ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
-}
-
-static void host_close(ring_engine *e)
-{
-    free(e->powersgd.errors);
-    free(e->powersgd.scratch);
-}
-
 static status host_start(ring_engine *e, int param)
 {
     const nn_model *m = e->base.context.params->model;
@@ -48,28 +34,9 @@ static status host_copy(ring_engine *e, float *to, const float *from, int64_t co
     return STATUS_OK;
 }
 
-static const ring_powersgd_backend on_host = {host_open,    host_close,   host_start,
-                                              host_project, host_restore, host_copy};
+static const ring_powersgd_backend on_host = {host_start, host_project, host_restore, host_copy};
 
 /* ---- on the GPU that the collectives' stream belongs to ----------------------------------------- */
-
-static status gpu_open(ring_engine *e, int64_t largest)
-{
-    ring_powersgd *h = &e->powersgd;
-    device *d = e->base.context.device;
-    size_t bytes = (size_t)e->memory.bucket_bytes;
-    TRY(powersgd_module_open(&h->gpu));
-    TRY(ledger_blame(LEDGER_WORKSPACE, device_allocate(d, DEVICE_MEMORY_PRIVATE, bytes, &h->gpu_errors)));
-    h->errors = h->gpu_errors.data;
-    h->scratch = calloc((size_t)largest * 3, (size_t)dtype_size(e->base.context.params->type));
-    return h->scratch ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
-}
-
-static void gpu_close(ring_engine *e)
-{
-    device_free(e->base.context.device, &e->powersgd.gpu_errors);
-    free(e->powersgd.scratch);
-}
 
 static status gpu_start(ring_engine *e, int param)
 {
@@ -96,21 +63,9 @@ static status gpu_copy(ring_engine *e, float *to, const float *from, int64_t cou
     return device_convert(e->stream, to, DTYPE_F32, from, DTYPE_F32, count, 1);
 }
 
-static const ring_powersgd_backend on_gpu = {gpu_open,    gpu_close,   gpu_start,
-                                             gpu_project, gpu_restore, gpu_copy};
+static const ring_powersgd_backend on_gpu = {gpu_start, gpu_project, gpu_restore, gpu_copy};
 
 /* ---- in virtual time, without tensors: functions spend the time of the operations ---------------- */
-
-static status virtual_open(ring_engine *e, int64_t largest)
-{
-    (void)e, (void)largest;
-    return STATUS_OK;
-}
-
-static void virtual_close(ring_engine *e)
-{
-    (void)e;
-}
 
 static status virtual_start(ring_engine *e, int param)
 {
@@ -125,24 +80,12 @@ static void spend(ring_engine *e, const op_desc *op)
 
 static void spend_pass(ring_engine *e, op_kind kind, int64_t elements)
 {
-    op_desc op;
-    memset(&op, 0, sizeof op);
-    op.kind = kind;
-    op.type = DTYPE_F32;
-    op.u.elementwise.count = elements;
-    spend(e, &op);
+    spend(e, &(op_desc){.kind = kind, .type = DTYPE_F32, .u.elementwise.count = elements});
 }
 
 static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, int64_t out)
 {
-    op_desc op;
-    memset(&op, 0, sizeof op);
-    op.kind = kind;
-    op.type = DTYPE_F32;
-    op.u.linear.m = m;
-    op.u.linear.in = in;
-    op.u.linear.out = out;
-    spend(e, &op);
+    spend(e, &(op_desc){.kind = kind, .type = DTYPE_F32, .u.linear = {.m = m, .in = in, .out = out}});
 }
 
 /* Phase 1 first makes P orthonormal. For each column this takes a dot product and a sum with every column
@@ -172,15 +115,23 @@ static status virtual_copy(ring_engine *e, float *to, const float *from, int64_t
     return STATUS_OK;
 }
 
-static const ring_powersgd_backend without_tensors = {virtual_open,    virtual_close,   virtual_start,
-                                                      virtual_project, virtual_restore, virtual_copy};
+static const ring_powersgd_backend without_tensors = {virtual_start, virtual_project, virtual_restore,
+                                                      virtual_copy};
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
-static const ring_powersgd_backend *backend_of(const ring_engine *e)
+static status open_state(ring_engine *e)
 {
-    if (!device_get_info(e->base.context.device)->real) return &without_tensors;
-    return e->stream ? &on_gpu : &on_host;
+    ring_powersgd *h = &e->powersgd;
+    device *d = e->base.context.device;
+    int64_t largest = 1;
+    for (int i = 0; i < ring_params(e); i++)
+        if (e->tensors[i].elements > largest) largest = e->tensors[i].elements;
+    if (h->backend == &on_gpu) TRY(powersgd_module_open(&h->gpu));
+    TRY(ledger_blame(LEDGER_WORKSPACE,
+                     device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)e->memory.bucket_bytes, &h->errors)));
+    h->scratch = calloc((size_t)largest * 3, (size_t)dtype_size(e->base.context.params->type));
+    return h->scratch ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
 }
 
 status ring_powersgd_open(ring_engine *e)
@@ -188,22 +139,21 @@ status ring_powersgd_open(ring_engine *e)
     size_t params = (size_t)ring_params(e);
     ring_powersgd *h = &e->powersgd;
     if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
-    int64_t largest = 1;
-    for (size_t i = 0; i < params; i++)
-        if (e->tensors[i].elements > largest) largest = e->tensors[i].elements;
-    h->backend = backend_of(e);
+    bool real = device_get_info(e->base.context.device)->real;
+    h->backend = !real ? &without_tensors : e->stream ? &on_gpu : &on_host;
     h->plain_layout = h->backend == &on_host;
     h->matrices = calloc(params + 1, sizeof *h->matrices);
     h->plain = calloc(params + 1, sizeof *h->plain);
     h->factors = calloc(params + 1, sizeof *h->factors);
     if (!h->matrices || !h->plain || !h->factors)
         return fail(STATUS_SYSTEM, "no memory for the state of PowerSGD");
-    return h->backend->open(e, largest);
+    return real ? open_state(e) : STATUS_OK;
 }
 
 void ring_powersgd_close(ring_engine *e)
 {
-    if (e->powersgd.backend) e->powersgd.backend->close(e);
+    device_free(e->base.context.device, &e->powersgd.errors);
+    free(e->powersgd.scratch);
     free(e->powersgd.matrices);
     free(e->powersgd.plain);
     free(e->powersgd.factors);
@@ -221,7 +171,7 @@ static status lay_out(ring_engine *e, int k, float **end)
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->schedule.tensors[i];
         int64_t rows = m->params[param].shape.dims[0], cols = m->params[param].elements / rows;
-        int64_t offset = e->buckets[k].offset / (int64_t)sizeof(float) + e->offsets[param];
+        int64_t offset = e->buckets[k].offset / (int64_t)sizeof(float) + e->params[param].offset;
         h->matrices[param] = (powersgd_matrix){.rows = rows, .cols = cols};
         h->plain[param] = at;
         if (!powersgd_pays(rows, cols, rank)) {
@@ -229,7 +179,7 @@ static status lay_out(ring_engine *e, int k, float **end)
             continue;
         }
         h->matrices[param].m = (float *)e->memory.buckets + offset;
-        h->matrices[param].error = h->errors ? h->errors + offset : NULL;
+        if (h->errors.data) h->matrices[param].error = (float *)h->errors.data + offset;
         h->matrices[param].p = at;
         at += rows * rank;
     }
@@ -257,7 +207,7 @@ status ring_powersgd_use_buckets(ring_engine *e)
 /* Copies an uncompressed tensor from its bucket to memory.factors if `out`, else back. */
 static status copy_plain(ring_engine *e, int param, bool out)
 {
-    float *in_bucket = (float *)ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param];
+    float *in_bucket = (float *)ring_bucket_data(e, e->schedule.bucket_of[param]) + e->params[param].offset;
     float *sent = e->powersgd.plain[param], *to = out ? sent : in_bucket, *from = out ? in_bucket : sent;
     return e->powersgd.backend->copy(e, to, from, e->tensors[param].elements);
 }
@@ -271,14 +221,11 @@ status ring_powersgd_call(ring_engine *e, int k, int phase, collective_call *out
         const powersgd_matrix *x = &h->matrices[param];
         TRY(x->m ? h->backend->project(e, x, phase) : copy_plain(e, param, phase == 0));
     }
-    collective_buffer all = {.base = phase == 0 ? h->factors[k].p : h->factors[k].q};
-    *out = (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
-                             .op = REDUCE_MEAN,
-                             .type = DTYPE_F32,
-                             .tag = k,
-                             .count = phase == 0 ? h->factors[k].p_count : h->factors[k].q_count,
-                             .in = all,
-                             .out = all};
+    *out = phase == 0
+               ? ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, h->factors[k].p_count, h->factors[k].p)
+               : ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, h->factors[k].q_count, h->factors[k].q);
+    out->op = REDUCE_MEAN;
+    out->tag = k;
     return STATUS_OK;
 }
 

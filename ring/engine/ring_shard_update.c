@@ -35,16 +35,21 @@ static piece_list pieces_of(const ring_engine *e, int unit)
     return (piece_list){shards_of(e)->pieces + u->first, u->count};
 }
 
-static status sum_squares(ring_engine *e)
+/* Sums the squares of this rank's gradients, then adds the sums of the ranks that share the state. */
+status ring_norm(sync_engine *base)
 {
-    const sync_context *c = &e->base.context;
+    ring_engine *e = ring_of(base);
+    const sync_context *c = &base->context;
+    if (!shards_of(e)) return sync_default_norm(base);
     for (int u = 0; u < shards_of(e)->unit_count; u++) {
         char *grads;
         if (pieces_of(e, u).count == 0) continue;
         TRY(update_gradients(e, u, &grads));
-        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &e->base.square_norm));
+        TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &base->square_norm));
     }
-    return ring_send_values(e, e->memory.group, &e->base.square_norm, DTYPE_F64, 1);
+    TRY(ring_send_values(e, e->memory.group, &base->square_norm, DTYPE_F64, 1));
+    TRY(ring_run_job(e, RING_JOB_NORM, 1));
+    return ring_receive_values(e, &base->square_norm, e->memory.group, DTYPE_F64, 1);
 }
 
 static status update_unit(ring_engine *e, const sync_step *step, int unit, double scale)
@@ -60,26 +65,19 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
     return is_mixed(e) ? ring_round_unit(e, unit) : STATUS_OK;
 }
 
-/* Sums the squares of this rank's gradients, then adds the sums of the ranks that share the state. */
-status ring_norm_of_shards(ring_engine *e)
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
 {
-    TRY(sum_squares(e));
-    TRY(ring_run_job(e, RING_JOB_NORM, 1));
-    return ring_receive_values(e, &e->base.square_norm, e->memory.group, DTYPE_F64, 1);
-}
-
-status ring_update_shards(ring_engine *e, const sync_step *step, double scale, bool skipped)
-{
+    ring_engine *e = ring_of(base);
+    if (!shards_of(e)) return sync_default_update(base, step, scale, skipped);
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
-    status rc = sync_end_update(&e->base, step, skipped);
+    status rc = sync_end_update(base, step, skipped);
     return rc == STATUS_OK ? ring_gather_updated(e)
                            : ring_give_up(e, rc); /* Peers update other shards, and cannot see the failure. */
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */
 
-static void count_whole(ring_engine *e,
-                        void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void count_whole(ring_engine *e, ring_ledger_change *change)
 {
     change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes,
            set_of(e)->arena_elements * wide_size(e));
@@ -100,12 +98,6 @@ status ring_gather_parameters(sync_engine *base)
     return STATUS_OK;
 }
 
-status ring_flush_shards(ring_engine *e)
-{
-    if (!shards_of(e)) return STATUS_OK;
-    return ring_await_gathers(e);
-}
-
 void ring_drop_whole(ring_engine *e)
 {
     if (!e->shards.holds) return;
@@ -117,10 +109,13 @@ void ring_drop_whole(ring_engine *e)
 
 /* If gradients are sharded or bfloat16, copies the shards to an arena with the layout of the parameters. The
  * arena is allocated on the first call, because only verification needs it. Returns NULL after an error. */
-const void *ring_reduced_shards(ring_engine *e, piece_list *owned)
+const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
 {
+    ring_engine *e = ring_of(base);
     const param_shards *s = shards_of(e);
-    const sync_context *c = &e->base.context;
+    const sync_context *c = &base->context;
+    *owned = param_set_pieces(set_of(e), 0, ring_params(e));
+    if (!s) return set_of(e)->grads.data;
     *owned = (piece_list){s->own, s->piece_count};
     bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
     if (!cut && !is_mixed(e)) return set_of(e)->grads.data;

@@ -30,13 +30,6 @@ static status open_adders(ring_engine *e)
     return STATUS_OK;
 }
 
-static void count_update(ring_engine *e,
-                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
-{
-    int64_t bytes = (int64_t)e->shards.update.bytes;
-    if (bytes > 0) change(e->base.context.ledger, LEDGER_WORKSPACE, bytes, bytes);
-}
-
 /* Allocates memory for the gradients of one shard in the masters' type, which sums and updates use with mixed
  * precision. */
 static status open_update(ring_engine *e)
@@ -47,7 +40,8 @@ static status open_update(ring_engine *e)
         if (s->units[u].shard > most) most = s->units[u].shard;
     size_t bytes = (size_t)(most * wide_size(e));
     TRY(device_allocate(e->base.context.device, DEVICE_MEMORY_PRIVATE, bytes, &e->shards.update));
-    count_update(e, ledger_acquire);
+    int64_t reserved = (int64_t)e->shards.update.bytes;
+    ledger_acquire(e->base.context.ledger, LEDGER_WORKSPACE, reserved, reserved);
     return STATUS_OK;
 }
 
@@ -77,8 +71,9 @@ void ring_shards_close(ring_engine *e)
     const param_shards *s = shards_of(e);
     for (int u = 0; e->shards.units && u < s->unit_count; u++) device_release(&e->shards.units[u].adder);
     free(e->shards.units);
+    int64_t reserved = (int64_t)e->shards.update.bytes;
     device_free(e->base.context.device, &e->shards.reduced);
-    count_update(e, ledger_release);
+    if (reserved > 0) ledger_release(e->base.context.ledger, LEDGER_WORKSPACE, reserved, reserved);
     device_free(e->base.context.device, &e->shards.update);
 }
 
@@ -116,22 +111,14 @@ char *ring_reduced_shard(const ring_engine *e, int unit)
                                      : reduced_part(e, unit);
 }
 
-static reduce_op op_of(const ring_engine *e)
-{
-    return ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
-}
-
 collective_call ring_replicas_call(const ring_engine *e, int k)
 {
     int unit = ring_unit_of_bucket(e, k);
-    collective_buffer shard = {.base = ring_reduced_shard(e, unit)};
-    return (collective_call){.kind = COLLECTIVE_ALL_REDUCE,
-                             .op = op_of(e),
-                             .type = set_of(e)->sent,
-                             .tag = k,
-                             .count = shards_of(e)->units[unit].shard,
-                             .in = shard,
-                             .out = shard};
+    collective_call call = ring_in_place(COLLECTIVE_ALL_REDUCE, set_of(e)->sent,
+                                         shards_of(e)->units[unit].shard, ring_reduced_shard(e, unit));
+    call.op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
+    call.tag = k;
+    return call;
 }
 
 collective_call ring_scatter_call(const ring_engine *e, int k)
@@ -140,7 +127,7 @@ collective_call ring_scatter_call(const ring_engine *e, int k)
     int unit = ring_unit_of_bucket(e, k);
     const param_unit *u = &s->units[unit];
     return (collective_call){.kind = COLLECTIVE_REDUCE_SCATTER,
-                             .op = op_of(e),
+                             .op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM,
                              .type = set_of(e)->sent,
                              .tag = k,
                              .count = s->config.ranks * u->shard,
@@ -155,19 +142,20 @@ collective_call ring_gather_call(const ring_engine *e, int index)
     int unit = index % s->unit_count, to = index / s->unit_count;
     const param_unit *u = &s->units[unit];
     bool cut = s->config.stage == PARAM_SHARD_ALL;
-    if (to == TO_WHOLE && is_mixed(e))
-        return (collective_call){.kind = COLLECTIVE_ALL_GATHER,
-                                 .type = set->type,
-                                 .count = s->config.ranks * u->shard,
-                                 .in = {.base = wide_element(e, &set->masters, u->at)},
-                                 .out = {wide_element(e, &set->whole, u->whole.offset), u->sent}};
+    collective_call call = {.kind = COLLECTIVE_ALL_GATHER,
+                            .type = set->sent,
+                            .count = s->config.ranks * u->shard,
+                            .out.pieces = u->sent};
+    if (to == TO_WHOLE && is_mixed(e)) {
+        call.type = set->type;
+        call.in.base = wide_element(e, &set->masters, u->at);
+        call.out.base = wide_element(e, &set->whole, u->whole.offset);
+        return call;
+    }
     char *out = !cut             ? element(e, &set->params, u->whole.offset)
                 : to == TO_WHOLE ? element(e, &set->whole, u->whole.offset)
                                  : element(e, &set->gathered, u->gathered[to]);
-    char *in = cut ? element(e, &set->params, u->at) : out + s->config.rank * u->shard * size_of(e);
-    return (collective_call){.kind = COLLECTIVE_ALL_GATHER,
-                             .type = set->sent,
-                             .count = s->config.ranks * u->shard,
-                             .in = {.base = in},
-                             .out = {out, u->sent}};
+    call.in.base = cut ? element(e, &set->params, u->at) : out + s->config.rank * u->shard * size_of(e);
+    call.out.base = out;
+    return call;
 }

@@ -53,7 +53,6 @@ static inline char *wide_element(const ring_engine *e, const device_memory *memo
 /* Destination of a GATHER job. The index of the job is the unit plus the destination times the number of
  * units. */
 enum { TO_FORWARD, TO_BACKWARD, TO_WHOLE };
-int ring_unit_of_bucket(const ring_engine *e, int bucket);
 /* Returns true if gradients are reduced into the shard, as in the first micro-batch of a step. Later
  * micro-batches are added to the shard. */
 bool ring_scatters_to_shard(const ring_engine *e);
@@ -70,6 +69,5 @@ status ring_round_unit(ring_engine *e, int unit);
 /* Posts the gathers of updated parameters, in the order in which the next forward pass uses the units. Does
  * nothing if parameters are sharded. */
 status ring_gather_updated(ring_engine *e);
-status ring_await_gathers(ring_engine *e);
 
 #endif

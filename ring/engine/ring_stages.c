@@ -25,7 +25,7 @@ static char *reduced_gradient(const ring_engine *e, int param)
 
 static char *packed(const ring_engine *e, int param)
 {
-    return ring_bucket_data(e, e->schedule.bucket_of[param]) + e->offsets[param] * dtype_size(e->wire);
+    return ring_bucket_data(e, e->schedule.bucket_of[param]) + e->params[param].offset * dtype_size(e->wire);
 }
 
 bool ring_means_in_flight(const ring_engine *e)
@@ -56,88 +56,55 @@ static double divisor_after(const ring_engine *e)
     return e->compute.active / e->settings.predivide;
 }
 
-static bool wants_plain(const ring_engine *e, int param)
-{
-    return e->powersgd.plain_layout && !e->base.context.params->layouts[param].plain;
-}
-
-/* Converts a gradient from the device's layout to PyTorch's, and then to the type in which it is sent. */
-static status pack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+/* Converts between a gradient in the device's layout and the sent values, which are in PyTorch's layout. */
+static status convert_plain(ring_engine *e, int param, void *grad, void *sent, bool packs, double divisor)
 {
     const param_set *set = e->base.context.params;
+    const device_layout *layout = &set->layouts[param];
+    int64_t count = set->pieces[param].count;
+    device *d = e->base.context.device;
     void *plain = e->powersgd.scratch;
-    TRY(device_layout_unpack(e->base.context.device, &set->layouts[param], from, plain));
-    reduce_convert(e->wire, to, set->type, plain, set->pieces[param].count, divisor);
-    return STATUS_OK;
+    if (packs) TRY(device_layout_unpack(d, layout, grad, plain));
+    if (packs)
+        reduce_convert(e->wire, sent, set->type, plain, count, divisor);
+    else
+        reduce_convert(set->type, plain, e->wire, sent, count, divisor);
+    return packs ? STATUS_OK : device_layout_pack(d, layout, plain, grad);
 }
 
-static status unpack_plain(ring_engine *e, int param, const void *from, void *to, double divisor)
+/* Copies gradients from their arena to the memory in which they are reduced if `packs`, else back. Divides
+ * them by `divisor`. */
+static status convert(ring_engine *e, const int *params, int count, bool packs, double divisor)
 {
     const param_set *set = e->base.context.params;
-    void *plain = e->powersgd.scratch;
-    reduce_convert(set->type, plain, e->wire, from, set->pieces[param].count, divisor);
-    return device_layout_pack(e->base.context.device, &set->layouts[param], plain, to);
-}
-
-/* Copies gradients from their arena to their buckets, and divides them as the settings require. */
-static status ring_pack(ring_engine *e, const int *params, int count)
-{
-    const param_set *set = e->base.context.params;
-    double divisor = divisor_before(e);
     int ranges = 0;
+    for (int i = 0; i < count; i++) {
+        char *grad = gradient(e, params[i]),
+             *sent = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
+        if (e->powersgd.plain_layout && !set->layouts[params[i]].plain)
+            TRY(convert_plain(e, params[i], grad, sent, packs, divisor));
+        else
+            e->compute.ranges[ranges++] =
+                (device_range){packs ? sent : grad, packs ? grad : sent, set->pieces[params[i]].count};
+    }
+    return device_pack(e->base.context.compute, e->compute.ranges, ranges, packs ? e->wire : set->type,
+                       packs ? set->type : e->wire, divisor);
+}
+
+static status pack(ring_engine *e, const int *params, int count)
+{
+    double divisor = divisor_before(e);
     if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
     if (sync_replays(&e->base.context)) return STATUS_OK; /* The replayed CUDA graph packs the gradients. */
-    for (int i = 0; i < count; i++) {
-        char *from = gradient(e, params[i]),
-             *to = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
-        if (wants_plain(e, params[i]))
-            TRY(pack_plain(e, params[i], from, to, divisor));
-        else
-            e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[params[i]].count};
-    }
-    return device_pack(e->base.context.compute, e->compute.ranges, ranges, e->wire, set->type, divisor);
+    return convert(e, params, count, true, divisor);
 }
 
-/* Copies the gradients of a bucket back to their arena, and divides them as the settings require. */
-static status ring_unpack(ring_engine *e, int k)
+static status unpack(ring_engine *e, int k)
 {
-    const param_set *set = e->base.context.params;
     const bucket *b = &e->schedule.buckets[k];
     double divisor = divisor_after(e);
-    int ranges = 0;
     if (ring_copies_back_in_flight(e) || (e->settings.bucket_view && divisor == 1)) return STATUS_OK;
-    for (int i = b->first; i < b->first + b->count; i++) {
-        int param = e->schedule.tensors[i];
-        char *to = gradient(e, param), *from = e->settings.bucket_view ? to : packed(e, param);
-        if (wants_plain(e, param))
-            TRY(unpack_plain(e, param, from, to, divisor));
-        else
-            e->compute.ranges[ranges++] = (device_range){to, from, set->pieces[param].count};
-    }
-    return device_pack(e->base.context.compute, e->compute.ranges, ranges, set->type, e->wire, divisor);
-}
-
-/* Spends the time in which a virtual GPU flattens all buffers into one for a broadcast. */
-static status flatten_buffers(ring_engine *e)
-{
-    const param_set *set = e->base.context.params;
-    piece_list all = {set->buffer_pieces, set->model->buffer_count};
-    return device_flatten(e->base.context.compute, set->type, piece_list_elements(all));
-}
-
-static status unflatten_buffers(ring_engine *e)
-{
-    const param_set *set = e->base.context.params;
-    for (int i = 0; i < set->model->buffer_count; i++)
-        TRY(device_flatten(e->base.context.compute, set->type, set->buffer_pieces[i].count));
-    return STATUS_OK;
-}
-
-static status ring_zero_gradient(ring_engine *e, int param)
-{
-    const param_set *set = e->base.context.params;
-    return device_clear(e->base.context.compute, gradient(e, param),
-                        (size_t)(set->pieces[param].count * dtype_size(set->type)));
+    return convert(e, e->schedule.tensors + b->first, b->count, false, divisor);
 }
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
@@ -162,7 +129,7 @@ static bool bucket_passes(const ring_engine *e)
 static status pack_bucket(ring_engine *e, int k)
 {
     const bucket *b = &e->schedule.buckets[k];
-    return ring_pack(e, e->schedule.tensors + b->first, b->count);
+    return pack(e, e->schedule.tensors + b->first, b->count);
 }
 
 static int64_t wire_bytes(const ring_engine *e, int k)
@@ -172,9 +139,9 @@ static int64_t wire_bytes(const ring_engine *e, int k)
 
 static status launch(ring_engine *e, int k)
 {
-    ring_bucket_step *b = &e->compute.buckets[k];
+    ring_bucket *b = &e->buckets[k];
     if (bucket_passes(e))
-        ledger_acquire(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
+        ledger_acquire(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), b->reserved);
     if (flattens_late(e)) TRY(pack_bucket(e, k));
     int64_t id = ++e->compute.record_count;
     *ring_record(e, id) = (ring_bucket_record){.id = id,
@@ -183,8 +150,8 @@ static status launch(ring_engine *e, int k)
                                                .tensors = e->schedule.buckets[k].count,
                                                .bytes = wire_bytes(e, k),
                                                .ready_ns = b->ready_ns};
-    if (e->settings.sharding != PARAM_SHARD_NONE) ring_scatter_posted(e, k);
     if (e->settings.sharding == PARAM_SHARD_NONE) return ring_post(e, RING_JOB_BUCKET, k, id, &b->work);
+    e->shards.units[ring_unit_of_bucket(e, k)].reducing = true;
     TRY(ring_post(e, RING_JOB_SCATTER, k, e->replicas ? 0 : id, &b->work));
     return e->replicas ? ring_post(e, RING_JOB_REPLICAS, k, id, &b->work) : STATUS_OK;
 }
@@ -197,12 +164,12 @@ static status launch_ready(ring_engine *e)
 
 static status mark_ready(ring_engine *e, int param)
 {
-    e->compute.ready[param] = true;
-    if (!flattens_late(e) && !packs_whole_buckets(e)) TRY(ring_pack(e, &param, 1));
+    e->params[param].ready = true;
+    if (!flattens_late(e) && !packs_whole_buckets(e)) TRY(pack(e, &param, 1));
     if (bucket_gradient_ready(&e->schedule, param)) {
         int k = e->schedule.bucket_of[param];
         if (packs_whole_buckets(e)) TRY(pack_bucket(e, k));
-        e->compute.buckets[k].ready_ns = ring_now(e);
+        e->buckets[k].ready_ns = device_now_ns(e->base.context.device);
     }
     return e->plan->launch == RING_WHEN_READY ? launch_ready(e) : STATUS_OK;
 }
@@ -211,7 +178,9 @@ static status mark_ready(ring_engine *e, int param)
  * earlier micro-batch of the step has computed it. */
 static status mark_without_gradient(ring_engine *e, int param)
 {
-    if (!e->compute.seen[param]) TRY(ring_zero_gradient(e, param));
+    const param_set *set = e->base.context.params;
+    size_t bytes = (size_t)(set->pieces[param].count * dtype_size(set->type));
+    if (!e->params[param].seen) TRY(device_clear(e->base.context.compute, gradient(e, param), bytes));
     return mark_ready(e, param);
 }
 
@@ -226,7 +195,7 @@ static status graph_changed(ring_engine *e, int param, const char *what)
 static status mark_unused(ring_engine *e)
 {
     for (int i = 0; e->compute.first_done && e->settings.static_graph && i < ring_params(e); i++)
-        if (e->compute.unused[i]) TRY(mark_without_gradient(e, i));
+        if (e->params[i].unused) TRY(mark_without_gradient(e, i));
     return STATUS_OK;
 }
 
@@ -234,26 +203,27 @@ static status mark_unused(ring_engine *e)
 
 static void reset_step(ring_engine *e)
 {
-    size_t params = (size_t)ring_params(e);
     bucket_begin_step(&e->schedule);
-    memset(e->compute.ready, 0, params * sizeof *e->compute.ready);
-    if (e->compute.period_begins) memset(e->compute.seen, 0, params * sizeof *e->compute.seen);
+    for (int i = 0; i < ring_params(e); i++) {
+        e->params[i].ready = false;
+        if (e->compute.period_begins) e->params[i].seen = false;
+    }
 }
 
 /* Checks that rank 0 sent every parameter once. */
 static status read_order(ring_engine *e)
 {
     int params = ring_params(e);
-    bool *taken = e->compute.ready; /* `ready` serves as scratch memory, which reset_step() clears. */
-    memset(taken, 0, (size_t)params * sizeof *taken);
+    /* `ready` marks the parameters that have been found. reset_step() clears it. */
+    for (int i = 0; i < params; i++) e->params[i].ready = false;
     for (int i = 0; i < params; i++) {
         int param = e->memory.order[i];
-        if (param < 0 || param >= params || taken[param])
+        if (param < 0 || param >= params || e->params[param].ready)
             return ring_give_up(e, fail(STATUS_PROTOCOL,
                                         "rank 0's order of gradients: found parameter %d at index "
                                         "%d of %d",
                                         param, i, params));
-        taken[param] = true;
+        e->params[param].ready = true;
         e->compute.order[i] = param;
     }
     return STATUS_OK;
@@ -301,9 +271,14 @@ static status check_data(ring_engine *e, const sync_step *step)
 
 static status share_buffers(ring_engine *e)
 {
-    TRY(flatten_buffers(e));
+    const param_set *set = e->base.context.params;
+    device_stream *s = e->base.context.compute;
+    piece_list all = {set->buffer_pieces, set->model->buffer_count};
+    /* A virtual GPU spends the time in which it flattens the buffers into one, and unflattens them. */
+    TRY(device_flatten(s, set->type, piece_list_elements(all)));
     TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
-    return unflatten_buffers(e);
+    for (int i = 0; i < all.count; i++) TRY(device_flatten(s, set->type, all.pieces[i].count));
+    return STATUS_OK;
 }
 
 status ring_begin_forward(sync_engine *base, const sync_step *step)
@@ -343,11 +318,11 @@ static bool reduces(const ring_engine *e)
 status ring_ready(sync_engine *base, int param)
 {
     ring_engine *e = ring_of(base);
-    e->compute.seen[param] = true;
+    e->params[param].seen = true;
     if (!reduces(e)) return STATUS_OK;
-    if (e->compute.ready[param])
+    if (e->params[param].ready)
         return graph_changed(e, param,
-                             e->compute.unused[param]
+                             e->params[param].unused
                                  ? "has a gradient, though the graph is static and the first "
                                    "step had none,"
                                  : "became ready twice");
@@ -362,10 +337,10 @@ static status mark_missing(ring_engine *e)
     bool first_of_static = e->settings.static_graph && !e->compute.first_done;
     bool may_miss = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
     for (int i = 0; i < ring_params(e); i++) {
-        if (e->compute.ready[i]) continue;
+        if (e->params[i].ready) continue;
         if (!may_miss)
             return graph_changed(e, i, "never became ready (see --find-unused-parameters, --static-graph)");
-        if (first_of_static) e->compute.unused[i] = !e->compute.seen[i];
+        if (first_of_static) e->params[i].unused = !e->params[i].seen;
         TRY(mark_without_gradient(e, i));
     }
     return STATUS_OK;
@@ -382,21 +357,14 @@ static void end_recording(ring_engine *e)
 
 status ring_await_bucket(ring_engine *e)
 {
-    int k = bucket_to_wait_for(&e->schedule);
+    int k = e->schedule.next_wait;
     /* A `serial` policy launches a bucket only when the bucket is waited for. */
     if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule)));
-    TRY(ring_await(e, e->compute.buckets[k].work));
-    TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
+    TRY(ring_await(e, e->buckets[k].work));
+    TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : unpack(e, k));
     if (bucket_passes(e))
         ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
-    bucket_arrived(&e->schedule);
-    return STATUS_OK;
-}
-
-/* Waits for one bucket after another, and copies each back while the next is still being reduced. */
-static status wait_for_buckets(ring_engine *e)
-{
-    while (bucket_to_wait_for(&e->schedule) != BUCKET_NONE) TRY(ring_await_bucket(e));
+    e->schedule.next_wait++;
     return STATUS_OK;
 }
 
@@ -406,25 +374,12 @@ status ring_reduce(sync_engine *base, const sync_step *step)
     if (!reduces(e)) return STATUS_OK;
     TRY(mark_missing(e));
     if (!e->settings.serial) TRY(launch_ready(e));
-    TRY(wait_for_buckets(e));
+    /* Each bucket is copied back while the next is still being reduced. */
+    while (e->schedule.next_wait < e->schedule.count) TRY(ring_await_bucket(e));
     if (!step->synchronize) return STATUS_OK;
     end_recording(e);
     e->compute.first_done = e->compute.period_begins = true;
-    if (e->settings.sharding == PARAM_SHARD_NONE) return STATUS_OK;
-    return ring_flush_shards(e); /* Units that the forward pass did not use are still being gathered. */
-}
-
-status ring_norm(sync_engine *base)
-{
-    ring_engine *e = ring_of(base);
-    return e->settings.sharding == PARAM_SHARD_NONE ? sync_default_norm(base) : ring_norm_of_shards(e);
-}
-
-status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
-{
-    ring_engine *e = ring_of(base);
-    if (e->settings.sharding == PARAM_SHARD_NONE) return sync_default_update(base, step, scale, skipped);
-    return ring_update_shards(e, step, scale, skipped);
+    return ring_await_gathers(e); /* Units that the forward pass did not use are still being gathered. */
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */
@@ -432,7 +387,7 @@ status ring_update(sync_engine *base, const sync_step *step, double scale, bool 
 status ring_flush(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
-    TRY(ring_flush_shards(e));
+    TRY(ring_await_gathers(e));
     return ring_has_buffers(e) ? ring_run_job(e, RING_JOB_BUFFERS, e->compute.root) : STATUS_OK;
 }
 

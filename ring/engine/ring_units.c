@@ -4,8 +4,7 @@
 
 /* ---- parameters ------------------------------------------------------------------------------- */
 
-static void count_gathered(ring_engine *e, int unit,
-                           void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void count_gathered(ring_engine *e, int unit, ring_ledger_change *change)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     int64_t size = shards_of(e)->config.stage == PARAM_SHARD_ALL ? size_of(e) : 0;
@@ -13,8 +12,7 @@ static void count_gathered(ring_engine *e, int unit,
     change(e->base.context.ledger, LEDGER_GATHERED, u->elements * size, u->whole.count * size);
 }
 
-static void count_gradients(ring_engine *e, int unit,
-                            void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
+static void count_gradients(ring_engine *e, int unit, ring_ledger_change *change)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     int64_t size = shards_of(e)->config.stage >= PARAM_SHARD_GRADIENTS ? size_of(e) : 0;
@@ -128,7 +126,8 @@ static status await_gather(ring_engine *e, ring_unit *u)
 
 status ring_await_gathers(ring_engine *e)
 {
-    for (int u = 0; u < shards_of(e)->unit_count; u++) TRY(await_gather(e, &e->shards.units[u]));
+    for (int u = 0; shards_of(e) && u < shards_of(e)->unit_count; u++)
+        TRY(await_gather(e, &e->shards.units[u]));
     return STATUS_OK;
 }
 
@@ -190,11 +189,6 @@ status ring_release(sync_engine *base, int param)
 }
 
 /* ---- gradients -------------------------------------------------------------------------------- */
-
-void ring_scatter_posted(ring_engine *e, int k)
-{
-    e->shards.units[ring_unit_of_bucket(e, k)].reducing = true;
-}
 
 static status add_to(ring_engine *e, int unit, void *sum, void *shard)
 {
