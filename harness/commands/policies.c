@@ -8,7 +8,7 @@
 static void describe_buckets(const ring_step_plan *p, text_buffer *out)
 {
     const bucket_plan *b = &p->buckets;
-    text_append(out, "%s, %s", bucket_order_name(b->order), bucket_rule_name(b->rule));
+    text_append(out, "%s, %s", bucket_order_names[b->order], bucket_rule_names[b->rule]);
     if (b->rule == BUCKET_REACH_ELEMENTS)
         text_append(out, " %lld", (long long)b->limit);
     else if (b->limit > 0 && b->first_limit != b->limit)

@@ -125,7 +125,7 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     for (int i = 0; i < *count; i++)
         if (out[i].algorithm == COLLECTIVE_ALGORITHM_TUNED && !o->table)
             return fail(STATUS_USAGE, "--algorithm: tuned needs --collective-table FILE");
-    for (int i = 0; i<wanted_count && * count> 0; i++)
+    for (int i = 0; *count > 0 && i < wanted_count; i++)
         if (!used[i] && wanted[i] != COLLECTIVE_ALGORITHM_AUTO)
             return add_system(out[0].library, (collective_algorithm)wanted[i], out, count);
     return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "--collective: expected a name, got none");
@@ -175,6 +175,11 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void bench_sort(double *times, int count)
+{
+    qsort(times, (size_t)count, sizeof *times, by_value);
+}
+
 /* Returns the factor from algorithm bandwidth to bus bandwidth. */
 static double bus_factor(collective_kind kind, int ranks)
 {
@@ -185,7 +190,7 @@ static double bus_factor(collective_kind kind, int ranks)
 static void summarize(const bench_case *c, int ranks, double *times, int count, ring_bench_times *out)
 {
     double sum = 0, bytes = (double)(c->count * dtype_size(c->type));
-    qsort(times, (size_t)count, sizeof *times, by_value);
+    bench_sort(times, count);
     for (int i = 0; i < count; i++) sum += times[i];
     out->run = true;
     out->iterations = count;

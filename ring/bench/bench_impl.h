@@ -49,6 +49,8 @@ collective_call bench_call(const bench_rank *b, const bench_case *c, int rank, i
 void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks);
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks);
 
+void bench_sort(double *times, int count);
+
 /* Runs `iterations` calls on a group, and adds their times (of the slowest rank, in us) to times[*used]. */
 status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
                   double *times, int *used);

@@ -29,18 +29,6 @@ static status open_world(bench_rank *b, int index)
     return collective_group_open(b->worlds[index], "all", NULL, c->world, &b->groups[index]);
 }
 
-static status open_worlds(bench_rank *b, const bench_system *systems, int count)
-{
-    const char *table = b->config->options->table;
-    if (table) TRY(collective_tuning_load("--collective-table", table, &b->tuning));
-    for (int i = 0; i < count; i++) {
-        b->systems[i] = systems[i];
-        b->count++; /* bench_rank_close() closes world i even if opening fails */
-        TRY(open_world(b, i));
-    }
-    return STATUS_OK;
-}
-
 status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count,
                        int64_t most_bytes, bench_rank *out)
 {
@@ -51,7 +39,14 @@ status bench_rank_open(const ring_bench_config *config, const bench_system *syst
     out->times = calloc(BENCH_MOST_ITERATIONS, sizeof *out->times);
     if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     TRY_GOTO(rc, shm_create("bench", 2 * out->half_bytes, &out->memory), failed);
-    TRY_GOTO(rc, open_worlds(out, systems, count), failed);
+    if (config->options->table)
+        TRY_GOTO(rc, collective_tuning_load("--collective-table", config->options->table, &out->tuning),
+                 failed);
+    for (int i = 0; i < count; i++) {
+        out->systems[i] = systems[i];
+        out->count++; /* bench_rank_close() closes world i even if opening fails */
+        TRY_GOTO(rc, open_world(out, i), failed);
+    }
     return STATUS_OK;
 failed:
     bench_rank_close(out);

@@ -2,7 +2,6 @@
 #include "ring/bench/bench_impl.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static const int64_t sizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20, 32 << 20};
 enum { SIZES = sizeof sizes / sizeof sizes[0], TUNE_TURNS = 3 };
@@ -10,15 +9,9 @@ enum { SIZES = sizeof sizes / sizeof sizes[0], TUNE_TURNS = 3 };
 static const bench_system systems[] = {{"shm", COLLECTIVE_ALGORITHM_TWO_SHOT},
                                        {"shm", COLLECTIVE_ALGORITHM_RING}};
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(double *times, int count)
 {
-    qsort(times, (size_t)count, sizeof *times, by_value);
+    bench_sort(times, count);
     return times[count / 2];
 }
 
@@ -57,14 +50,12 @@ static status measure_ranks(bench_rank *b, int ranks, collective_tuning *out)
 {
     collective_group *groups[2] = {NULL, NULL};
     collective_algorithm faster[SIZES] = {COLLECTIVE_ALGORITHM_TWO_SHOT};
-    int members[64];
     char name[16];
     status rc = STATUS_OK;
     if (b->config->rank >= ranks) return STATUS_OK;
-    for (int r = 0; r < ranks; r++) members[r] = r;
     snprintf(name, sizeof name, "first %d", ranks);
     for (int i = 0; i < 2; i++)
-        TRY_GOTO(rc, collective_group_open(b->worlds[i], name, members, ranks, &groups[i]), out);
+        TRY_GOTO(rc, collective_group_open(b->worlds[i], name, NULL, ranks, &groups[i]), out);
     for (int s = 0; s < SIZES; s++) TRY_GOTO(rc, measure_size(b, groups, sizes[s], &faster[s]), out);
     add_rows(out, ranks, faster);
 out:

@@ -1,5 +1,4 @@
 /* Operands whose reductions are exact in every type, and the expected results. */
-#include "common/reduce/half.h"
 #include "ring/bench/bench_impl.h"
 
 #include <string.h>
@@ -52,28 +51,12 @@ static double result_at(const bench_case *c, int me, int ranks, int64_t i)
 
 static void store(dtype type, void *base, int64_t i, double v)
 {
-    switch (type) {
-    case DTYPE_F64:
-        ((double *)base)[i] = v;
-        break;
-    case DTYPE_F32:
-        ((float *)base)[i] = (float)v;
-        break;
-    case DTYPE_F16:
-        ((uint16_t *)base)[i] = f16_from_float((float)v);
-        break;
-    case DTYPE_BF16:
-        ((uint16_t *)base)[i] = bf16_from_float((float)v);
-        break;
-    case DTYPE_I64:
+    if (type == DTYPE_I64)
         ((int64_t *)base)[i] = (int64_t)v;
-        break;
-    case DTYPE_I32:
+    else if (type == DTYPE_I32)
         ((int32_t *)base)[i] = (int32_t)v;
-        break;
-    default:
-        ((uint8_t *)base)[i] = (uint8_t)(int)v;
-    }
+    else
+        reduce_convert(type, (char *)base + i * dtype_size(type), DTYPE_F64, &v, 1, 1);
 }
 
 collective_call bench_call(const bench_rank *b, const bench_case *c, int rank, int ranks)

@@ -2,21 +2,13 @@
 
 #include <stdlib.h>
 
-const char *bucket_rule_name(bucket_rule rule)
-{
 #define RULE_NAME(name, text) [BUCKET_##name] = text,
-    static const char *const names[] = {BUCKET_RULE_LIST(RULE_NAME)};
+const char *const bucket_rule_names[] = {BUCKET_RULE_LIST(RULE_NAME)};
 #undef RULE_NAME
-    return names[rule];
-}
 
-const char *bucket_order_name(bucket_order order)
-{
 #define ORDER_NAME(name, text) [BUCKET_ORDER_##name] = text,
-    static const char *const names[] = {BUCKET_ORDER_LIST(ORDER_NAME)};
+const char *const bucket_order_names[] = {BUCKET_ORDER_LIST(ORDER_NAME)};
 #undef ORDER_NAME
-    return names[order];
-}
 
 status bucket_schedule_open(int capacity, bucket_schedule *out)
 {

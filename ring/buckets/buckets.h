@@ -23,7 +23,7 @@
 typedef enum bucket_rule { BUCKET_RULE_LIST(BUCKET_RULE_ENUM) BUCKET_RULE_COUNT } bucket_rule;
 #undef BUCKET_RULE_ENUM
 
-const char *bucket_rule_name(bucket_rule rule);
+extern const char *const bucket_rule_names[BUCKET_RULE_COUNT];
 
 /* The order in which tensors are put into buckets, and in which buckets are launched. */
 #define BUCKET_ORDER_LIST(X)                                                                                 \
@@ -36,7 +36,7 @@ const char *bucket_rule_name(bucket_rule rule);
 typedef enum bucket_order { BUCKET_ORDER_LIST(BUCKET_ORDER_ENUM) BUCKET_ORDER_COUNT } bucket_order;
 #undef BUCKET_ORDER_ENUM
 
-const char *bucket_order_name(bucket_order order);
+extern const char *const bucket_order_names[BUCKET_ORDER_COUNT];
 
 typedef struct bucket_tensor {
     int64_t elements;
@@ -68,7 +68,7 @@ typedef struct bucket_schedule {
     int *tensors;   /* [capacity] Indices of tensors, bucket by bucket. */
     int *bucket_of; /* [capacity] Bucket of each tensor. */
     int capacity;
-    int next_launch, next_wait;
+    int next_launch, next_wait; /* Buckets are launched and waited for in order. */
 } bucket_schedule;
 
 status bucket_schedule_open(int capacity, bucket_schedule *out);
@@ -91,9 +91,4 @@ void bucket_begin_step(bucket_schedule *s);
 bool bucket_gradient_ready(bucket_schedule *s, int tensor);
 /* Returns the next bucket if it can be launched now, else BUCKET_NONE. */
 int bucket_launch(bucket_schedule *s);
-/* bucket_to_wait_for() returns the next bucket to wait for, or BUCKET_NONE after the last. bucket_arrived()
- * ends the wait. */
-int bucket_to_wait_for(const bucket_schedule *s);
-void bucket_arrived(bucket_schedule *s);
-
 #endif

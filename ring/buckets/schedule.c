@@ -157,13 +157,3 @@ int bucket_launch(bucket_schedule *s)
     if (s->next_launch == s->count || s->buckets[s->next_launch].pending > 0) return BUCKET_NONE;
     return s->next_launch++;
 }
-
-int bucket_to_wait_for(const bucket_schedule *s)
-{
-    return s->next_wait < s->count ? s->next_wait : BUCKET_NONE;
-}
-
-void bucket_arrived(bucket_schedule *s)
-{
-    s->next_wait++;
-}

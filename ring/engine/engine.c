@@ -13,8 +13,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
 {
     ring_settings s;
     *out = (sync_requirements){0};
-    TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy,
-                              &s)); /* Nothing here depends on --divide. */
+    TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy, &s));
     /* All libraries except MPI write sums to the gradients in place. */
     bool automatic = is_library(&s, "auto"), shared = s.bucket_view || !is_library(&s, "mpi");
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
@@ -59,8 +58,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
 status ring_check_ranks(const void *options, const char *policy, int world)
 {
     ring_settings s;
-    TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy,
-                              &s)); /* Nothing here depends on --divide. */
+    TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy, &s));
     if (world <= COLLECTIVE_MOST_SHARED_RANKS || strcmp(s.collective, "mpi") == 0) return STATUS_OK;
     return fail(STATUS_CONFIG,
                 "--gpus: expected at most %d ranks with collectives over shared memory, got %d: take "
@@ -273,11 +271,12 @@ static status open_shard_groups(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
     int each = e->settings.group;
-    e->shard_group = e->group;
-    if (each == 0 || each == c->world) return STATUS_OK;
-    status rc = open_group(e, "replicas", c->rank % each, each, c->world / each, &e->replicas);
-    e->shard_group = NULL;
-    return rc == STATUS_OK ? open_group(e, "shards", c->rank - c->rank % each, 1, each, &e->shard_group) : rc;
+    if (each == 0 || each == c->world) {
+        e->shard_group = e->group;
+        return STATUS_OK;
+    }
+    TRY(open_group(e, "replicas", c->rank % each, each, c->world / each, &e->replicas));
+    return open_group(e, "shards", c->rank - c->rank % each, 1, each, &e->shard_group);
 }
 
 static status open_collectives(ring_engine *e)

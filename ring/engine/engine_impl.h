@@ -224,14 +224,9 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
 /* Reads NCCL's id from rank 0's handshake. */
 status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 
-/* ring_times.c */
+/* ring_jobs.c */
 void ring_end_step(sync_engine *base);
 void ring_counters(sync_engine *base, sync_counters *out);
-/* Called by the process group (process_group_ops). */
-void ring_job_accounted(void *engine, const process_times *t);
-void ring_job_waited(void *engine, int64_t record, anatomy_span wait, const process_times *t);
-
-/* ring_jobs.c */
 status ring_open_process_group(ring_engine *e);
 /* Sends the current error to the peers through the agent. Returns `code`. */
 status ring_give_up(ring_engine *e, status code);

@@ -191,14 +191,6 @@ static status graph_changed(ring_engine *e, int param, const char *what)
                                 e->compute.step.index, e->base.context.rank));
 }
 
-/* Marks the gradients that a static graph never computes as ready. */
-static status mark_unused(ring_engine *e)
-{
-    for (int i = 0; e->compute.first_done && e->settings.static_graph && i < ring_params(e); i++)
-        if (e->params[i].unused) TRY(mark_without_gradient(e, i));
-    return STATUS_OK;
-}
-
 /* ---- before the forward pass ------------------------------------------------------------------ */
 
 static void reset_step(ring_engine *e)
@@ -260,15 +252,6 @@ static status exchange_activity(ring_engine *e)
     return STATUS_OK;
 }
 
-static status check_data(ring_engine *e, const sync_step *step)
-{
-    if (step->samples > 0 || e->settings.join != RING_JOIN_NONE) return STATUS_OK;
-    return ring_give_up(e, fail(STATUS_CONFIG,
-                                "rank %d has no data in step %" PRId64
-                                ": --join lets a rank take part without data",
-                                e->base.context.rank, step->index));
-}
-
 static status share_buffers(ring_engine *e)
 {
     const param_set *set = e->base.context.params;
@@ -284,7 +267,11 @@ static status share_buffers(ring_engine *e)
 status ring_begin_forward(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
-    TRY(check_data(e, step));
+    if (step->samples == 0 && e->settings.join == RING_JOIN_NONE)
+        return ring_give_up(e, fail(STATUS_CONFIG,
+                                    "rank %d has no data in step %" PRId64
+                                    ": --join lets a rank take part without data",
+                                    base->context.rank, step->index));
     e->compute.step = *step;
     e->shards.accumulates = !e->compute.period_begins;
     ring_drop_whole(e);
@@ -304,7 +291,10 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     TRY(ring_shards_begin_forward(e));
     e->compute.started = true;
     e->compute.period_begins = false;
-    return step->synchronize ? mark_unused(e) : STATUS_OK;
+    bool knows_unused = step->synchronize && e->compute.first_done && e->settings.static_graph;
+    for (int i = 0; knows_unused && i < ring_params(e); i++)
+        if (e->params[i].unused) TRY(mark_without_gradient(e, i));
+    return STATUS_OK;
 }
 
 /* ---- ready ------------------------------------------------------------------------------------ */
@@ -346,15 +336,6 @@ static status mark_missing(ring_engine *e)
     return STATUS_OK;
 }
 
-static void end_recording(ring_engine *e)
-{
-    if (!e->compute.recording) return;
-    int params = ring_params(e), *order = e->compute.order;
-    ring_complete_order(order, e->compute.order_count, params, order);
-    e->compute.recording = false;
-    e->compute.rebuild = true;
-}
-
 status ring_await_bucket(ring_engine *e)
 {
     int k = e->schedule.next_wait;
@@ -377,7 +358,11 @@ status ring_reduce(sync_engine *base, const sync_step *step)
     /* Each bucket is copied back while the next is still being reduced. */
     while (e->schedule.next_wait < e->schedule.count) TRY(ring_await_bucket(e));
     if (!step->synchronize) return STATUS_OK;
-    end_recording(e);
+    if (e->compute.recording) {
+        ring_complete_order(e->compute.order, e->compute.order_count, ring_params(e), e->compute.order);
+        e->compute.recording = false;
+        e->compute.rebuild = true;
+    }
     e->compute.first_done = e->compute.period_begins = true;
     return ring_await_gathers(e); /* Units that the forward pass did not use are still being gathered. */
 }

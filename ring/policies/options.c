@@ -90,16 +90,11 @@ static int64_t mib(double value)
     return (int64_t)(value * 1048576.0);
 }
 
-static bool by_bytes(const bucket_plan *p)
-{
-    return p->rule == BUCKET_REACH_BYTES || p->rule == BUCKET_WITHIN_BYTES;
-}
-
 /* Applies --bucket-cap-mb and --first-bucket-mb to a plan whose limits are in bytes. Returns false for other
  * plans. */
 static bool limit_bytes(const ring_options *o, bucket_plan *p)
 {
-    if (!by_bytes(p)) return false;
+    if (p->rule != BUCKET_REACH_BYTES && p->rule != BUCKET_WITHIN_BYTES) return false;
     if (o->bucket_cap_mb > 0) {
         bool one_limit = p->first_limit == p->limit;
         p->limit = mib(o->bucket_cap_mb);
@@ -125,10 +120,9 @@ static status resolve_buckets(const ring_options *o, const ring_policy *policy, 
     bool bytes = limit_bytes(o, &s->first.buckets), elements = limit_elements(o, &s->first.buckets);
     bytes = limit_bytes(o, &s->later.buckets) || bytes;
     elements = limit_elements(o, &s->later.buckets) || elements;
-    if (o->bucket_cap_mb > 0 && !bytes)
-        return refuse("bucket-cap-mb", "the policy's buckets are not cut by bytes");
-    if (o->first_bucket_mb > 0 && !bytes)
-        return refuse("first-bucket-mb", "the policy's buckets are not cut by bytes");
+    if ((o->bucket_cap_mb > 0 || o->first_bucket_mb > 0) && !bytes)
+        return refuse(o->bucket_cap_mb > 0 ? "bucket-cap-mb" : "first-bucket-mb",
+                      "the policy's buckets are not cut by bytes");
     if (o->message_size > 0 && !elements)
         return refuse("message-size", "the policy's buckets are not cut by elements");
     if (o->order > 0) {
@@ -140,47 +134,52 @@ static status resolve_buckets(const ring_options *o, const ring_policy *policy, 
     return STATUS_OK;
 }
 
+typedef struct refusal {
+    const char *name;
+    bool given;
+    const char *why;
+} refusal;
+
+static status refuse_first(const refusal *list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (list[i].given) return refuse(list[i].name, list[i].why);
+    return STATUS_OK;
+}
+
 static status check(const ring_options *o, const ring_settings *s)
 {
-    if (o->powersgd_rank > 1 && s->hook != RING_HOOK_POWERSGD)
-        return refuse("powersgd-rank", "expected --comm-hook powersgd");
-    if (o->powersgd_start > 0 && o->powersgd_start != 10 && s->hook != RING_HOOK_POWERSGD)
-        return refuse("powersgd-start", "expected --comm-hook powersgd");
-    if (o->bucket_view && s->hook != RING_HOOK_NONE)
-        return refuse("bucket-view", "unexpected with --comm-hook, which needs separate buckets");
-    if (o->allreduce_fp32 && s->hook != RING_HOOK_NONE)
-        return refuse("allreduce-fp32",
-                      "unexpected with --comm-hook, which determines the type that is sent");
-    if (o->bucket_view && o->allreduce_fp32)
-        return refuse("bucket-view",
-                      "unexpected with --allreduce-fp32, which converts gradients in separate buckets");
-    if (o->predivide > 0 && s->divide_before)
-        return refuse("predivide", "expected division after the sum; add --divide after");
-    if (s->join == RING_JOIN_ACTIVE && o->predivide > 0)
-        return refuse("predivide", "--join active determines the divisor only during the step");
-    return STATUS_OK;
+    bool hook = s->hook != RING_HOOK_NONE, powersgd = s->hook == RING_HOOK_POWERSGD;
+    const refusal list[] = {
+        {"powersgd-rank", o->powersgd_rank > 1 && !powersgd, "expected --comm-hook powersgd"},
+        {"powersgd-start", o->powersgd_start > 0 && o->powersgd_start != 10 && !powersgd,
+         "expected --comm-hook powersgd"},
+        {"bucket-view", o->bucket_view && hook, "unexpected with --comm-hook, which needs separate buckets"},
+        {"allreduce-fp32", o->allreduce_fp32 && hook,
+         "unexpected with --comm-hook, which determines the type that is sent"},
+        {"bucket-view", o->bucket_view && o->allreduce_fp32,
+         "unexpected with --allreduce-fp32, which converts gradients in separate buckets"},
+        {"predivide", o->predivide > 0 && s->divide_before,
+         "expected division after the sum; add --divide after"},
+        {"predivide", o->predivide > 0 && s->join == RING_JOIN_ACTIVE,
+         "--join active determines the divisor only during the step"}};
+    return refuse_first(list, sizeof list / sizeof list[0]);
 }
 
 /* Refuses options that need whole gradients: with sharded state, buckets are units of which every rank has a
  * part. */
 static status check_sharded(const ring_options *o)
 {
-    const struct {
-        const char *name;
-        bool given;
-    } options_of_others[] = {{"bucket-view", o->bucket_view},
-                             {"allreduce-fp32", o->allreduce_fp32},
-                             {"find-unused-parameters", o->find_unused},
-                             {"static-graph", o->static_graph},
-                             {"comm-hook", o->hook != RING_HOOK_NONE},
-                             {"join", o->join != RING_JOIN_NONE},
-                             {"order", o->order > 0},
-                             {"predivide", o->predivide > 0}};
-    for (size_t i = 0; i < sizeof options_of_others / sizeof options_of_others[0]; i++)
-        if (options_of_others[i].given)
-            return refuse(options_of_others[i].name,
-                          "expected a policy whose ranks have all gradients, as ddp");
-    return STATUS_OK;
+    static const char why[] = "expected a policy whose ranks have all gradients, as ddp";
+    const refusal list[] = {{"bucket-view", o->bucket_view, why},
+                            {"allreduce-fp32", o->allreduce_fp32, why},
+                            {"find-unused-parameters", o->find_unused, why},
+                            {"static-graph", o->static_graph, why},
+                            {"comm-hook", o->hook != RING_HOOK_NONE, why},
+                            {"join", o->join != RING_JOIN_NONE, why},
+                            {"order", o->order > 0, why},
+                            {"predivide", o->predivide > 0, why}};
+    return refuse_first(list, sizeof list / sizeof list[0]);
 }
 
 /* Turns on mixed precision. ddp becomes zero1 in groups of one rank, in which every rank has all shards. */
@@ -294,7 +293,7 @@ out:
 static void write_plan(const char *name, const ring_step_plan *p, text_buffer *out)
 {
     text_append(out, "%s.rule=%s\n%s.order=%s\n%s.first_limit=%lld\n%s.limit=%lld\n%s.launch=%s\n", name,
-                bucket_rule_name(p->buckets.rule), name, bucket_order_name(p->buckets.order), name,
+                bucket_rule_names[p->buckets.rule], name, bucket_order_names[p->buckets.order], name,
                 (long long)p->buckets.first_limit, name, (long long)p->buckets.limit, name,
                 launch_choices[1 + p->launch]);
 }

@@ -7,29 +7,13 @@
 
 /* Buckets of a step: the rule that closes a bucket, the order of tensors, and limits in MiB or elements. */
 #define BUCKETS_REACH(order, first, others)                                                                  \
-    {                                                                                                        \
-        BUCKET_REACH_BYTES, BUCKET_ORDER_##order, (first) << 20, (others) << 20                              \
-    }
-#define BUCKETS_ELEMENTS(order, count)                                                                       \
-    {                                                                                                        \
-        BUCKET_REACH_ELEMENTS, BUCKET_ORDER_##order, count, count                                            \
-    }
+    .buckets = {BUCKET_REACH_BYTES, BUCKET_ORDER_##order, (first) << 20, (others) << 20}
+#define BUCKETS_ELEMENTS(order, count) .buckets = {BUCKET_REACH_ELEMENTS, BUCKET_ORDER_##order, count, count}
 #define BUCKETS_WITHIN(order, limit)                                                                         \
-    {                                                                                                        \
-        BUCKET_WITHIN_BYTES, BUCKET_ORDER_##order, (limit) << 20, (limit) << 20                              \
-    }
-#define BUCKETS_ONE(order)                                                                                   \
-    {                                                                                                        \
-        BUCKET_ONE, BUCKET_ORDER_##order, 0, 0                                                               \
-    }
-#define BUCKETS_EACH(order)                                                                                  \
-    {                                                                                                        \
-        BUCKET_EACH, BUCKET_ORDER_##order, 0, 0                                                              \
-    }
-#define BUCKETS_UNITS                                                                                        \
-    {                                                                                                        \
-        BUCKET_UNITS, BUCKET_ORDER_READY, 0, 0                                                               \
-    }
+    .buckets = {BUCKET_WITHIN_BYTES, BUCKET_ORDER_##order, (limit) << 20, (limit) << 20}
+#define BUCKETS_ONE(order) .buckets = {BUCKET_ONE, BUCKET_ORDER_##order, 0, 0}
+#define BUCKETS_EACH(order) .buckets = {BUCKET_EACH, BUCKET_ORDER_##order, 0, 0}
+#define BUCKETS_UNITS .buckets = {BUCKET_UNITS, BUCKET_ORDER_READY, 0, 0}
 
 POLICY("ddp", "torch.nn.parallel.DistributedDataParallel since 2022 (pull requests 35137, 72843)",
        "25 MiB buckets in the order in which gradients became ready, overlapped from the second step on",
