@@ -26,7 +26,7 @@ const char *reduce_op_name(reduce_op op)
 
 bool reduce_has_type(dtype type)
 {
-    return kernels()->divide[type] != NULL;
+    return kernels()->convert[type][type] != NULL;
 }
 
 void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count)
@@ -44,7 +44,7 @@ void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, con
 void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor)
 {
     if (divisor != 1)
-        kernels()->divide[type](out, in, count, divisor);
+        kernels()->convert[type][type](out, in, count, divisor);
     else if (out != in)
         memcpy(out, in, (size_t)(count * dtype_size(type)));
 }

@@ -15,8 +15,7 @@ typedef struct reduce_kernels {
     const char *name;
     reduce_pair_kernel pair[DTYPE_COUNT][REDUCE_OP_COUNT];
     reduce_many_kernel many[DTYPE_COUNT][REDUCE_OP_COUNT];
-    reduce_divide_kernel divide[DTYPE_COUNT];
-    reduce_divide_kernel convert[DTYPE_COUNT][DTYPE_COUNT]; /* [to][from] */
+    reduce_divide_kernel convert[DTYPE_COUNT][DTYPE_COUNT]; /* [to][from], with a division */
 } reduce_kernels;
 
 #define REDUCE_KERNELS(name) extern const reduce_kernels reduce_kernels_##name;

@@ -222,12 +222,6 @@ const reduce_kernels NAMED(reduce_kernels, KERNEL_ISA) = {
     .name = TEXT(KERNEL_ISA),
     .pair = TYPES(pair),
     .many = TYPES(many),
-    .divide = {[DTYPE_F64] = f64_divide,
-               [DTYPE_F32] = f32_divide,
-               [DTYPE_F16] = f16_divide,
-               [DTYPE_BF16] = bf16_divide,
-               [DTYPE_I64] = i64_divide,
-               [DTYPE_I32] = i32_divide},
     .convert =
         {
             [DTYPE_F64] = {[DTYPE_F64] = f64_divide,
@@ -246,5 +240,7 @@ const reduce_kernels NAMED(reduce_kernels, KERNEL_ISA) = {
                             [DTYPE_F32] = bf16_from_f32,
                             [DTYPE_F16] = bf16_from_f16,
                             [DTYPE_BF16] = bf16_divide},
+            [DTYPE_I64] = {[DTYPE_I64] = i64_divide},
+            [DTYPE_I32] = {[DTYPE_I32] = i32_divide},
         },
 };

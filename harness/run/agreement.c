@@ -62,8 +62,8 @@ static void lock(int fd, short type)
 static const char *reason_of(const sync_engine *e)
 {
     const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
-    if (s && s->hook != RING_HOOK_NONE) return "--comm-hook changes the gradients that the ring sums";
-    if (s && s->join != RING_JOIN_NONE) return "--join averages gradients differently";
+    if (s && s->options.hook != RING_HOOK_NONE) return "--comm-hook changes the gradients that the ring sums";
+    if (s && s->options.join != RING_JOIN_NONE) return "--join averages gradients differently";
     return "";
 }
 

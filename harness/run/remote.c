@@ -151,7 +151,7 @@ static status open_stage(stage_process *s)
                                    .batch = c->data.batch,
                                    .micro_batches = c->run.accumulate,
                                    .optimizer = &c->optimizer,
-                                   .divide_before = ring.divide_before,
+                                   .divide_before = ring.policy.divide_before,
                                    .seed = c->run.seed,
                                    .ledger = &s->ledger,
                                    .slot = s->slot};

@@ -15,7 +15,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     *out = (sync_requirements){0};
     TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy, &s));
     /* All libraries except MPI write sums to the gradients in place. */
-    bool automatic = is_library(&s, "auto"), shared = s.bucket_view || !is_library(&s, "mpi");
+    bool automatic = is_library(&s, "auto"), shared = s.options.bucket_view || !is_library(&s, "mpi");
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
     if (is_library(&s, "nccl") || (automatic && s.algorithm == COLLECTIVE_ALGORITHM_LIBRARY))
@@ -25,24 +25,25 @@ static status ring_requirements(const void *options, const char *policy, int wor
     if (s.algorithm == COLLECTIVE_ALGORITHM_TREE || s.algorithm == COLLECTIVE_ALGORITHM_HIERARCHICAL)
         out->virtual_only = "--algorithm: expected --device sim:PROFILE with tree and hierarchical, which "
                             "are only modeled; real devices have ring, two-shot, tuned and library";
-    out->shares_buffers = s.broadcast_buffers;
-    out->replicates = s.sharding == PARAM_SHARD_NONE && s.join == RING_JOIN_NONE && s.hook == RING_HOOK_NONE;
-    if (s.join != RING_JOIN_NONE)
+    out->shares_buffers = s.policy.broadcast_buffers;
+    out->replicates = s.policy.sharding == PARAM_SHARD_NONE && s.options.join == RING_JOIN_NONE &&
+                      s.options.hook == RING_HOOK_NONE;
+    if (s.options.join != RING_JOIN_NONE)
         out->unrecorded = "--join makes the divisor of gradients depend on the ranks that have data";
-    if (ring_hook_has_function(s.hook)) {
+    if (ring_hook_has_function(s.options.hook)) {
         if (out->reach == SYNC_REACH_DEVICE)
             return fail(STATUS_CONFIG, "--comm-hook: %s works in host memory, not with --collective nccl",
-                        ring_hooks[s.hook].name);
+                        ring_hooks[s.options.hook].name);
         out->reach = SYNC_REACH_HOST;
     }
-    if (s.sharding != PARAM_SHARD_NONE) {
+    if (s.policy.sharding != PARAM_SHARD_NONE) {
         if (s.group > 0 && world % s.group != 0)
             return fail(STATUS_CONFIG, "--group: expected a divisor of %d ranks, got %d", world, s.group);
-        out->shards = (param_shards_config){.stage = s.sharding,
+        out->shards = (param_shards_config){.stage = s.policy.sharding,
                                             .ranks = s.group > 0 ? s.group : world,
                                             .keeps = s.keeps,
                                             .mixed = s.mixed,
-                                            .rows = s.rows};
+                                            .rows = s.policy.rows};
         out->alike_from = out->shards.ranks - 1; /* The last ranks may have smaller shards. */
         out->each_pass =
             param_shards_place_params(&out->shards) || param_shards_place_gradients(&out->shards);
@@ -50,7 +51,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
         out->reach = SYNC_REACH_DEVICE;
         out->unrecorded = "parameters are gathered during the forward pass";
     }
-    if (s.hook == RING_HOOK_POWERSGD)
+    if (s.options.hook == RING_HOOK_POWERSGD)
         out->unrecorded = "PowerSGD starts at a later step, and divides differently";
     return STATUS_OK;
 }
@@ -70,10 +71,10 @@ status ring_check_ranks(const void *options, const char *policy, int world)
 
 static dtype wire_type(const ring_settings *s, dtype type)
 {
-    dtype wire = ring_hooks[s->hook].wire;
+    dtype wire = ring_hooks[s->options.hook].wire;
     if (wire != DTYPE_COUNT) return wire;
     if (s->mixed) return DTYPE_BF16;
-    return s->wire_fp32 ? DTYPE_F32 : type;
+    return s->options.allreduce_fp32 ? DTYPE_F32 : type;
 }
 
 static status allocate(ring_engine *e)
@@ -107,9 +108,9 @@ static void enter_ledger(ring_engine *e, ring_ledger_change *change)
     const ring_memory *m = &e->memory;
     int64_t logical = e->base.context.params->logical_bytes / dtype_size(e->base.context.params->type) *
                       dtype_size(e->wire);
-    if (e->settings.lifetime == RING_BUCKETS_PERSIST && !e->settings.bucket_view)
+    if (e->settings.policy.lifetime == RING_BUCKETS_PERSIST && !e->settings.options.bucket_view)
         change(l, LEDGER_BUCKETS, logical, m->bucket_bytes);
-    if (e->settings.hook == RING_HOOK_POWERSGD) {
+    if (e->settings.options.hook == RING_HOOK_POWERSGD) {
         int64_t factors = m->factor_count * (int64_t)sizeof(float);
         change(l, LEDGER_BUCKETS, factors, factors);
         change(l, LEDGER_WORKSPACE, logical, m->bucket_bytes);
@@ -130,7 +131,7 @@ static void ring_close(sync_engine *base)
     ring_powersgd_close(e);
     ring_drop_whole(e);
     ring_shards_close(e);
-    if (e->memory.shared.data) {
+    if (e->memory.control) { /* ring_memory_open() has succeeded. */
         enter_ledger(e, ledger_release);
         sync_drop_gradients(base);
     }
@@ -196,16 +197,18 @@ static status ring_open(const sync_context *context, sync_engine **out)
     status rc;
     TRY_GOTO(rc, ring_settings_resolve(context->options, context->divide, context->policy, &e->settings),
              failed);
-    if (ring_hook_has_function(e->settings.hook) && device_get_info(context->device)->simulated) {
+    if (ring_hook_has_function(e->settings.options.hook) && device_get_info(context->device)->simulated) {
         rc = fail(STATUS_CONFIG, "--comm-hook: %s is not modeled in virtual time",
-                  ring_hooks[e->settings.hook].name);
+                  ring_hooks[e->settings.options.hook].name);
         goto failed;
     }
-    if (e->settings.collective_table)
-        TRY_GOTO(rc, collective_tuning_load("--collective-table", e->settings.collective_table, &e->tuning),
-                 failed);
+    if (e->settings.options.collective_table)
+        TRY_GOTO(
+            rc,
+            collective_tuning_load("--collective-table", e->settings.options.collective_table, &e->tuning),
+            failed);
     e->wire = wire_type(&e->settings, context->params->type);
-    e->compute.recording = e->settings.rebuilds;
+    e->compute.recording = e->settings.policy.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
     TRY_GOTO(rc, check_nccl(e), failed);
     TRY_GOTO(rc, ring_open_process_group(e), failed);
@@ -216,7 +219,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     describe_tensors(e);
     TRY_GOTO(rc, ring_shards_open(e), failed);
     TRY_GOTO(rc, ring_powersgd_open(e), failed);
-    TRY_GOTO(rc, ring_use_plan(e, &e->settings.first), failed);
+    TRY_GOTO(rc, ring_use_plan(e, &e->settings.policy.first), failed);
     TRY_GOTO(rc, ring_make_handshake(e), failed);
     *out = &e->base;
     return STATUS_OK;
@@ -286,7 +289,7 @@ static status open_collectives(ring_engine *e)
     int count = 0;
     add_window(&e->memory.shared, windows, &count);
     add_window(&c->params->grads, windows, &count);
-    if (e->settings.sharding != PARAM_SHARD_NONE) add_window(&c->params->params, windows, &count);
+    if (e->settings.policy.sharding != PARAM_SHARD_NONE) add_window(&c->params->params, windows, &count);
     add_window(&c->params->gathered, windows, &count);
     if (e->settings.group > 0) add_window(&c->params->grad_shards, windows, &count);
     if (c->params->model->buffer_count > 0) add_window(&c->params->buffers, windows, &count);
@@ -310,12 +313,13 @@ static status open_collectives(ring_engine *e)
         .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
         .link = c->link,
         .algorithm = e->settings.algorithm,
-        .tuning = e->settings.collective_table ? &e->tuning : NULL,
+        .tuning = e->settings.options.collective_table ? &e->tuning : NULL,
     };
     TRY(collective_open(e->settings.collective, &config, &e->world));
     TRY(collective_group_open(e->world, "data", NULL, c->world, &e->group));
     TRY(open_shard_groups(e));
-    return e->stream && e->settings.join != RING_JOIN_NONE ? open_between_hosts(e, &config) : STATUS_OK;
+    return e->stream && e->settings.options.join != RING_JOIN_NONE ? open_between_hosts(e, &config)
+                                                                   : STATUS_OK;
 }
 
 static status ring_connect(sync_engine *base, const sync_blob *handshakes)
@@ -369,7 +373,7 @@ int64_t ring_link_bound_ns(const sync_engine *base, int64_t bytes)
     const ring_engine *e = (const ring_engine *)base;
     int n = base->context.world, each = e->settings.group > 0 ? e->settings.group : n;
     if (n == 1 || !net_link_is_emulated(&base->context.link)) return 0;
-    if (e->settings.sharding == PARAM_SHARD_NONE) return 2 * half_bound_ns(e, n, bytes);
+    if (e->settings.policy.sharding == PARAM_SHARD_NONE) return 2 * half_bound_ns(e, n, bytes);
     return half_bound_ns(e, each, bytes) + 2 * half_bound_ns(e, n / each, bytes / each);
 }
 

@@ -88,6 +88,7 @@ typedef struct ring_powersgd_backend {
 typedef struct ring_powersgd {
     const ring_powersgd_backend *backend; /* NULL with another hook. */
     const powersgd_module *gpu;
+    int rank;                  /* Columns of the factors. */
     device_memory errors;      /* In the same layout as the bucket memory. Empty in virtual time. */
     powersgd_matrix *matrices; /* [params] `m` is NULL if the tensor is not compressed. */
     float **plain;             /* [params] Place of an uncompressed tensor in memory.factors. */
@@ -206,7 +207,7 @@ static inline bool ring_ends_bucket(const ring_engine *e, ring_job_kind kind)
 
 static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
 {
-    return e->settings.hook == RING_HOOK_POWERSGD && step >= e->settings.powersgd_start;
+    return e->settings.options.hook == RING_HOOK_POWERSGD && step >= e->settings.options.powersgd_start;
 }
 
 /* Enters memory in the ledger, or removes it: ledger_acquire() or ledger_release(). */

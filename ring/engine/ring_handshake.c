@@ -12,7 +12,7 @@ enum { HANDSHAKE_VERSION = 1 };
 
 static bool needs_one_host(const ring_engine *e)
 {
-    if (strcmp(e->settings.collective, "nccl") == 0) return e->settings.join != RING_JOIN_NONE;
+    if (strcmp(e->settings.collective, "nccl") == 0) return e->settings.options.join != RING_JOIN_NONE;
     return strcmp(e->settings.collective, "shm") == 0;
 }
 

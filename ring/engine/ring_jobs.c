@@ -40,14 +40,14 @@ static collective_call bucket_call(const ring_engine *e, int k)
     const bucket *b = &e->schedule.buckets[k];
     collective_call call = ring_in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
     collective_buffer gradients = {e->base.context.params->grads.data, e->buckets[k].gradients};
-    if (e->settings.bucket_view || ring_copies_back_in_flight(e)) call.out = gradients;
-    if (e->settings.bucket_view) call.in = gradients;
+    if (e->settings.options.bucket_view || ring_copies_back_in_flight(e)) call.out = gradients;
+    if (e->settings.options.bucket_view) call.in = gradients;
     call.op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
     call.tag = k;
     return call;
 }
 
-static collective_call job_call(const ring_engine *e, ring_job_kind kind, int index)
+static collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, int index)
 {
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
@@ -111,7 +111,7 @@ static status call_of(void *engine, const process_call *job, int phase, collecti
     if (is_compressed(job)) return ring_powersgd_call(e, job->index, phase, out);
     if (job->kind == RING_JOB_BUCKET && e->compress)
         e->compress(e->wire, ring_bucket_data(e, job->index), e->schedule.buckets[job->index].elements);
-    *out = job_call(e, (ring_job_kind)job->kind, job->index);
+    *out = ring_call_of(e, (ring_job_kind)job->kind, job->index);
     return STATUS_OK;
 }
 
@@ -150,9 +150,6 @@ static void accounted(void *engine, const process_times *t)
 }
 
 static const char *const all_reduce_names[COLLECTIVE_ALGORITHM_COUNT] = {
-    [COLLECTIVE_ALGORITHM_AUTO] = "all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_TUNED] = "all_reduce of bucket",
-    [COLLECTIVE_ALGORITHM_LIBRARY] = "all_reduce of bucket",
     [COLLECTIVE_ALGORITHM_RING] = "ring all_reduce of bucket",
     [COLLECTIVE_ALGORITHM_TWO_SHOT] = "two-shot all_reduce of bucket",
     [COLLECTIVE_ALGORITHM_TREE] = "tree all_reduce of bucket",
@@ -165,9 +162,10 @@ static void trace_bucket(const ring_engine *e, const ring_bucket_record *r, cons
     int64_t from_ns = times ? times->traced_ns : r->started_ns;
     int64_t taken_ns = r->finished_ns > r->wait_begin_ns ? r->finished_ns : r->wait_begin_ns;
     trace_async(t, "bucket", r->bucket, r->id, r->launched_ns, r->finished_ns);
-    const char *name = e->replicas            ? "all_reduce of shard"
-                       : e->settings.sharding ? "reduce_scatter of bucket"
-                                              : all_reduce_names[r->algorithm];
+    const char *name = e->replicas                      ? "all_reduce of shard"
+                       : e->settings.policy.sharding    ? "reduce_scatter of bucket"
+                       : all_reduce_names[r->algorithm] ? all_reduce_names[r->algorithm]
+                                                        : "all_reduce of bucket";
     trace_slice(t, TRACE_COMMUNICATION, name, r->bucket, from_ns, r->finished_ns);
     trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, r->id, r->ready_ns);
     trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, r->id, from_ns);
@@ -209,8 +207,8 @@ status ring_open_process_group(ring_engine *e)
                                    .inline_progress = c->inline_progress,
                                    .queues = e->settings.group > 0 ? QUEUES : 1,
                                    .most = {most, most}};
-    if (ring_hook_has_function(e->settings.hook) && info->real)
-        e->compress = ring_hooks[e->settings.hook].compress;
+    if (ring_hook_has_function(e->settings.options.hook) && info->real)
+        e->compress = ring_hooks[e->settings.options.hook].compress;
     TRY(process_group_open(&config, &e->calls));
     e->stream = process_group_stream(e->calls);
     e->packs_whole_buckets = e->stream != NULL;
@@ -254,7 +252,7 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
 status ring_gather_activity(ring_engine *e)
 {
     if (!e->host_group) return ring_run_job(e, RING_JOB_ACTIVITY, 0);
-    collective_call call = job_call(e, RING_JOB_ACTIVITY, 0);
+    collective_call call = ring_call_of(e, RING_JOB_ACTIVITY, 0);
     return collective_run(e->host_group, &call);
 }
 
@@ -283,7 +281,7 @@ static status warm_up(ring_engine *e, collective_group *group, collective_call c
 /* Calls for PowerSGD use the memory of the bucket, because its factors keep their values between steps. */
 static status warm_up_bucket(ring_engine *e, int k)
 {
-    if (e->settings.sharding) {
+    if (e->settings.policy.sharding) {
         collective_call call = ring_scatter_call(e, k);
         collective_buffer shard = call.out;
         TRY(warm_up(e, e->shard_group, call));
@@ -295,7 +293,7 @@ static status warm_up_bucket(ring_engine *e, int k)
         return e->replicas ? warm_up(e, e->replicas, ring_replicas_call(e, k)) : STATUS_OK;
     }
     TRY(warm_up(e, e->group, bucket_call(e, k)));
-    if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
+    if (e->settings.options.hook != RING_HOOK_POWERSGD) return STATUS_OK;
     const ring_factors *f = &e->powersgd.factors[k];
     collective_call call =
         ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, f->p_count, ring_bucket_data(e, k));
@@ -311,7 +309,7 @@ status ring_warm_up(ring_engine *e)
     if (!e->stream || e->compute.warm) return STATUS_OK;
     TRY(process_group_join_compute(e->calls));
     for (int k = 0; k < e->schedule.count; k++) TRY(warm_up_bucket(e, k));
-    TRY(warm_up(e, e->group, job_call(e, RING_JOB_GROUP_SUM, e->memory.group_capacity)));
+    TRY(warm_up(e, e->group, ring_call_of(e, RING_JOB_GROUP_SUM, e->memory.group_capacity)));
     TRY(device_stream_synchronize(e->stream));
     e->compute.warm = true;
     return STATUS_OK;

@@ -20,9 +20,9 @@ static int64_t factor_count(const ring_engine *e)
 {
     const nn_model *m = e->base.context.params->model;
     int64_t count = 0;
-    for (int i = 0; e->settings.hook == RING_HOOK_POWERSGD && i < m->param_count; i++) {
+    for (int i = 0; e->settings.options.hook == RING_HOOK_POWERSGD && i < m->param_count; i++) {
         int64_t rows = m->params[i].shape.dims[0], cols = m->params[i].elements / rows;
-        int rank = e->settings.powersgd_rank;
+        int rank = (int)e->settings.options.powersgd_rank;
         count += powersgd_pays(rows, cols, rank) ? (rows + cols) * rank : m->params[i].elements;
     }
     return count;
@@ -35,10 +35,11 @@ status ring_memory_open(ring_engine *e)
     ring_memory *m = &e->memory;
     int params = set->model->param_count;
     int64_t wire_bytes = set->logical_bytes / dtype_size(set->type) * dtype_size(e->wire);
-    m->bucket_bytes = e->settings.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
+    m->bucket_bytes =
+        e->settings.options.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
     m->factor_count = factor_count(e);
     m->group_capacity = group_capacity(c->program);
-    if (e->settings.sharding && m->group_capacity == 0) m->group_capacity = 1; /* for the norm */
+    if (e->settings.policy.sharding && m->group_capacity == 0) m->group_capacity = 1; /* for the norm */
     int64_t factors = plan_align(m->bucket_bytes);
     int64_t group = factors + plan_align(m->factor_count * (int64_t)sizeof(float));
     int64_t order = group + plan_align(m->group_capacity * (int64_t)sizeof(double));
@@ -121,7 +122,7 @@ static void list_pieces(ring_engine *e)
     for (int k = 0; k < e->schedule.count; k++)
         e->buckets[k].gradients = (piece_list){e->pieces + e->schedule.buckets[k].first, 0};
     for (int i = 0; i < params; i++) {
-        int param = e->settings.bucket_view ? i : e->schedule.tensors[i];
+        int param = e->settings.options.bucket_view ? i : e->schedule.tensors[i];
         int k = e->schedule.bucket_of[param];
         append_piece(&e->buckets[k].gradients, e->pieces + e->schedule.buckets[k].first, set->pieces[param]);
     }
@@ -133,5 +134,5 @@ status ring_use_plan(ring_engine *e, const ring_step_plan *plan)
     bucket_assign(&plan->buckets, e->tensors, ring_params(e), e->compute.order, &e->schedule);
     place_tensors(e);
     list_pieces(e);
-    return e->settings.hook == RING_HOOK_POWERSGD ? ring_powersgd_use_buckets(e) : STATUS_OK;
+    return e->settings.options.hook == RING_HOOK_POWERSGD ? ring_powersgd_use_buckets(e) : STATUS_OK;
 }

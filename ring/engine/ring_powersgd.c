@@ -11,19 +11,19 @@
 static status host_start(ring_engine *e, int param)
 {
     const nn_model *m = e->base.context.params->model;
-    powersgd_start(&e->powersgd.matrices[param], e->settings.powersgd_rank, m->params[param].name);
+    powersgd_start(&e->powersgd.matrices[param], e->powersgd.rank, m->params[param].name);
     return STATUS_OK;
 }
 
 static status host_project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
-    (phase == 0 ? powersgd_project : powersgd_back_project)(x, e->settings.powersgd_rank);
+    (phase == 0 ? powersgd_project : powersgd_back_project)(x, e->powersgd.rank);
     return STATUS_OK;
 }
 
 static status host_restore(ring_engine *e, const powersgd_matrix *x)
 {
-    powersgd_restore(x, e->settings.powersgd_rank);
+    powersgd_restore(x, e->powersgd.rank);
     return STATUS_OK;
 }
 
@@ -43,19 +43,19 @@ static status gpu_start(ring_engine *e, int param)
     const param_set *set = e->base.context.params;
     ring_powersgd *h = &e->powersgd;
     return powersgd_start_on_device(set->device, e->base.context.compute, &h->matrices[param],
-                                    e->settings.powersgd_rank, set->model->params[param].name,
-                                    &set->layouts[param], h->scratch);
+                                    e->powersgd.rank, set->model->params[param].name, &set->layouts[param],
+                                    h->scratch);
 }
 
 static status gpu_project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
     const powersgd_module *gpu = e->powersgd.gpu;
-    return (phase == 0 ? gpu->project : gpu->back_project)(e->stream, x, e->settings.powersgd_rank);
+    return (phase == 0 ? gpu->project : gpu->back_project)(e->stream, x, e->powersgd.rank);
 }
 
 static status gpu_restore(ring_engine *e, const powersgd_matrix *x)
 {
-    return e->powersgd.gpu->restore(e->stream, x, e->settings.powersgd_rank);
+    return e->powersgd.gpu->restore(e->stream, x, e->powersgd.rank);
 }
 
 static status gpu_copy(ring_engine *e, float *to, const float *from, int64_t count)
@@ -92,7 +92,7 @@ static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, in
  * before it, the norm, and a division. */
 static status virtual_project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
-    int rank = e->settings.powersgd_rank;
+    int rank = e->powersgd.rank;
     if (phase == 0) spend_pass(e, OP_add, x->rows * x->cols);
     for (int k = 0; phase == 1 && k < rank; k++) spend_pass(e, OP_add, 2 * (k + 1) * x->rows);
     spend_matmul(e, phase == 0 ? OP_linear_forward : OP_linear_backward_weights, x->rows, x->cols, rank);
@@ -102,7 +102,7 @@ static status virtual_project(ring_engine *e, const powersgd_matrix *x, int phas
 static status virtual_restore(ring_engine *e, const powersgd_matrix *x)
 {
     spend_pass(e, OP_divide, x->rows * x->cols);
-    spend_matmul(e, OP_linear_forward, x->rows, e->settings.powersgd_rank, x->cols);
+    spend_matmul(e, OP_linear_forward, x->rows, e->powersgd.rank, x->cols);
     spend_pass(e, OP_add, x->rows * x->cols);
     return STATUS_OK;
 }
@@ -138,8 +138,9 @@ status ring_powersgd_open(ring_engine *e)
 {
     size_t params = (size_t)ring_params(e);
     ring_powersgd *h = &e->powersgd;
-    if (e->settings.hook != RING_HOOK_POWERSGD) return STATUS_OK;
+    if (e->settings.options.hook != RING_HOOK_POWERSGD) return STATUS_OK;
     bool real = device_get_info(e->base.context.device)->real;
+    h->rank = (int)e->settings.options.powersgd_rank;
     h->backend = !real ? &without_tensors : e->stream ? &on_gpu : &on_host;
     h->plain_layout = h->backend == &on_host;
     h->matrices = calloc(params + 1, sizeof *h->matrices);
@@ -166,7 +167,7 @@ static status lay_out(ring_engine *e, int k, float **end)
     float *at = *end;
     ring_powersgd *h = &e->powersgd;
     const bucket *b = &e->schedule.buckets[k];
-    int rank = e->settings.powersgd_rank;
+    int rank = e->powersgd.rank;
     h->factors[k].p = at;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->schedule.tensors[i];

@@ -13,7 +13,7 @@ static char *as_shards(const ring_engine *e, const device_memory *memory, bool c
 
 static char *gradient_shards(const ring_engine *e, int unit)
 {
-    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
     return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
 }
 
@@ -55,7 +55,7 @@ status ring_norm(sync_engine *base)
 static status update_unit(ring_engine *e, const sync_step *step, int unit, double scale)
 {
     const sync_context *c = &e->base.context;
-    bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    bool cut = e->settings.policy.sharding == PARAM_SHARD_ALL;
     char *grads,
         *params = is_mixed(e) ? set_of(e)->masters.data : as_shards(e, &set_of(e)->params, cut, unit);
     if (pieces_of(e, unit).count == 0) return STATUS_OK;
@@ -117,7 +117,7 @@ const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
     *owned = param_set_pieces(set_of(e), 0, ring_params(e));
     if (!s) return set_of(e)->grads.data;
     *owned = (piece_list){s->own, s->piece_count};
-    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
     if (!cut && !is_mixed(e)) return set_of(e)->grads.data;
     device_memory *out = &e->shards.reduced;
     size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)wide_size(e);

@@ -53,10 +53,10 @@ status ring_shards_open(ring_engine *e)
     if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16 &&
         (info->real || !is_mixed(e)))
         return fail(STATUS_CONFIG, "--bf16: expected a policy that keeps whole parameters, got %s",
-                    e->settings.policy->name);
+                    e->settings.policy.name);
     if (info->real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
         return fail(STATUS_CONFIG, "--collective: expected nccl with %s between GPUs, got %s",
-                    e->settings.policy->name, e->settings.collective);
+                    e->settings.policy.name, e->settings.collective);
     e->shards.units = calloc((size_t)s->unit_count + 1, sizeof *e->shards.units);
     if (!e->shards.units) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     ring_complete_order(e->base.context.program->ready_order, e->base.context.program->ready_count,
@@ -82,7 +82,7 @@ void ring_shards_close(ring_engine *e)
 static char *gradients_of(const ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    bool cut = e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
     return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
@@ -97,7 +97,7 @@ static char *reduced_part(const ring_engine *e, int unit)
 
 bool ring_scatters_to_shard(const ring_engine *e)
 {
-    return e->settings.sharding >= PARAM_SHARD_GRADIENTS && !e->shards.accumulates;
+    return e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS && !e->shards.accumulates;
 }
 
 int ring_unit_of_bucket(const ring_engine *e, int k)

@@ -19,7 +19,8 @@ static char *reduced_gradient(const ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
     if (!param_set_is_mixed(set)) return gradient(e, param);
-    const piece *places = e->settings.sharding >= PARAM_SHARD_GRADIENTS ? set->grads_placed : set->pieces;
+    const piece *places =
+        e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS ? set->grads_placed : set->pieces;
     return (char *)set->grads.data + places[param].offset * dtype_size(set->sent);
 }
 
@@ -31,28 +32,28 @@ static char *packed(const ring_engine *e, int param)
 bool ring_means_in_flight(const ring_engine *e)
 {
     const ring_settings *s = &e->settings;
-    return !s->divide_before && s->predivide == 1 && s->join != RING_JOIN_ACTIVE;
+    return !s->policy.divide_before && s->predivide == 1 && s->options.join != RING_JOIN_ACTIVE;
 }
 
 bool ring_copies_back_in_flight(const ring_engine *e)
 {
     const ring_settings *s = &e->settings;
-    bool divides_later = !s->divide_before && !ring_means_in_flight(e);
-    return !s->bucket_view && s->hook == RING_HOOK_NONE && e->wire == e->base.context.params->type &&
-           !divides_later && e->memory.reaches_gradients;
+    bool divides_later = !s->policy.divide_before && !ring_means_in_flight(e);
+    return !s->options.bucket_view && s->options.hook == RING_HOOK_NONE &&
+           e->wire == e->base.context.params->type && !divides_later && e->memory.reaches_gradients;
 }
 
 static double divisor_before(const ring_engine *e)
 {
     if (ring_powersgd_active(e, e->compute.step.index)) return 1; /* The hook computes the mean. */
-    return e->settings.divide_before ? e->compute.active : e->settings.predivide;
+    return e->settings.policy.divide_before ? e->compute.active : e->settings.predivide;
 }
 
 static double divisor_after(const ring_engine *e)
 {
     if (ring_powersgd_active(e, e->compute.step.index)) /* The hook takes the mean over all ranks. */
         return (double)e->compute.active / e->base.context.world;
-    if (e->settings.divide_before || ring_means_in_flight(e)) return 1;
+    if (e->settings.policy.divide_before || ring_means_in_flight(e)) return 1;
     return e->compute.active / e->settings.predivide;
 }
 
@@ -80,7 +81,7 @@ static status convert(ring_engine *e, const int *params, int count, bool packs, 
     int ranges = 0;
     for (int i = 0; i < count; i++) {
         char *grad = gradient(e, params[i]),
-             *sent = e->settings.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
+             *sent = e->settings.options.bucket_view ? reduced_gradient(e, params[i]) : packed(e, params[i]);
         if (e->powersgd.plain_layout && !set->layouts[params[i]].plain)
             TRY(convert_plain(e, params[i], grad, sent, packs, divisor));
         else
@@ -91,19 +92,19 @@ static status convert(ring_engine *e, const int *params, int count, bool packs, 
                        packs ? set->type : e->wire, divisor);
 }
 
-static status pack(ring_engine *e, const int *params, int count)
+static status ring_pack(ring_engine *e, const int *params, int count)
 {
     double divisor = divisor_before(e);
-    if (e->settings.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
+    if (e->settings.options.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
     if (sync_replays(&e->base.context)) return STATUS_OK; /* The replayed CUDA graph packs the gradients. */
     return convert(e, params, count, true, divisor);
 }
 
-static status unpack(ring_engine *e, int k)
+static status ring_unpack(ring_engine *e, int k)
 {
     const bucket *b = &e->schedule.buckets[k];
     double divisor = divisor_after(e);
-    if (ring_copies_back_in_flight(e) || (e->settings.bucket_view && divisor == 1)) return STATUS_OK;
+    if (ring_copies_back_in_flight(e) || (e->settings.options.bucket_view && divisor == 1)) return STATUS_OK;
     return convert(e, e->schedule.tensors + b->first, b->count, false, divisor);
 }
 
@@ -113,7 +114,7 @@ static status unpack(ring_engine *e, int k)
  * back. */
 static bool flattens_late(const ring_engine *e)
 {
-    return e->plan->launch == RING_AFTER_BACKWARD && e->settings.lifetime == RING_BUCKETS_PASS;
+    return e->plan->launch == RING_AFTER_BACKWARD && e->settings.policy.lifetime == RING_BUCKETS_PASS;
 }
 
 static bool packs_whole_buckets(const ring_engine *e)
@@ -123,13 +124,13 @@ static bool packs_whole_buckets(const ring_engine *e)
 
 static bool bucket_passes(const ring_engine *e)
 {
-    return e->settings.lifetime == RING_BUCKETS_PASS && !e->settings.bucket_view;
+    return e->settings.policy.lifetime == RING_BUCKETS_PASS && !e->settings.options.bucket_view;
 }
 
 static status pack_bucket(ring_engine *e, int k)
 {
     const bucket *b = &e->schedule.buckets[k];
-    return pack(e, e->schedule.tensors + b->first, b->count);
+    return ring_pack(e, e->schedule.tensors + b->first, b->count);
 }
 
 static int64_t wire_bytes(const ring_engine *e, int k)
@@ -150,7 +151,8 @@ static status launch(ring_engine *e, int k)
                                                .tensors = e->schedule.buckets[k].count,
                                                .bytes = wire_bytes(e, k),
                                                .ready_ns = b->ready_ns};
-    if (e->settings.sharding == PARAM_SHARD_NONE) return ring_post(e, RING_JOB_BUCKET, k, id, &b->work);
+    if (e->settings.policy.sharding == PARAM_SHARD_NONE)
+        return ring_post(e, RING_JOB_BUCKET, k, id, &b->work);
     e->shards.units[ring_unit_of_bucket(e, k)].reducing = true;
     TRY(ring_post(e, RING_JOB_SCATTER, k, e->replicas ? 0 : id, &b->work));
     return e->replicas ? ring_post(e, RING_JOB_REPLICAS, k, id, &b->work) : STATUS_OK;
@@ -165,7 +167,7 @@ static status launch_ready(ring_engine *e)
 static status mark_ready(ring_engine *e, int param)
 {
     e->params[param].ready = true;
-    if (!flattens_late(e) && !packs_whole_buckets(e)) TRY(pack(e, &param, 1));
+    if (!flattens_late(e) && !packs_whole_buckets(e)) TRY(ring_pack(e, &param, 1));
     if (bucket_gradient_ready(&e->schedule, param)) {
         int k = e->schedule.bucket_of[param];
         if (packs_whole_buckets(e)) TRY(pack_bucket(e, k));
@@ -229,7 +231,7 @@ static status rebuild(ring_engine *e)
     TRY(ring_run_job(e, RING_JOB_ORDER, 0));
     TRY(ring_receive_values(e, e->memory.order, e->memory.sent_order, DTYPE_I32, ring_params(e)));
     TRY(read_order(e));
-    TRY(ring_use_plan(e, &e->settings.later));
+    TRY(ring_use_plan(e, &e->settings.policy.later));
     e->compute.rebuild = e->compute.warm = false;
     reset_step(e);
     return STATUS_OK;
@@ -248,7 +250,7 @@ static status exchange_activity(ring_engine *e)
         e->compute.active++;
     }
     if (e->compute.root < 0) e->compute.root = 0;
-    if (e->settings.join != RING_JOIN_ACTIVE || e->compute.active == 0) e->compute.active = c->world;
+    if (e->settings.options.join != RING_JOIN_ACTIVE || e->compute.active == 0) e->compute.active = c->world;
     return STATUS_OK;
 }
 
@@ -267,7 +269,7 @@ static status share_buffers(ring_engine *e)
 status ring_begin_forward(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
-    if (step->samples == 0 && e->settings.join == RING_JOIN_NONE)
+    if (step->samples == 0 && e->settings.options.join == RING_JOIN_NONE)
         return ring_give_up(e, fail(STATUS_CONFIG,
                                     "rank %d has no data in step %" PRId64
                                     ": --join lets a rank take part without data",
@@ -285,13 +287,13 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     }
     if (e->compute.rebuild) TRY(rebuild(e));
     TRY(ring_warm_up(e));
-    if (e->settings.join != RING_JOIN_NONE) TRY(exchange_activity(e));
-    bool shares = e->settings.broadcast_buffers || !e->compute.started;
+    if (e->settings.options.join != RING_JOIN_NONE) TRY(exchange_activity(e));
+    bool shares = e->settings.policy.broadcast_buffers || !e->compute.started;
     if (ring_has_buffers(e) && e->compute.period_begins && shares) TRY(share_buffers(e));
     TRY(ring_shards_begin_forward(e));
     e->compute.started = true;
     e->compute.period_begins = false;
-    bool knows_unused = step->synchronize && e->compute.first_done && e->settings.static_graph;
+    bool knows_unused = step->synchronize && e->compute.first_done && e->settings.options.static_graph;
     for (int i = 0; knows_unused && i < ring_params(e); i++)
         if (e->params[i].unused) TRY(mark_without_gradient(e, i));
     return STATUS_OK;
@@ -302,7 +304,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
 /* Sharded gradients are reduced in every micro-batch. */
 static bool reduces(const ring_engine *e)
 {
-    return e->compute.step.synchronize || e->settings.sharding >= PARAM_SHARD_GRADIENTS;
+    return e->compute.step.synchronize || e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
 }
 
 status ring_ready(sync_engine *base, int param)
@@ -324,8 +326,8 @@ status ring_ready(sync_engine *base, int param)
 
 static status mark_missing(ring_engine *e)
 {
-    bool first_of_static = e->settings.static_graph && !e->compute.first_done;
-    bool may_miss = e->settings.find_unused || first_of_static || e->compute.step.samples == 0;
+    bool first_of_static = e->settings.options.static_graph && !e->compute.first_done;
+    bool may_miss = e->settings.options.find_unused || first_of_static || e->compute.step.samples == 0;
     for (int i = 0; i < ring_params(e); i++) {
         if (e->params[i].ready) continue;
         if (!may_miss)
@@ -342,7 +344,7 @@ status ring_await_bucket(ring_engine *e)
     /* A `serial` policy launches a bucket only when the bucket is waited for. */
     if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule)));
     TRY(ring_await(e, e->buckets[k].work));
-    TRY(e->settings.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : unpack(e, k));
+    TRY(e->settings.policy.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
     if (bucket_passes(e))
         ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);
     e->schedule.next_wait++;
@@ -354,7 +356,7 @@ status ring_reduce(sync_engine *base, const sync_step *step)
     ring_engine *e = ring_of(base);
     if (!reduces(e)) return STATUS_OK;
     TRY(mark_missing(e));
-    if (!e->settings.serial) TRY(launch_ready(e));
+    if (!e->settings.policy.serial) TRY(launch_ready(e));
     /* Each bucket is copied back while the next is still being reduced. */
     while (e->schedule.next_wait < e->schedule.count) TRY(ring_await_bucket(e));
     if (!step->synchronize) return STATUS_OK;

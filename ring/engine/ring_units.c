@@ -58,7 +58,7 @@ status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *f
 static char *own_params(const ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    bool cut = e->settings.policy.sharding == PARAM_SHARD_ALL;
     return element(e, &set_of(e)->params, cut ? u->at : param_shard_of(shards_of(e), unit).offset);
 }
 
@@ -76,7 +76,7 @@ static status widen_unit(ring_engine *e, int unit)
     const param_unit *u = &shards_of(e)->units[unit];
     const param_set *set = set_of(e);
     int64_t place = u->gathered[e->shards.pass];
-    bool cut = e->settings.sharding == PARAM_SHARD_ALL;
+    bool cut = e->settings.policy.sharding == PARAM_SHARD_ALL;
     char *from = cut ? element(e, &set->gathered, place) : element(e, &set->params, u->whole.offset);
     if (!cut) count_gathered(e, unit, ledger_acquire);
     return ring_copy_elements(e, wide_element(e, &set->wide, place), set->type, from, set->sent,

@@ -90,47 +90,45 @@ static int64_t mib(double value)
     return (int64_t)(value * 1048576.0);
 }
 
-/* Applies --bucket-cap-mb and --first-bucket-mb to a plan whose limits are in bytes. Returns false for other
- * plans. */
-static bool limit_bytes(const ring_options *o, bucket_plan *p)
+/* Applies the options for limits to a plan. Sets *bytes or *elements if its limits count those. */
+static void limit(const ring_options *o, bucket_plan *p, bool *bytes, bool *elements)
 {
-    if (p->rule != BUCKET_REACH_BYTES && p->rule != BUCKET_WITHIN_BYTES) return false;
+    if (p->rule == BUCKET_REACH_ELEMENTS) {
+        *elements = true;
+        if (o->message_size > 0) p->first_limit = p->limit = o->message_size;
+    }
+    if (p->rule != BUCKET_REACH_BYTES && p->rule != BUCKET_WITHIN_BYTES) return;
+    *bytes = true;
     if (o->bucket_cap_mb > 0) {
         bool one_limit = p->first_limit == p->limit;
         p->limit = mib(o->bucket_cap_mb);
         if (one_limit || p->first_limit > p->limit) p->first_limit = p->limit;
     }
     if (o->first_bucket_mb > 0) p->first_limit = mib(o->first_bucket_mb);
-    return true;
 }
 
-static bool limit_elements(const ring_options *o, bucket_plan *p)
+static status resolve_buckets(const ring_options *o, ring_policy *p)
 {
-    if (p->rule != BUCKET_REACH_ELEMENTS) return false;
-    if (o->message_size > 0) p->first_limit = p->limit = o->message_size;
-    return true;
-}
-
-static status resolve_buckets(const ring_options *o, const ring_policy *policy, ring_settings *s)
-{
-    bool keeps_order = o->find_unused && !o->static_graph && policy->unused.buckets.limit > 0;
-    s->first = keeps_order ? policy->unused : policy->first;
-    s->later = policy->rebuilds && !keeps_order ? policy->later : s->first;
-    s->rebuilds = policy->rebuilds && !keeps_order;
-    bool bytes = limit_bytes(o, &s->first.buckets), elements = limit_elements(o, &s->first.buckets);
-    bytes = limit_bytes(o, &s->later.buckets) || bytes;
-    elements = limit_elements(o, &s->later.buckets) || elements;
+    if (o->find_unused && !o->static_graph && p->unused.buckets.limit > 0) {
+        p->first = p->unused;
+        p->rebuilds = false;
+    }
+    if (!p->rebuilds) p->later = p->first;
+    bool bytes = false, elements = false;
+    limit(o, &p->first.buckets, &bytes, &elements);
+    limit(o, &p->later.buckets, &bytes, &elements);
     if ((o->bucket_cap_mb > 0 || o->first_bucket_mb > 0) && !bytes)
         return refuse(o->bucket_cap_mb > 0 ? "bucket-cap-mb" : "first-bucket-mb",
                       "the policy's buckets are not cut by bytes");
     if (o->message_size > 0 && !elements)
         return refuse("message-size", "the policy's buckets are not cut by elements");
     if (o->order > 0) {
-        s->later.buckets.order = (bucket_order)(o->order - 1);
-        s->rebuilds = s->later.buckets.order == BUCKET_ORDER_READY;
-        if (!s->rebuilds) s->first = s->later;
+        p->later.buckets.order = (bucket_order)(o->order - 1);
+        p->rebuilds = p->later.buckets.order == BUCKET_ORDER_READY;
+        if (!p->rebuilds) p->first = p->later;
     }
-    if (o->launch > 0) s->first.launch = s->later.launch = (ring_launch)(o->launch - 1);
+    if (o->launch > 0) p->first.launch = p->later.launch = (ring_launch)(o->launch - 1);
+    if (p->first.launch == RING_WHEN_READY) p->serial = false;
     return STATUS_OK;
 }
 
@@ -149,7 +147,7 @@ static status refuse_first(const refusal *list, size_t count)
 
 static status check(const ring_options *o, const ring_settings *s)
 {
-    bool hook = s->hook != RING_HOOK_NONE, powersgd = s->hook == RING_HOOK_POWERSGD;
+    bool hook = o->hook != RING_HOOK_NONE, powersgd = o->hook == RING_HOOK_POWERSGD;
     const refusal list[] = {
         {"powersgd-rank", o->powersgd_rank > 1 && !powersgd, "expected --comm-hook powersgd"},
         {"powersgd-start", o->powersgd_start > 0 && o->powersgd_start != 10 && !powersgd,
@@ -159,9 +157,9 @@ static status check(const ring_options *o, const ring_settings *s)
          "unexpected with --comm-hook, which determines the type that is sent"},
         {"bucket-view", o->bucket_view && o->allreduce_fp32,
          "unexpected with --allreduce-fp32, which converts gradients in separate buckets"},
-        {"predivide", o->predivide > 0 && s->divide_before,
+        {"predivide", o->predivide > 0 && s->policy.divide_before,
          "expected division after the sum; add --divide after"},
-        {"predivide", o->predivide > 0 && s->join == RING_JOIN_ACTIVE,
+        {"predivide", o->predivide > 0 && o->join == RING_JOIN_ACTIVE,
          "--join active determines the divisor only during the step"}};
     return refuse_first(list, sizeof list / sizeof list[0]);
 }
@@ -183,16 +181,19 @@ static status check_sharded(const ring_options *o)
 }
 
 /* Turns on mixed precision. ddp becomes zero1 in groups of one rank, in which every rank has all shards. */
-static status mix(const ring_options *o, const ring_policy **row, ring_settings *s)
+static status mix(ring_settings *s)
 {
-    if (s->sharding == PARAM_SHARD_NONE && strcmp((*row)->name, "ddp") != 0)
+    const char *name = s->policy.name;
+    const ring_policy *zero1;
+    if (s->policy.sharding == PARAM_SHARD_NONE && strcmp(name, "ddp") != 0)
         return refuse("mixed-precision", "expected --policy ddp, zero1, zero2, zero3 or fsdp");
     s->mixed = true;
-    if (s->sharding != PARAM_SHARD_NONE) return STATUS_OK;
-    if (o->group > 0) return refuse("group", "expected a policy that cuts state among ranks, as zero3");
+    if (s->policy.sharding != PARAM_SHARD_NONE) return STATUS_OK;
+    if (s->group > 0) return refuse("group", "expected a policy that cuts state among ranks, as zero3");
     s->group = 1;
-    TRY(ring_policy_find("zero1", row));
-    s->sharding = (*row)->sharding;
+    TRY(ring_policy_find("zero1", &zero1));
+    s->policy = *zero1;
+    s->policy.name = name;
     return STATUS_OK;
 }
 
@@ -200,7 +201,6 @@ static status mix(const ring_options *o, const ring_policy **row, ring_settings 
 static status resolve_algorithm(const ring_options *o, ring_settings *s)
 {
     s->collective = collective_choices[o->collective];
-    s->collective_table = o->collective_table;
     s->algorithm = (collective_algorithm)o->algorithm;
     if (o->collective_table && s->algorithm == COLLECTIVE_ALGORITHM_AUTO)
         s->algorithm = COLLECTIVE_ALGORITHM_TUNED;
@@ -217,39 +217,25 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
 {
     const ring_policy *row = NULL;
     TRY(ring_policy_find(policy, &row));
-    *s = (ring_settings){
-        .policy = row,
-        .serial = row->serial,
-        .divide_before = row->divide_before,
-        .broadcast_buffers = row->broadcast_buffers,
-        .lifetime = row->lifetime,
-        .predivide = o->predivide > 0 ? o->predivide : 1,
-        .bucket_view = o->bucket_view,
-        .find_unused = o->find_unused,
-        .static_graph = o->static_graph,
-        .hook = (ring_hook)o->hook,
-        .wire_fp32 = o->allreduce_fp32,
-        .powersgd_rank = (int)o->powersgd_rank,
-        .powersgd_start = o->powersgd_start,
-        .join = (ring_join)o->join,
-        .sharding = row->sharding,
-        .rows = row->rows,
-    };
-    if (o->mixed_precision) TRY(mix(o, &row, s));
-    if (s->sharding != PARAM_SHARD_NONE) TRY(check_sharded(o));
-    if (s->sharding != PARAM_SHARD_ALL && o->reshard != RING_CHOICE_POLICY)
+    *s = (ring_settings){.policy = *row,
+                         .options = *o,
+                         .predivide = o->predivide > 0 ? o->predivide : 1,
+                         .group = (int)o->group,
+                         .keeps = o->reshard == RING_CHOICE_NO};
+    ring_policy *p = &s->policy;
+    if (o->mixed_precision) TRY(mix(s));
+    bool sharded = p->sharding != PARAM_SHARD_NONE;
+    if (sharded) TRY(check_sharded(o));
+    if (p->sharding != PARAM_SHARD_ALL && o->reshard != RING_CHOICE_POLICY)
         return refuse("reshard", "expected --policy zero3 or fsdp, whose parameters are cut");
-    s->keeps = o->reshard == RING_CHOICE_NO;
-    if (o->group > 0) s->group = (int)o->group;
-    if (row->sharding == PARAM_SHARD_NONE && o->group > 0)
+    if (!sharded && o->group > 0)
         return refuse("group", "expected a policy that cuts state among ranks, as zero3");
-    if (s->sharding != PARAM_SHARD_NONE) s->bucket_view = true;
-    if (divide != SHARED_DIVIDE_POLICY) s->divide_before = divide == SHARED_DIVIDE_BEFORE;
+    if (sharded) s->options.bucket_view = true;
+    if (divide != SHARED_DIVIDE_POLICY) p->divide_before = divide == SHARED_DIVIDE_BEFORE;
     if (o->broadcast_buffers != RING_CHOICE_POLICY)
-        s->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
+        p->broadcast_buffers = o->broadcast_buffers == RING_CHOICE_YES;
     TRY(resolve_algorithm(o, s));
-    TRY(resolve_buckets(o, row, s));
-    if (s->first.launch == RING_WHEN_READY) s->serial = false;
+    TRY(resolve_buckets(o, p));
     return check(o, s);
 }
 
@@ -283,7 +269,7 @@ status ring_program_buckets(const ring_settings *s, const nn_program *program, b
         tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type, m->params[i].unit};
     ring_complete_order(program->ready_order, program->ready_count, count, order);
     TRY_GOTO(rc, bucket_schedule_open(count, out), out);
-    bucket_assign(later ? &s->later.buckets : &s->first.buckets, tensors, count, order, out);
+    bucket_assign(later ? &s->policy.later.buckets : &s->policy.first.buckets, tensors, count, order, out);
 out:
     free(tensors);
     free(order);
@@ -300,19 +286,22 @@ static void write_plan(const char *name, const ring_step_plan *p, text_buffer *o
 
 void ring_settings_write(const ring_settings *s, text_buffer *out)
 {
-    text_append(out, "policy=%s\n", s->policy->name);
-    write_plan("first", &s->first, out);
-    write_plan("later", &s->later, out);
+    const ring_policy *p = &s->policy;
+    const ring_options *o = &s->options;
+    text_append(out, "policy=%s\n", p->name);
+    write_plan("first", &p->first, out);
+    write_plan("later", &p->later, out);
     text_append(out,
                 "rebuilds=%d\nserial=%d\ndivide=%s\npredivide=%.17g\nbroadcast_buffers=%d\nbucket_view=%d\n",
-                s->rebuilds, s->serial, s->divide_before ? "before" : "after", s->predivide,
-                s->broadcast_buffers, s->bucket_view);
+                p->rebuilds, p->serial, p->divide_before ? "before" : "after", s->predivide,
+                p->broadcast_buffers, o->bucket_view);
     text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
-                s->find_unused, s->static_graph, ring_hooks[s->hook].name, s->wire_fp32, s->powersgd_rank);
+                o->find_unused, o->static_graph, ring_hooks[o->hook].name, o->allreduce_fp32,
+                (int)o->powersgd_rank);
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n",
-                (long long)s->powersgd_start, join_choices[s->join], s->collective,
+                (long long)o->powersgd_start, join_choices[o->join], s->collective,
                 collective_algorithm_names[s->algorithm]);
-    if (s->sharding == PARAM_SHARD_ALL) text_append(out, "reshard=%d\n", !s->keeps);
-    if (s->sharding != PARAM_SHARD_NONE)
+    if (p->sharding == PARAM_SHARD_ALL) text_append(out, "reshard=%d\n", !s->keeps);
+    if (p->sharding != PARAM_SHARD_NONE)
         text_append(out, "group=%d\nmixed_precision=%d\n", s->group, s->mixed);
 }

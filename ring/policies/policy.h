@@ -94,28 +94,17 @@ extern const option_table ring_option_table;
 
 /* A policy with the options applied, as the engine runs it. */
 typedef struct ring_settings {
-    const ring_policy *policy;
-    ring_step_plan first, later;
-    bool rebuilds, serial, divide_before, broadcast_buffers;
-    ring_bucket_lifetime lifetime;
+    ring_policy policy; /* The row of the table, changed by options. `unused` has replaced the other plans. */
+    ring_options options; /* `bucket_view` is also set if state is sharded. */
     /* If divide_before is false, gradients are divided by `predivide`, and their sum by ranks / predivide. */
     double predivide;
-    bool bucket_view, find_unused, static_graph;
-    param_sharding sharding;
     /* Number of ranks in a group, or 0 for all ranks. State is sharded within a group and replicated between
      * groups. */
     int group;
-    bool rows;  /* as in ring_policy */
-    bool mixed; /* Parameters and gradients are bfloat16, with float32 masters. */
-    bool keeps; /* Gathered parameters are kept between the forward pass and the backward pass. */
-    ring_hook hook;
-    bool wire_fp32; /* Gradients are sent and summed in float32, even float64 gradients. */
-    int powersgd_rank;
-    int64_t powersgd_start;
-    ring_join join;
+    bool mixed;             /* Parameters and gradients are bfloat16, with float32 masters. */
+    bool keeps;             /* Gathered parameters are kept between the forward pass and the backward pass. */
     const char *collective; /* Name of the library, or "auto" until the engine knows the device. */
     collective_algorithm algorithm;
-    const char *collective_table; /* File of --algorithm tuned. */
 } ring_settings;
 
 /* Applies the options to a policy. Fails with STATUS_USAGE if options contradict each other or the policy. */

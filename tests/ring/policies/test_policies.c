@@ -139,9 +139,10 @@ static void every_policy_is_in_the_table_with_its_source(void **state)
         assert_string_equal(ring_policies[i].name, c->policy);
         assert_true(strlen(ring_policy_infos[i].source) > 10);
         assert_true(strlen(ring_policy_infos[i].summary) > 10);
-        bool same = s.divide_before == c->divide_before && s.broadcast_buffers == c->broadcast_buffers &&
-                    s.rebuilds == c->rebuilds && s.serial == c->serial && s.first.launch == c->first &&
-                    s.later.launch == c->later && s.lifetime == c->lifetime;
+        bool same = s.policy.divide_before == c->divide_before &&
+                    s.policy.broadcast_buffers == c->broadcast_buffers && s.policy.rebuilds == c->rebuilds &&
+                    s.policy.serial == c->serial && s.policy.first.launch == c->first &&
+                    s.policy.later.launch == c->later && s.policy.lifetime == c->lifetime;
         if (!same) fail_msg("%s differs from its expected row", c->policy);
     }
 }
@@ -154,26 +155,26 @@ static void options_change_single_fields(void **state)
          g[] = "--order=ready", h[] = "--bucket-cap-mb=10MiB", i[] = "--bucket-cap-mb=25MB";
     ring_settings s;
     assert_int_equal(resolve("ddp", (char *[]){a, e}, 2, &s), STATUS_OK);
-    assert_int_equal(s.later.buckets.limit, 10 << 20);
-    assert_int_equal(s.later.buckets.first_limit, 2 << 20);
+    assert_int_equal(s.policy.later.buckets.limit, 10 << 20);
+    assert_int_equal(s.policy.later.buckets.first_limit, 2 << 20);
     assert_int_equal(resolve("ddp", (char *[]){a}, 1, &s), STATUS_OK);
-    assert_int_equal(s.later.buckets.first_limit, 1 << 20);
+    assert_int_equal(s.policy.later.buckets.first_limit, 1 << 20);
     assert_int_equal(resolve("ddp", (char *[]){h}, 1, &s), STATUS_OK);
-    assert_int_equal(s.later.buckets.limit, 10 << 20);
+    assert_int_equal(s.policy.later.buckets.limit, 10 << 20);
     assert_int_equal(resolve("ddp", (char *[]){i}, 1, &s), STATUS_OK);
-    assert_int_equal(s.later.buckets.limit, 25000000);
+    assert_int_equal(s.policy.later.buckets.limit, 25000000);
     assert_int_equal(resolve("ddp-1.0", (char *[]){a}, 1, &s), STATUS_OK);
-    assert_int_equal(s.first.buckets.first_limit, 10 << 20);
+    assert_int_equal(s.policy.first.buckets.first_limit, 10 << 20);
     assert_int_equal(resolve("ddp", (char *[]){b, c, d}, 3, &s), STATUS_OK);
-    assert_int_equal(s.later.launch, RING_AFTER_BACKWARD);
-    assert_false(s.divide_before);
-    assert_false(s.broadcast_buffers);
+    assert_int_equal(s.policy.later.launch, RING_AFTER_BACKWARD);
+    assert_false(s.policy.divide_before);
+    assert_false(s.policy.broadcast_buffers);
     assert_int_equal(resolve("apex", (char *[]){f}, 1, &s), STATUS_OK);
-    assert_int_equal(s.later.buckets.limit, 1000);
+    assert_int_equal(s.policy.later.buckets.limit, 1000);
     assert_int_equal(resolve("ddp-2019", (char *[]){g}, 1, &s), STATUS_OK);
-    assert_true(s.rebuilds);
-    assert_int_equal(s.first.buckets.order, BUCKET_ORDER_LAST_FIRST);
-    assert_int_equal(s.later.buckets.order, BUCKET_ORDER_READY);
+    assert_true(s.policy.rebuilds);
+    assert_int_equal(s.policy.first.buckets.order, BUCKET_ORDER_LAST_FIRST);
+    assert_int_equal(s.policy.later.buckets.order, BUCKET_ORDER_READY);
 }
 
 typedef struct refusal {
