@@ -147,13 +147,14 @@ char *collective_call_format(const collective_call *call, char *buffer, size_t s
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-status collective_open_type(const collective_type *type, const collective_config *config,
-                            collective_world **out)
+status collective_open(const char *library, const collective_config *config, collective_world **out)
 {
+    const collective_type *type;
+    collective_algorithm algorithm;
     *out = NULL;
+    TRY(find_library(library, &type));
     if (strlen(config->name) >= COLLECTIVE_NAME_MAX)
         return fail(STATUS_INTERNAL, "world '%s': the name is too long", config->name);
-    collective_algorithm algorithm;
     TRY(choose_algorithm(type, config->algorithm, &algorithm));
     collective_world *world = calloc(1, type->world_bytes);
     if (!world) return fail(STATUS_SYSTEM, "no memory for collectives");
@@ -167,14 +168,6 @@ status collective_open_type(const collective_type *type, const collective_config
     *out = world;
     if (rc != STATUS_OK) collective_close(out);
     return rc;
-}
-
-status collective_open(const char *library, const collective_config *config, collective_world **out)
-{
-    const collective_type *type;
-    *out = NULL;
-    TRY(find_library(library, &type));
-    return collective_open_type(type, config, out);
 }
 
 void collective_close(collective_world **world)
@@ -311,6 +304,7 @@ static int queue_index(const collective_group *g, const collective_call *call)
 
 status collective_post(collective_group *group, const collective_call *call, collective_ticket *out)
 {
+    if (group->world->type->enqueue) return refuse(group, call, "calls are enqueued, not posted");
     if (group->world->failure.code != STATUS_OK) return error_adopt(&group->world->failure);
     TRY(check_call(group, call));
     int index = queue_index(group, call);

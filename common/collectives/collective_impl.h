@@ -49,7 +49,7 @@ typedef struct collective_type {
     void (*close)(collective_world *world);
     status (*group_open)(collective_group *group);
     void (*group_close)(collective_group *group);
-    /* Called when a call has been queued. Returns STATUS_INTERNAL if calls run in stream order. */
+    /* Called when a call has been queued. NULL if calls run in stream order. */
     status (*post)(collective_queue *queue);
     /* Runs a call in stream order and adds it to world->enqueued. NULL if calls are posted. */
     status (*enqueue)(collective_group *group, const collective_call *call, struct device_stream *stream);
@@ -118,8 +118,8 @@ status collective_stalled(const collective_queue *q, const char *detail);
 
 /* Progress, wait and wake of a world whose library can only be polled: it cannot wait for its work and for a
  * wake-up at the same time. Waits first yield and later sleep briefly. `advance` does the possible work of a
- * queue that has calls; `library` is for messages. */
-status collective_poll(collective_world *world, const char *library,
+ * queue that has calls. */
+status collective_poll(collective_world *world,
                        status (*advance)(collective_queue *q, int64_t now_ns, bool *worked), int64_t now_ns,
                        int64_t *deadline_ns, bool *worked);
 void collective_poll_wait(collective_world *world, int64_t deadline_ns);
@@ -129,9 +129,5 @@ void collective_poll_wake(collective_world *world);
  * which the kind moves data. */
 void collective_count(collective_world *world, collective_traffic more);
 void collective_count_call(collective_world *world, collective_kind kind, int64_t bytes, int64_t messages);
-
-/* Opens a world like collective_open(), for a type that is not in COLLECTIVE_LIST. */
-status collective_open_type(const collective_type *type, const collective_config *config,
-                            collective_world **out);
 
 #endif

@@ -27,7 +27,7 @@ status collective_stalled(const collective_queue *q, const char *detail)
                 text_format_duration(limit, sizeof limit, (double)timeout_ns), detail);
 }
 
-status collective_poll(collective_world *world, const char *library,
+status collective_poll(collective_world *world,
                        status (*advance)(collective_queue *q, int64_t now_ns, bool *worked), int64_t now_ns,
                        int64_t *deadline_ns, bool *worked)
 {
@@ -43,8 +43,8 @@ status collective_poll(collective_world *world, const char *library,
             if (deadline < *deadline_ns) *deadline_ns = deadline;
             if (!late) continue;
             char detail[96];
-            snprintf(detail, sizeof detail, " in rank %d; %s does not report which rank it waits for",
-                     world->config.rank, library);
+            snprintf(detail, sizeof detail, " in rank %d; MPI does not report which rank it waits for",
+                     world->config.rank);
             return collective_stalled(q, detail);
         }
     }

@@ -10,11 +10,6 @@ typedef struct cursor {
     int64_t begin; /* Index of the first element of the piece. */
 } cursor;
 
-static cursor cursor_at_start(const piece_layout *layout)
-{
-    return (cursor){.layout = layout};
-}
-
 /* Returns the offset of element `index` and sets *run to the number of contiguous elements from there.
  * `index` must not be less than in the previous call. */
 static int64_t cursor_seek(cursor *c, int64_t index, int64_t *run)
@@ -68,7 +63,7 @@ void pieces_copy(dtype type, const piece_buffer *to, int64_t to_at, const piece_
                  int64_t count)
 {
     int size = dtype_size(type);
-    cursor t = cursor_at_start(&to->layout), f = cursor_at_start(&from->layout);
+    cursor t = {.layout = &to->layout}, f = {.layout = &from->layout};
     for (int64_t done = 0, run; done < count; done += run) {
         int64_t to_run, from_run;
         char *target = to->base + cursor_seek(&t, to_at + done, &to_run) * size;
@@ -82,8 +77,7 @@ void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const
                         const piece_buffer *b, int64_t at, int64_t count)
 {
     int size = dtype_size(type);
-    cursor o = cursor_at_start(&out->layout), x = cursor_at_start(&a->layout),
-           y = cursor_at_start(&b->layout);
+    cursor o = {.layout = &out->layout}, x = {.layout = &a->layout}, y = {.layout = &b->layout};
     for (int64_t done = 0, run; done < count; done += run) {
         int64_t out_run, a_run, b_run;
         char *target = out->base + cursor_seek(&o, at + done, &out_run) * size;
@@ -97,7 +91,7 @@ void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const
 void pieces_divide(dtype type, const piece_buffer *out, int64_t at, int64_t count, int n)
 {
     int size = dtype_size(type);
-    cursor o = cursor_at_start(&out->layout);
+    cursor o = {.layout = &out->layout};
     for (int64_t done = 0, run; done < count; done += run) {
         char *target = out->base + cursor_seek(&o, at + done, &run) * size;
         run = least(count - done, run);
@@ -110,7 +104,7 @@ void pieces_reduce_many(const pieces_reduction *r)
     int size = dtype_size(r->type);
     void *outs[PIECES_MAX_OPERANDS];
     const void *ins[PIECES_MAX_OPERANDS];
-    cursor o = cursor_at_start(&r->out_layout), i = cursor_at_start(&r->in_layout);
+    cursor o = {.layout = &r->out_layout}, i = {.layout = &r->in_layout};
     for (int64_t done = 0, run; done < r->count; done += run) {
         int64_t out_run, in_run;
         int64_t out_offset = cursor_seek(&o, r->out_at + done, &out_run) * size;

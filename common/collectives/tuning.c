@@ -7,14 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME(upper, lower, name) name,
-static const char *const names[] = {COLLECTIVE_SHM_LIST(NAME)};
-#undef NAME
-enum { MOST_BYTES = 65536 };
+#define ONE(upper, lower, name) +1
 enum {
-    NAMES = sizeof names / sizeof names[0],
-    FIRST = COLLECTIVE_ALGORITHM_AUTO + 1
-}; /* FIRST is the algorithm of names[0]. */
+    MOST_BYTES = 65536,
+    FIRST = COLLECTIVE_ALGORITHM_AUTO + 1, /* Algorithms in shared memory. */
+    ALGORITHMS = COLLECTIVE_SHM_LIST(ONE)
+};
+#undef ONE
 
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes)
 {
@@ -55,8 +54,9 @@ static status read_row(const char *line, int number, collective_tuning *out)
     char what[48];
     int algorithm;
     snprintf(what, sizeof what, "collective table, line %d", number);
-    if (text_parse_choice(what, options_present_value(what, name, "direct=two-shot"), names, sizeof *names,
-                          NAMES, &algorithm) != STATUS_OK)
+    if (text_parse_choice(what, options_present_value(what, name, "direct=two-shot"),
+                          collective_algorithm_names + FIRST, sizeof *collective_algorithm_names, ALGORITHMS,
+                          &algorithm) != STATUS_OK)
         return data_error();
     out->rows[out->count++] =
         (collective_tuning_row){ranks, bytes, (collective_algorithm)(FIRST + algorithm)};

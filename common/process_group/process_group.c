@@ -54,7 +54,7 @@ status process_group_post(process_group *g, const process_call *p, process_work 
 bool process_group_done(process_group *g, process_work w)
 {
     if (!g->stream) return device_fence_reached(queue_of(g, w)->done, process_work_number(w));
-    return process_work_number(w) <= first_queue(g)->accounted ||
+    return process_work_number(w) <= g->queues->accounted ||
            process_group_read_times(g, process_work_number(w));
 }
 
@@ -73,7 +73,7 @@ static status wait_for(process_group *g, process_work w, int64_t tag, anatomy *a
  * each. */
 static status wait_for_each(process_group *g, uint64_t number, anatomy *a)
 {
-    call_queue *q = first_queue(g);
+    call_queue *q = g->queues;
     for (; q->awaited + 1 < number; q->awaited++)
         if (!device_fence_reached(q->done, q->awaited + 1))
             TRY(wait_for(g, process_work_of(0, q->awaited + 1), 0, a));
@@ -85,7 +85,7 @@ status process_group_wait(process_group *g, process_work w, anatomy *a)
     call_queue *q = queue_of(g, w);
     uint64_t number = process_work_number(w);
     process_work after = record_at(q, number)->p.after;
-    bool first = q == first_queue(g);
+    bool first = q == g->queues;
     if (g->config.waits_for_each && !g->stream)
         TRY(wait_for_each(g, first ? number : after ? process_work_number(after) + 1 : 0, a));
     TRY(wait_for(g, w, record_at(q, number)->p.tag, a));
@@ -95,17 +95,11 @@ status process_group_wait(process_group *g, process_work w, anatomy *a)
 
 /* ---- times -------------------------------------------------------------------------------------- */
 
-static bool has_ended(process_group *g, int queue, uint64_t number)
-{
-    return g->stream ? process_group_read_times(g, number)
-                     : process_group_done(g, process_work_of(queue, number));
-}
-
 void process_group_poll(process_group *g)
 {
     for (int i = 0; i < g->config.queues; i++) {
         call_queue *q = &g->queues[i];
-        while (q->accounted < q->posted && has_ended(g, i, q->accounted + 1)) {
+        while (q->accounted < q->posted && process_group_done(g, process_work_of(i, q->accounted + 1))) {
             const process_times *t = times_of(g, process_work_of(i, ++q->accounted));
             if (t && g->config.ops->accounted) g->config.ops->accounted(g->config.context, t);
         }

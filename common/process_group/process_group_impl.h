@@ -47,7 +47,7 @@ struct process_group {
     device_fence *passed;    /* Last post that the compute stream has passed. NULL unless follows_compute. */
     uint64_t sequence;       /* Number of posts over all queues. */
     int64_t traced_until_ns; /* Last end in the trace; written by the agent. */
-    call_queue *queues;      /* [config.queues] */
+    call_queue *queues;      /* [config.queues] In stream order, all calls are in queue 0. */
     call_wait *waits;        /* [PROCESS_GROUP_WAITS] */
     int wait_count;
     error_record failure; /* Written before given_up is set. */
@@ -62,12 +62,6 @@ static inline call_queue *queue_of(const process_group *g, process_work w)
 static inline call_record *record_at(const call_queue *q, uint64_t number)
 {
     return &q->calls[number & q->mask];
-}
-
-/* Returns queue 0, which is the only queue in stream order. */
-static inline call_queue *first_queue(const process_group *g)
-{
-    return &g->queues[0];
 }
 
 static inline int phases_of(const process_call *p)

@@ -15,13 +15,13 @@ static int end_mark(uint64_t number)
 /* Returns the record of the call that is being posted. */
 static call_record *present(const process_group *g)
 {
-    return record_at(first_queue(g), first_queue(g)->posted);
+    return record_at(g->queues, g->queues->posted);
 }
 
 /* Waits for the oldest call if too many are in flight. */
 static status make_room(process_group *g)
 {
-    call_queue *q = first_queue(g);
+    call_queue *q = g->queues;
     if (q->posted - q->accounted < PROCESS_GROUP_AHEAD) return STATUS_OK;
     TRY(device_mark_wait(g->stream, end_mark(q->accounted + 1)));
     process_group_poll(g);
@@ -31,8 +31,8 @@ static status make_room(process_group *g)
 status process_group_begin(process_group *g, const process_call *p)
 {
     TRY(make_room(g));
-    process_group_enter(g, first_queue(g), p);
-    uint64_t number = ++first_queue(g)->posted;
+    process_group_enter(g, g->queues, p);
+    uint64_t number = ++g->queues->posted;
     TRY(device_mark(g->config.compute, ready_mark(number)));
     return device_stream_wait_mark(g->stream, g->config.compute, ready_mark(number));
 }
@@ -49,7 +49,7 @@ status process_group_add(process_group *g, const collective_call *call)
 status process_group_end(process_group *g, process_work *out)
 {
     *out = present(g)->times.work;
-    return device_mark(g->stream, end_mark(first_queue(g)->posted));
+    return device_mark(g->stream, end_mark(g->queues->posted));
 }
 
 /* Posts a call between two parts of a recorded pass, after the work recorded so far. The call itself is not
@@ -72,7 +72,7 @@ status process_group_post_in_order(process_group *g, const process_call *p, proc
 
 bool process_group_read_times(process_group *g, uint64_t number)
 {
-    call_record *c = record_at(first_queue(g), number);
+    call_record *c = record_at(g->queues, number);
     process_times *t = &c->times;
     int64_t deadline_ns;
     bool worked;

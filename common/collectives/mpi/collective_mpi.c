@@ -32,8 +32,9 @@ typedef struct mpi_queue {
     /* The call in progress. */
     mpi_phase phase;
     const collective_call *call;
-    /* Used only by a send or receive. */
-    int64_t description[DESCRIPTION_WORDS], peer_description[DESCRIPTION_WORDS];
+    /* [members + 1][DESCRIPTION_WORDS]: one per member, then this rank's. A send or receive has the peer as
+     * its only member. */
+    int64_t *descriptions;
     piece_buffer in, out;
     /* `apart`: MPI gets two buffers and does not work in place. */
     bool staged, apart;
@@ -50,8 +51,7 @@ typedef struct mpi_world {
 typedef struct mpi_group {
     collective_group base;
     void *comm;
-    int64_t *descriptions; /* [size + 1][DESCRIPTION_WORDS]: one per member, then this rank's. */
-    int *counts;           /* [4][size]: counts, places, out_counts, out_places */
+    int *counts; /* [4][size]: counts, places, out_counts, out_places */
 } mpi_group;
 
 static mpi_group *group_of(const mpi_queue *q)
@@ -80,10 +80,9 @@ static status start(mpi_queue *q, const mpi_module_call *call)
                  collective_kind_name((collective_kind)call->kind));
 }
 
-static void describe(const collective_call *c, int64_t *out)
+static int member_count(const mpi_queue *q)
 {
-    int64_t words[DESCRIPTION_WORDS] = {c->kind, c->op, c->type, c->root, c->tag, c->count};
-    memcpy(out, words, sizeof words);
+    return q->pair ? 1 : q->base.group->size;
 }
 
 static status differ(const mpi_queue *q, int rank, const int64_t *p)
@@ -97,50 +96,41 @@ static status differ(const mpi_queue *q, int rank, const int64_t *p)
                 collective_call_format(q->call, ours, sizeof ours));
 }
 
+/* The members gather all descriptions. A sender sends its description, and the receiver compares. */
 static status begin_check(mpi_queue *q)
 {
-    mpi_group *g = group_of(q);
     const collective_call *c = q->call;
+    int n = q->base.group->size, *counts = group_of(q)->counts;
+    const int64_t words[DESCRIPTION_WORDS] = {c->kind, c->op, c->type, c->root, c->tag, c->count};
+    int64_t *own = q->descriptions + member_count(q) * DESCRIPTION_WORDS;
+    memcpy(own, words, sizeof words);
     q->phase = QUEUE_CHECKING;
-    if (q->pair) { /* The sender sends its description, the receiver compares. */
-        describe(c, q->description);
-        bool sends = c->kind == COLLECTIVE_SEND;
-        return start(q, &(mpi_module_call){.kind = c->kind,
-                                           .type = DTYPE_I64,
-                                           .root = c->root,
-                                           .tag = 1,
-                                           .count = DESCRIPTION_WORDS,
-                                           .in = sends ? q->description : NULL,
-                                           .out = sends ? NULL : q->peer_description});
+    for (int r = 0; r < n && !q->pair; r++) {
+        counts[r] = DESCRIPTION_WORDS;
+        counts[n + r] = r * DESCRIPTION_WORDS;
     }
-    int n = g->base.size;
-    int64_t *own = g->descriptions + n * DESCRIPTION_WORDS;
-    describe(c, own);
-    for (int r = 0; r < n; r++) {
-        g->counts[r] = DESCRIPTION_WORDS;
-        g->counts[n + r] = r * DESCRIPTION_WORDS;
-    }
-    return start(q, &(mpi_module_call){.kind = COLLECTIVE_ALL_GATHER,
+    return start(q, &(mpi_module_call){.kind = q->pair ? c->kind : COLLECTIVE_ALL_GATHER,
                                        .type = DTYPE_I64,
-                                       .counts = g->counts,
-                                       .places = g->counts + n,
+                                       .root = c->root,
+                                       .tag = 1,
+                                       .count = DESCRIPTION_WORDS,
+                                       .counts = counts,
+                                       .places = counts + n,
                                        .in = own,
-                                       .out = g->descriptions});
+                                       .out = q->descriptions});
 }
 
 static status end_check(mpi_queue *q)
 {
-    const mpi_group *g = group_of(q);
+    const int64_t *own = q->descriptions + member_count(q) * DESCRIPTION_WORDS;
     if (q->call->kind == COLLECTIVE_SEND) return STATUS_OK;
-    if (q->pair) { /* Skips words 0 and 3: one side sends and one receives, and `root` is the other's rank. */
-        bool same = memcmp(q->description + 1, q->peer_description + 1, 2 * sizeof(int64_t)) == 0 &&
-                    memcmp(q->description + 4, q->peer_description + 4, 2 * sizeof(int64_t)) == 0;
-        return same ? STATUS_OK : differ(q, q->call->root, q->peer_description);
-    }
-    const int64_t *own = g->descriptions + g->base.size * DESCRIPTION_WORDS;
-    for (int r = 0; r < g->base.size; r++) {
-        const int64_t *theirs = g->descriptions + r * DESCRIPTION_WORDS;
-        if (memcmp(theirs, own, DESCRIPTION_WORDS * sizeof *own) != 0) return differ(q, r, theirs);
+    for (int r = 0; r < member_count(q); r++) {
+        const int64_t *theirs = q->descriptions + r * DESCRIPTION_WORDS;
+        for (int w = 0; w < DESCRIPTION_WORDS; w++) {
+            /* A send matches a receive, and the root of each is the other's rank. */
+            bool differs = theirs[w] != own[w] && !(q->pair && (w == 0 || w == 3));
+            if (differs) return differ(q, q->pair ? q->call->root : r, theirs);
+        }
     }
     return STATUS_OK;
 }
@@ -340,7 +330,7 @@ static status advance(collective_queue *base, int64_t now_ns, bool *worked)
 
 static status mpi_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
-    return collective_poll(world, "MPI", advance, now_ns, deadline_ns, worked);
+    return collective_poll(world, advance, now_ns, deadline_ns, worked);
 }
 
 /* ---- groups ----------------------------------------------------------------------------------- */
@@ -350,18 +340,17 @@ static status mpi_group_open(collective_group *group)
     const mpi_module *module = ((mpi_world *)group->world)->module;
     const collective_config *c = &group->world->config;
     mpi_group *g = (mpi_group *)group;
-    size_t count = (size_t)group->size;
-    g->descriptions = calloc((count + 1) * DESCRIPTION_WORDS, sizeof *g->descriptions);
-    g->counts = calloc(4 * count, sizeof *g->counts);
-    bool whole = g->descriptions && g->counts;
+    g->counts = calloc((size_t)(4 * group->size), sizeof *g->counts);
+    bool whole = g->counts;
     for (int i = 0; whole && i < group->queue_count; i++) {
         mpi_queue *q = (mpi_queue *)collective_queue_at(group, i);
         q->pair = i > 0;
+        q->descriptions = calloc((size_t)(member_count(q) + 1) * DESCRIPTION_WORDS, sizeof *q->descriptions);
         q->request = malloc((size_t)module->request_bytes);
         q->staging_bytes = i > 0 ? PAIR_STAGING_BYTES : STAGING_BYTES;
         if (c->staging_bytes > 0) q->staging_bytes = c->staging_bytes;
         q->staging = malloc((size_t)q->staging_bytes);
-        whole = q->request && q->staging;
+        whole = q->descriptions && q->request && q->staging;
     }
     if (!whole) return fail(STATUS_SYSTEM, "no memory for group '%s'", group->name);
     return check(module, module->group_open(group->ranks, group->size, &g->comm), "MPI_Comm_create_group");
@@ -372,11 +361,11 @@ static void mpi_group_close(collective_group *group)
     mpi_group *g = (mpi_group *)group;
     for (int i = 0; i < group->queue_count; i++) {
         mpi_queue *q = (mpi_queue *)collective_queue_at(group, i);
+        free(q->descriptions);
         free(q->request);
         free(q->staging);
     }
     if (g->comm) ((mpi_world *)group->world)->module->group_close(g->comm);
-    free(g->descriptions);
     free(g->counts);
 }
 

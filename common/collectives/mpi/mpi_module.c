@@ -16,22 +16,13 @@ static struct {
 
 static MPI_Datatype datatype(dtype type)
 {
-    switch (type) {
-    case DTYPE_F64:
-        return MPI_DOUBLE;
-    case DTYPE_F32:
-        return MPI_FLOAT;
-    case DTYPE_F16:
-        return mpi.half;
-    case DTYPE_BF16:
-        return mpi.bfloat;
-    case DTYPE_I64:
-        return MPI_INT64_T;
-    case DTYPE_I32:
-        return MPI_INT32_T;
-    default:
-        return MPI_UINT8_T;
-    }
+    static const MPI_Datatype plain[] = {[DTYPE_F64] = MPI_DOUBLE,
+                                         [DTYPE_F32] = MPI_FLOAT,
+                                         [DTYPE_I64] = MPI_INT64_T,
+                                         [DTYPE_I32] = MPI_INT32_T,
+                                         [DTYPE_U8] = MPI_UINT8_T};
+    if (type == DTYPE_F16) return mpi.half;
+    return type == DTYPE_BF16 ? mpi.bfloat : plain[type];
 }
 
 static MPI_Op operation(reduce_op op, dtype type)

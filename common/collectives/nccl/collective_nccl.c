@@ -8,7 +8,6 @@
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { SCRATCH_BYTES = 256 };
 
@@ -60,26 +59,15 @@ bool collective_bootstrap_read(const char *hex, char out[COLLECTIVE_BOOTSTRAP_BY
 
 static void complete_calls(nccl_world *w);
 
-static status init(nccl_world *w)
-{
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->woken, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    collective_queue *q = &w->base.enqueued;
-    q->capacity = COLLECTIVE_ENQUEUED;
-    q->calls = calloc(COLLECTIVE_ENQUEUED, sizeof *q->calls);
-    return q->calls ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for collectives");
-}
-
 static status nccl_open(collective_world *world)
 {
     nccl_world *w = (nccl_world *)world;
     const collective_config *c = &world->config;
     nccl_comm *comm;
-    TRY(init(w));
+    pthread_mutex_init(&w->lock, NULL);
+    world->enqueued.capacity = COLLECTIVE_ENQUEUED;
+    world->enqueued.calls = calloc(COLLECTIVE_ENQUEUED, sizeof *world->enqueued.calls);
+    if (!world->enqueued.calls) return fail(STATUS_SYSTEM, "no memory for collectives");
     if (!c->device || !c->bootstrap)
         return fail(STATUS_CONFIG,
                     "collectives nccl: expected --device cuda, got a device without GPU memory");
@@ -100,7 +88,6 @@ static void nccl_close(collective_world *world)
     nccl_comms_close(w);
     if (w->scratch.data) device_free(world->config.device, &w->scratch);
     free(world->enqueued.calls);
-    pthread_cond_destroy(&w->woken);
     pthread_mutex_destroy(&w->lock);
 }
 
@@ -172,32 +159,11 @@ static status add_part(const nccl_group *g, const collective_call *call, device_
  * reduction to each rank. A single part starts at its buffer's base. */
 static status add_parts(const nccl_group *g, const collective_call *call, device_stream *s)
 {
-    int n = g->base.size, me = g->base.rank;
-    int64_t mine = collective_part_count(call->count, n, me);
-    for (int r = 0; r < n; r++) {
-        int64_t at = collective_part_begin(call->count, n, r),
-                count = collective_part_count(call->count, n, r);
-        switch (call->kind) {
-        case COLLECTIVE_ALL_GATHER:
-            TRY(add_part(g, call, s, NCCL_BROADCAST, r, at, count));
-            break;
-        case COLLECTIVE_REDUCE_SCATTER:
-            TRY(add_part(g, call, s, NCCL_REDUCE, r, at, count));
-            break;
-        case COLLECTIVE_GATHER:
-            if (me == call->root) TRY(add(g, call, s, NCCL_RECEIVE, r, count, 0, at));
-            if (r == call->root) TRY(add(g, call, s, NCCL_SEND, r, mine, 0, 0));
-            break;
-        case COLLECTIVE_SCATTER:
-            if (me == call->root) TRY(add(g, call, s, NCCL_SEND, r, count, at, 0));
-            if (r == call->root) TRY(add(g, call, s, NCCL_RECEIVE, r, mine, 0, 0));
-            break;
-        default: /* all_to_all */
-            TRY(add(g, call, s, NCCL_SEND, r, count, at, 0));
-            TRY(add(g, call, s, NCCL_RECEIVE, r, mine, 0, r * mine));
-            break;
-        }
-    }
+    int n = g->base.size;
+    nccl_kind kind = call->kind == COLLECTIVE_ALL_GATHER ? NCCL_BROADCAST : NCCL_REDUCE;
+    for (int r = 0; r < n; r++)
+        TRY(add_part(g, call, s, kind, r, collective_part_begin(call->count, n, r),
+                     collective_part_count(call->count, n, r)));
     return STATUS_OK;
 }
 
@@ -218,8 +184,11 @@ static status add_call(const nccl_group *g, const collective_call *call, device_
     case COLLECTIVE_BARRIER:
         barrier.in.base = barrier.out.base = ((nccl_world *)g->base.world)->scratch.data;
         return add_whole(g, &barrier, s, NCCL_ALL_REDUCE);
-    default:
+    case COLLECTIVE_ALL_GATHER:
+    case COLLECTIVE_REDUCE_SCATTER:
         return add_parts(g, call, s);
+    default:
+        return fail(STATUS_UNAVAILABLE, "collectives nccl: no %s", collective_kind_name(call->kind));
     }
 }
 
@@ -326,12 +295,6 @@ static status nccl_enqueue(collective_group *group, const collective_call *call,
     return nccl_check(w);
 }
 
-static status nccl_post(collective_queue *q)
-{
-    return fail(STATUS_INTERNAL, "collectives nccl, group '%s': calls are enqueued, not posted",
-                q->group->name);
-}
-
 static status nccl_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked)
 {
     nccl_world *w = (nccl_world *)world;
@@ -356,7 +319,6 @@ const collective_type collective_nccl = {
     .open = nccl_open,
     .close = nccl_close,
     .group_open = nccl_group_open,
-    .post = nccl_post,
     .enqueue = nccl_enqueue,
     .progress = nccl_progress,
     .abort = nccl_abort,

@@ -6,9 +6,7 @@
 #include "common/net/status_table.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <string.h>
-#include <time.h>
 
 static const int64_t PERIOD_NS = NS_PER_S / 10;
 
@@ -50,25 +48,16 @@ static void follow_stream(sight *now, device_stream *stream)
         now->started++;
 }
 
-static rank_operation operation_of(collective_kind kind)
-{
-    switch (kind) {
-    case COLLECTIVE_BROADCAST:
-        return RANK_BROADCAST;
-    case COLLECTIVE_REDUCE:
-        return RANK_REDUCE;
-    case COLLECTIVE_SEND:
-        return RANK_PUSH;
-    case COLLECTIVE_RECEIVE:
-        return RANK_PULL;
-    case COLLECTIVE_ALL_GATHER:
-        return RANK_ALL_GATHER;
-    case COLLECTIVE_REDUCE_SCATTER:
-        return RANK_REDUCE_SCATTER;
-    default:
-        return RANK_ALL_REDUCE;
-    }
-}
+#define SHOWN(kind, operation) [COLLECTIVE_##kind] = RANK_##operation
+static const rank_operation operations[COLLECTIVE_KIND_COUNT] = {SHOWN(ALL_REDUCE, ALL_REDUCE),
+                                                                 SHOWN(REDUCE, REDUCE),
+                                                                 SHOWN(BROADCAST, BROADCAST),
+                                                                 SHOWN(ALL_GATHER, ALL_GATHER),
+                                                                 SHOWN(REDUCE_SCATTER, REDUCE_SCATTER),
+                                                                 SHOWN(SEND, PUSH),
+                                                                 SHOWN(RECEIVE, PULL),
+                                                                 SHOWN(BARRIER, ALL_REDUCE)};
+#undef SHOWN
 
 static void show(const nccl_world *w, const sight *now, bool in_flight)
 {
@@ -76,8 +65,8 @@ static void show(const nccl_world *w, const sight *now, bool in_flight)
     if (!slot) return;
     rank_slot_collectives(slot, (uint32_t)now->enqueued, (uint32_t)now->started, (uint32_t)now->completed);
     if (in_flight)
-        rank_slot_agent(slot, operation_of(now->call.kind),
-                        now->call.tag >= 0 ? now->call.tag : RANK_NO_BUCKET, now->changed_ns);
+        rank_slot_agent(slot, operations[now->call.kind], now->call.tag >= 0 ? now->call.tag : RANK_NO_BUCKET,
+                        now->changed_ns);
     else
         rank_slot_agent(slot, RANK_START, RANK_NO_BUCKET, now->changed_ns);
 }
@@ -129,10 +118,8 @@ static status look(nccl_world *w, sight *seen)
 
 static bool sleep_until_next(nccl_world *w)
 {
-    int64_t ns = clock_now_ns() + PERIOD_NS;
-    struct timespec until = {.tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
+    doorbell_sleep(&w->base.bell, 0, clock_now_ns() + PERIOD_NS); /* Only nccl_watchdog_close() rings. */
     pthread_mutex_lock(&w->lock);
-    if (!w->stopping) pthread_cond_timedwait(&w->woken, &w->lock, &until);
     bool goes_on = !w->stopping && !w->ended;
     pthread_mutex_unlock(&w->lock);
     return goes_on;
@@ -142,6 +129,7 @@ static void *watch(void *argument)
 {
     nccl_world *w = argument;
     sight seen = {.changed_ns = clock_now_ns()};
+    doorbell_enter(&w->base.bell);
     while (sleep_until_next(w)) {
         if (look(w, &seen) == STATUS_OK) continue;
         error_record why;
@@ -149,17 +137,14 @@ static void *watch(void *argument)
         nccl_end(w, &why);
         break;
     }
+    doorbell_leave(&w->base.bell);
     return NULL;
 }
 
 status nccl_watchdog_open(nccl_world *w)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failure = pthread_create(&w->watchdog, NULL, watch, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failure) return fail(STATUS_SYSTEM, "no thread for NCCL's watchdog (error %d)", failure);
+    if (!nccl_start_thread(watch, w, &w->watchdog))
+        return fail(STATUS_SYSTEM, "no thread for NCCL's watchdog");
     pthread_setname_np(w->watchdog, "nccl-watchdog");
     w->has_watchdog = true;
     return STATUS_OK;
@@ -170,8 +155,8 @@ void nccl_watchdog_close(nccl_world *w)
     if (!w->has_watchdog) return;
     pthread_mutex_lock(&w->lock);
     w->stopping = true;
-    pthread_cond_signal(&w->woken);
     pthread_mutex_unlock(&w->lock);
+    doorbell_ring(&w->base.bell);
     pthread_join(w->watchdog, NULL);
     w->has_watchdog = false;
 }

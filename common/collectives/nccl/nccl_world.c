@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 static const int64_t END_LIMIT_NS = 10 * NS_PER_S;
@@ -35,14 +34,6 @@ bool nccl_fail(nccl_world *w, const error_record *why)
     return true;
 }
 
-static void end_process(const nccl_world *w, const error_record *why)
-{
-    const collective_config *c = &w->base.config;
-    if (!c->lost) return;
-    c->lost(c->lost_context, why);
-    _exit(status_exit_code(why->code));
-}
-
 void nccl_end(nccl_world *w, const error_record *why)
 {
     const collective_config *c = &w->base.config;
@@ -57,9 +48,7 @@ void nccl_end(nccl_world *w, const error_record *why)
 /* Arguments and result of a call in a separate thread. The last of the two threads to leave frees the
  * struct. */
 typedef struct limited {
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done, left;
+    atomic_bool left; /* One of the threads has left. */
     status (*run)(struct limited *l);
     const nccl_module *module;
     device *device;
@@ -73,78 +62,44 @@ typedef struct limited {
     error_record error;
 } limited;
 
-static void limited_free(limited *l)
-{
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->lock);
-    free(l);
-}
-
 static void *run_limited(void *argument)
 {
     limited *l = argument;
     error_clear();
-    status code = l->run(l);
-    pthread_mutex_lock(&l->lock);
-    l->code = code;
-    if (code != STATUS_OK) error_copy(&l->error);
-    l->done = true;
-    bool left = l->left;
-    pthread_cond_signal(&l->changed);
-    pthread_mutex_unlock(&l->lock);
-    if (left) limited_free(l);
+    l->code = l->run(l);
+    if (l->code != STATUS_OK) error_copy(&l->error);
+    if (atomic_exchange(&l->left, true)) free(l);
     return NULL;
 }
 
-static limited *limited_new(const nccl_world *w, status (*run)(limited *l))
+bool nccl_start_thread(void *(*run)(void *argument), void *argument, pthread_t *out)
 {
-    limited *l = calloc(1, sizeof *l);
-    if (!l) return NULL;
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    l->run = run;
-    l->module = w->module;
-    l->device = w->base.config.device;
-    return l;
-}
-
-static bool start(limited *l)
-{
-    pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&thread, NULL, run_limited, l) == 0;
+    bool started = pthread_create(out, NULL, run, argument) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (started) pthread_detach(thread);
     return started;
 }
 
-static struct timespec time_of(int64_t ns)
+/* Runs a call. Returns STATUS_OK if the call has ended; the caller then frees `l`. Returns STATUS_AGAIN if
+ * the call was abandoned because the time is over or `canceled` returned true, and STATUS_SYSTEM without a
+ * thread. */
+static status run_until(limited *l, int64_t deadline_ns, const collective_config *c)
 {
-    return (struct timespec){.tv_sec = ns / NS_PER_S, .tv_nsec = ns % NS_PER_S};
-}
-
-/* Returns STATUS_OK if the call has ended; the caller then owns `l`. Returns STATUS_AGAIN if the call was
- * abandoned because the time is over or `canceled` returned true. */
-static status wait_for(limited *l, int64_t deadline_ns, const collective_config *c)
-{
-    const int64_t look_ns = NS_PER_S / 10;
-    pthread_mutex_lock(&l->lock);
+    enum { LOOKS_PER_QUESTION = 100 };
+    pthread_t thread;
     bool canceled = false;
-    for (int64_t now = clock_now_ns(); !l->done && now < deadline_ns && !canceled; now = clock_now_ns()) {
-        struct timespec until = time_of(deadline_ns - now < look_ns ? deadline_ns : now + look_ns);
-        pthread_cond_timedwait(&l->changed, &l->lock, &until);
-        canceled = !l->done && c->canceled && c->canceled(c->canceled_context);
+    if (!nccl_start_thread(run_limited, l, &thread)) {
+        free(l);
+        return fail(STATUS_SYSTEM, "collectives nccl: no thread for a call");
     }
-    bool done = l->done;
-    l->left = !done;
-    pthread_mutex_unlock(&l->lock);
-    return done ? STATUS_OK : STATUS_AGAIN;
+    pthread_detach(thread);
+    for (int i = 1; !atomic_load(&l->left) && clock_now_ns() < deadline_ns && !canceled; i++) {
+        clock_sleep_ns(NS_PER_MS);
+        canceled = i % LOOKS_PER_QUESTION == 0 && c->canceled && c->canceled(c->canceled_context);
+    }
+    return atomic_exchange(&l->left, true) ? STATUS_OK : STATUS_AGAIN;
 }
 
 /* ---- made ------------------------------------------------------------------------------------- */
@@ -166,36 +121,38 @@ static status too_late(nccl_world *w, const char *what)
          what, c->rank, text_format_duration(limit, sizeof limit, (double)c->connect_timeout_ns));
     error_copy(&why);
     nccl_fail(w, &why);
-    end_process(w, &why);
+    if (c->lost) {
+        c->lost(c->lost_context, &why);
+        _exit(status_exit_code(why.code));
+    }
     return why.code;
 }
 
 status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl_comm **out)
 {
     const collective_config *c = &w->base.config;
-    const char *what = parent ? "ncclCommSplit" : "the start";
-    limited *l = limited_new(w, make);
+    limited *l = calloc(1, sizeof *l);
     *out = NULL;
     if (!l || w->comm_count == NCCL_MOST_GROUPS) {
-        if (l) limited_free(l);
+        free(l);
         return fail(STATUS_SYSTEM, "collectives nccl: no memory for a communicator");
     }
-    l->parent = parent;
-    l->color = color;
-    l->key = key;
-    l->rank = c->rank;
-    l->world = c->world;
-    l->share = c->share_gpu;
+    *l = (limited){.run = make,
+                   .module = w->module,
+                   .device = c->device,
+                   .parent = parent,
+                   .color = color,
+                   .key = key,
+                   .rank = c->rank,
+                   .world = c->world,
+                   .share = c->share_gpu};
     memcpy(l->id, c->bootstrap, sizeof l->id);
-    if (!start(l)) {
-        limited_free(l);
-        return fail(STATUS_SYSTEM, "collectives nccl: no thread for %s", what);
-    }
-    if (wait_for(l, collective_deadline(clock_now_ns(), c->connect_timeout_ns), c) != STATUS_OK)
-        return too_late(w, what);
+    status rc = run_until(l, collective_deadline(clock_now_ns(), c->connect_timeout_ns), c);
+    if (rc == STATUS_AGAIN) return too_late(w, parent ? "ncclCommSplit" : "the start");
+    TRY(rc);
     status code = l->code == STATUS_OK ? STATUS_OK : error_adopt(&l->error);
     *out = l->comms[0];
-    limited_free(l);
+    free(l);
     if (!*out) return code;
     pthread_mutex_lock(&w->lock);
     w->comms[w->comm_count++] = *out; /* a communicator must be closed even if it has failed */
@@ -220,19 +177,17 @@ static status close_all(limited *l)
 /* Returns false if `run` did not end in time. */
 static bool end_comms(nccl_world *w, status (*run)(limited *l))
 {
-    limited *l = limited_new(w, run);
+    const collective_config never = {0};
+    limited *l = calloc(1, sizeof *l);
     if (!l) return false;
+    l->run = run;
+    l->module = w->module;
     pthread_mutex_lock(&w->lock);
     memcpy(l->comms, w->comms, sizeof l->comms);
     l->comm_count = w->comm_count;
     pthread_mutex_unlock(&w->lock);
-    if (!start(l)) {
-        limited_free(l);
-        return false;
-    }
-    const collective_config never = {0};
-    if (wait_for(l, clock_now_ns() + END_LIMIT_NS, &never) != STATUS_OK) return false;
-    limited_free(l);
+    if (run_until(l, clock_now_ns() + END_LIMIT_NS, &never) != STATUS_OK) return false;
+    free(l);
     return true;
 }
 

@@ -26,7 +26,6 @@ typedef struct nccl_world {
     int64_t anchored_ns;   /* Time at which the stream's clock was last read. */
 
     pthread_mutex_t lock;
-    pthread_cond_t woken;
     /* `lock` protects the fields from here to `failure`, the numbers in base.enqueued, and its unfinished
      * calls. */
     /* The world's communicator, then the communicators of smaller groups. */
@@ -60,6 +59,8 @@ static inline int nccl_end_mark(uint64_t number)
 }
 
 /* nccl_world.c */
+/* Starts a thread with all signals blocked, because another thread handles signals. */
+bool nccl_start_thread(void *(*run)(void *argument), void *argument, pthread_t *out);
 /* Returns STATUS_OK, or the error that ended the world. May be called from any thread. */
 status nccl_check(nccl_world *w);
 /* Records a failure. Returns false if there already is one. May be called from any thread. */

@@ -217,13 +217,6 @@ static int64_t segment_bytes(int size)
     return main_bytes() + size * (send_bytes() + (int64_t)sizeof(shm_slot));
 }
 
-static shm_member member_at(int rank, char *at, int64_t inline_bytes)
-{
-    char *areas = at + sizeof(shm_slot);
-    return (shm_member){
-        .rank = rank, .slot = (shm_slot *)at, .inline_area = areas, .staging = areas + 2 * inline_bytes};
-}
-
 static char *segment_of(const shm_group *g, int member)
 {
     return member == g->base.rank ? g->own.data : g->peers[member].data;
@@ -263,15 +256,15 @@ static void init_queues(shm_group *g)
     int n = g->base.size, me = g->base.rank;
     shm_queue *queues = (shm_queue *)g->base.queues;
     shm_member *next = g->members;
-    for (int m = 0; m < n; m++) next[m] = member_at(ranks[m], segment_of(g, m), SHM_INLINE_BYTES);
+    for (int m = 0; m < n; m++) next[m] = (shm_member){ranks[m], (shm_slot *)segment_of(g, m)};
     init_queue(queues, next, n, me, false);
     next += n;
     for (int peer = 0; peer < n; peer++) {
         if (peer == me) continue;
         for (int sends = 0; sends < 2; sends++, next += 2) { /* The sender is member 0. */
             int from = sends ? me : peer, to = sends ? peer : me;
-            next[0] = member_at(ranks[from], send_slot(g, from, to), SHM_PAIR_INLINE_BYTES);
-            next[1] = member_at(ranks[to], receive_slot(g, to, from), SHM_PAIR_INLINE_BYTES);
+            next[0] = (shm_member){ranks[from], (shm_slot *)send_slot(g, from, to)};
+            next[1] = (shm_member){ranks[to], (shm_slot *)receive_slot(g, to, from)};
             init_queue(&queues[1 + peer + (sends ? 0 : n)], next, 2, sends ? 0 : 1, true);
         }
     }

@@ -91,11 +91,10 @@ typedef struct shm_algorithm {
 COLLECTIVE_SHM_LIST(SHM_DECLARE)
 #undef SHM_DECLARE
 
+/* Two inline areas of shm_queue.area_bytes and a staging area follow the slot. */
 typedef struct shm_member {
     int rank;
     shm_slot *slot;
-    char *inline_area; /* Two inline areas. */
-    char *staging;
 } shm_member;
 
 typedef enum shm_mode { SHM_INLINE, SHM_IN_PLACE, SHM_STAGED } shm_mode;

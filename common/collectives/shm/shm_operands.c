@@ -79,19 +79,11 @@ static const struct {
     [COLLECTIVE_SEND] = {OF_FIRST, OF_NONE},         [COLLECTIVE_RECEIVE] = {OF_FIRST, OF_NONE},
 };
 
-static bool is_exposed(const shm_queue *q, exposure e, int member)
+static bool is_exposed(const shm_queue *q, bool out, int member)
 {
-    return e == OF_ALL || (e == OF_ROOT && member == q->call->root) || (e == OF_FIRST && member == 0);
-}
-
-static bool exposes_in(const shm_queue *q, int member)
-{
-    return is_exposed(q, exposures[q->call->kind].in, member);
-}
-
-static bool exposes_out(const shm_queue *q, int member)
-{
-    return is_exposed(q, exposures[q->call->kind].out, member);
+    const collective_call *c = q->call;
+    exposure e = out ? exposures[c->kind].out : exposures[c->kind].in;
+    return e == OF_ALL || (e == OF_ROOT && member == c->root) || (e == OF_FIRST && member == 0);
 }
 
 /* Returns true if every rank has a list of pieces for all `count` elements, so that the list is also valid
@@ -116,7 +108,7 @@ static bool is_alike(const shm_queue *q, bool outs, uint64_t *layout)
     for (int m = 0; m < q->size; m++) {
         const shm_description *d = description(q, m);
         const shm_place *place = outs ? &d->out : &d->in;
-        if (!(outs ? exposes_out(q, m) : exposes_in(q, m))) continue;
+        if (!is_exposed(q, outs, m)) continue;
         if (place->window == SHM_NO_WINDOW || (!first && place->layout != *layout)) return false;
         *layout = place->layout;
         first = false;
@@ -157,8 +149,8 @@ static void expose_buffers(shm_queue *q)
     if (contiguous_out) q->out_layout = (piece_layout){0};
     for (int m = 0; m < q->size; m++) {
         const shm_description *d = description(q, m);
-        q->exposed_in[m] = exposes_in(q, m) ? resolve(q, m, &d->in) : NULL;
-        q->exposed_out[m] = exposes_out(q, m) ? resolve(q, m, &d->out) : NULL;
+        q->exposed_in[m] = is_exposed(q, false, m) ? resolve(q, m, &d->in) : NULL;
+        q->exposed_out[m] = is_exposed(q, true, m) ? resolve(q, m, &d->out) : NULL;
     }
 }
 
@@ -170,9 +162,8 @@ static void expose_areas(shm_queue *q)
     q->in_layout = (piece_layout){.origin = collective_is_cut(q->call->kind) ? 0 : q->round_at};
     q->out_layout = q->in_layout;
     for (int m = 0; m < q->size; m++) {
-        const shm_member *member = &q->members[m];
-        q->exposed_in[m] = q->mode == SHM_INLINE ? member->inline_area + other : member->staging;
-        q->exposed_out[m] = q->exposed_in[m];
+        char *areas = (char *)(q->members[m].slot + 1);
+        q->exposed_in[m] = q->exposed_out[m] = areas + (q->mode == SHM_INLINE ? other : 2 * q->area_bytes);
     }
 }
 
@@ -302,7 +293,7 @@ void shm_fetch(shm_queue *q)
         if (m == q->me || given(q, m, q->me) == 0) continue;
         int part = gathers ? m : collective_is_cut(c->kind) ? q->me : 0;
         int64_t at = c->kind == COLLECTIVE_ALL_TO_ALL ? m * given(q, m, q->me) : part_at(q, out, part);
-        piece_buffer from = exposes_out(q, m) ? shm_exposed_out(q, m) : shm_exposed_in(q, m);
+        piece_buffer from = is_exposed(q, true, m) ? shm_exposed_out(q, m) : shm_exposed_in(q, m);
         pieces_copy(c->type, &q->out, at + q->round_at, &from, shm_exposed_index(q, part, q->round_at),
                     shm_round_part(q, part));
     }

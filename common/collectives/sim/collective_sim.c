@@ -58,15 +58,13 @@ static const collective_call *call_of(const sim_calls *q, int member)
     return other ? &present(other)->call : NULL;
 }
 
+/* Copies operands in host memory. Ranks that are not present have the same data as member 0. */
 static void take_from(const collective_call *to, const collective_call *from, int64_t first, int64_t count)
 {
     size_t size = (size_t)dtype_size(to->type);
-    const char *source = from->in.base;
-    char *target = (char *)to->out.base + (size_t)first * size;
-    if (source != target) memmove(target, source, (size_t)count * size);
+    memmove((char *)to->out.base + (size_t)first * size, from->in.base, (size_t)count * size);
 }
 
-/* Copies operands in host memory. Ranks that are not present have the same data as member 0. */
 static void pass_on(const sim_calls *q)
 {
     const collective_call *call = call_of(q, q->member), *from;
