@@ -97,6 +97,11 @@ static inline collective_queued *collective_queued_at(const collective_queue *q,
     return &q->calls[number % (uint64_t)q->capacity];
 }
 
+static inline int64_t collective_bytes(const collective_call *call)
+{
+    return call->count * dtype_size(call->type);
+}
+
 static inline int64_t collective_deadline(int64_t since_ns, int64_t timeout_ns)
 {
     return timeout_ns < CLOCK_NEVER - since_ns ? since_ns + timeout_ns : CLOCK_NEVER;

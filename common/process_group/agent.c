@@ -30,7 +30,7 @@ static void show(process_group *g, int64_t now_ns)
 static bool may_take(const process_group *g, const call_queue *q)
 {
     if (q->taken == q->posted || q->taken - q->ended == PROCESS_GROUP_IN_FLIGHT) return false;
-    if (q->taken != q->ended && phases_of(&record_at(q, q->taken)->p) > 1) return false;
+    if (q->taken != q->ended && record_at(q, q->taken)->p.later_phases > 0) return false;
     return !g->passed || device_fence_reached(g->passed, record_at(q, q->taken + 1)->sequence);
 }
 
@@ -46,7 +46,7 @@ static void take_calls(process_group *g, call_queue *q, int64_t now_ns)
 static status begin_phase(process_group *g, call_record *c)
 {
     collective_call call;
-    TRY(call_of(g, &c->p, c->phase, &call));
+    TRY(g->config.ops->call(g->config.context, &c->p, c->phase, &call));
     return collective_post(c->p.group, &call, &c->ticket);
 }
 
@@ -81,7 +81,7 @@ static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
         c->times.algorithm = times.algorithm;
     }
     c->times.finished_ns = times.finished_ns;
-    if (c->phase + 1 < phases_of(&c->p)) {
+    if (c->phase < c->p.later_phases) {
         c->phase++;
         return begin_phase(g, c);
     }

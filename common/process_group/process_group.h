@@ -45,9 +45,9 @@ typedef struct process_call {
     int64_t tag; /* Defined by the owner. 0 if the owner does not need the times of waits for the call. */
     int64_t ready_ns; /* Time at which the call's data were ready, if an agent runs the call. */
     int queue;
-    /* Number of collective calls, one after another. 0 counts as 1. The next call of the queue begins after
-     * the last collective call. */
-    int phases;
+    /* Collective calls that follow the first, one after another. The next call of the queue begins after the
+     * last of them. */
+    int later_phases;
     int kind, index;          /* Defined by the owner. */
     rank_operation operation; /* Operation that the status table shows. */
     int bucket;               /* Bucket that the status table shows, or RANK_NO_BUCKET. */

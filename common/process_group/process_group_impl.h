@@ -64,16 +64,6 @@ static inline call_record *record_at(const call_queue *q, uint64_t number)
     return &q->calls[number & q->mask];
 }
 
-static inline int phases_of(const process_call *p)
-{
-    return p->phases > 1 ? p->phases : 1;
-}
-
-static inline status call_of(const process_group *g, const process_call *p, int phase, collective_call *out)
-{
-    return g->config.ops->call(g->config.context, p, phase, out);
-}
-
 /* process_group.c. Fills the record of the next call of the queue, which the caller then posts. */
 call_record *process_group_enter(process_group *g, call_queue *q, const process_call *p);
 /* Called by the thread that runs the calls, after the last phase. */

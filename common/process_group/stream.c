@@ -60,9 +60,9 @@ status process_group_post_in_order(process_group *g, const process_call *p, proc
     const sync_context *recorded = g->config.recorded;
     if (recorded) TRY(sync_leave_record(recorded));
     TRY(process_group_begin(g, p));
-    for (int phase = 0; phase < phases_of(p); phase++) {
+    for (int phase = 0; phase <= p->later_phases; phase++) {
         collective_call call;
-        TRY(call_of(g, p, phase, &call));
+        TRY(g->config.ops->call(g->config.context, p, phase, &call));
         TRY(process_group_add(g, &call));
     }
     TRY(process_group_finish(g, p));

@@ -102,7 +102,7 @@ static collective_group *group_of(const ring_engine *e, ring_job_kind kind)
 /* Returns true for a bucket with PowerSGD, which has two phases. */
 static bool is_compressed(const process_call *job)
 {
-    return job->phases > 1;
+    return job->later_phases > 0;
 }
 
 static status call_of(void *engine, const process_call *job, int phase, collective_call *out)
@@ -227,7 +227,7 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
                         .tag = record,
                         .ready_ns = record ? ring_record(e, record)->ready_ns : 0,
                         .queue = between ? QUEUE_REPLICAS : QUEUE_RANKS,
-                        .phases = compressed ? 2 : 1,
+                        .later_phases = compressed,
                         .kind = kind,
                         .index = index,
                         .operation = jobs[kind].operation,

@@ -23,7 +23,7 @@ static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     *out = adds_wide_shards(e) ? set_of(e)->wide_shards.data : gradient_shards(e, unit);
-    if (!is_mixed(e) || adds_wide_shards(e)) return STATUS_OK;
+    if (!e->settings.mixed || adds_wide_shards(e)) return STATUS_OK;
     char *from = *out + u->at * size_of(e);
     *out = (char *)e->shards.update.data - u->at * wide_size(e);
     return ring_copy_elements(e, e->shards.update.data, set_of(e)->type, from, set_of(e)->sent, u->shard);
@@ -57,12 +57,12 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
     const sync_context *c = &e->base.context;
     bool cut = e->settings.policy.sharding == PARAM_SHARD_ALL;
     char *grads,
-        *params = is_mixed(e) ? set_of(e)->masters.data : as_shards(e, &set_of(e)->params, cut, unit);
+        *params = e->settings.mixed ? set_of(e)->masters.data : as_shards(e, &set_of(e)->params, cut, unit);
     if (pieces_of(e, unit).count == 0) return STATUS_OK;
     TRY(update_gradients(e, unit, &grads));
     TRY(optimizer_update(c->optimizer, c->compute, params, grads, pieces_of(e, unit),
                          step->index - step->skipped, step->learning_rate, scale));
-    return is_mixed(e) ? ring_round_unit(e, unit) : STATUS_OK;
+    return e->settings.mixed ? ring_round_unit(e, unit) : STATUS_OK;
 }
 
 status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
@@ -118,7 +118,7 @@ const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
     if (!s) return set_of(e)->grads.data;
     *owned = (piece_list){s->own, s->piece_count};
     bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
-    if (!cut && !is_mixed(e)) return set_of(e)->grads.data;
+    if (!cut && !e->settings.mixed) return set_of(e)->grads.data;
     device_memory *out = &e->shards.reduced;
     size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)wide_size(e);
     status rc = out->bytes > 0 ? STATUS_OK : device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, out);

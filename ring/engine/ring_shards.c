@@ -51,7 +51,7 @@ status ring_shards_open(ring_engine *e)
     if (!s) return STATUS_OK;
     const device_info *info = device_get_info(e->base.context.device);
     if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16 &&
-        (info->real || !is_mixed(e)))
+        (info->real || !e->settings.mixed))
         return fail(STATUS_CONFIG, "--bf16: expected a policy that keeps whole parameters, got %s",
                     e->settings.policy.name);
     if (info->real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
@@ -61,8 +61,8 @@ status ring_shards_open(ring_engine *e)
     if (!e->shards.units) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     ring_complete_order(e->base.context.program->ready_order, e->base.context.program->ready_count,
                         ring_params(e), e->compute.order);
-    if (is_mixed(e)) TRY(open_update(e));
-    bool adds = s->config.stage >= PARAM_SHARD_GRADIENTS && (!is_mixed(e) || adds_wide_shards(e));
+    if (e->settings.mixed) TRY(open_update(e));
+    bool adds = s->config.stage >= PARAM_SHARD_GRADIENTS && (!e->settings.mixed || adds_wide_shards(e));
     return adds ? open_adders(e) : STATUS_OK;
 }
 
@@ -146,7 +146,7 @@ collective_call ring_gather_call(const ring_engine *e, int index)
                             .type = set->sent,
                             .count = s->config.ranks * u->shard,
                             .out.pieces = u->sent};
-    if (to == TO_WHOLE && is_mixed(e)) {
+    if (to == TO_WHOLE && e->settings.mixed) {
         call.type = set->type;
         call.in.base = wide_element(e, &set->masters, u->at);
         call.out.base = wide_element(e, &set->whole, u->whole.offset);

@@ -27,11 +27,6 @@ static inline int wide_size(const ring_engine *e)
     return dtype_size(set_of(e)->type);
 }
 
-static inline bool is_mixed(const ring_engine *e)
-{
-    return e->settings.mixed;
-}
-
 /* Returns true if shards of gradients are added up as `wide` elements. */
 static inline bool adds_wide_shards(const ring_engine *e)
 {

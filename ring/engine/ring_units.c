@@ -8,7 +8,7 @@ static void count_gathered(ring_engine *e, int unit, ring_ledger_change *change)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     int64_t size = shards_of(e)->config.stage == PARAM_SHARD_ALL ? size_of(e) : 0;
-    if (is_mixed(e)) size += wide_size(e);
+    if (e->settings.mixed) size += wide_size(e);
     change(e->base.context.ledger, LEDGER_GATHERED, u->elements * size, u->whole.count * size);
 }
 
@@ -16,7 +16,7 @@ static void count_gradients(ring_engine *e, int unit, ring_ledger_change *change
 {
     const param_unit *u = &shards_of(e)->units[unit];
     int64_t size = shards_of(e)->config.stage >= PARAM_SHARD_GRADIENTS ? size_of(e) : 0;
-    if (is_mixed(e)) size += wide_size(e);
+    if (e->settings.mixed) size += wide_size(e);
     change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size,
            param_gradients_place(shards_of(e), unit) * size);
 }
@@ -105,7 +105,7 @@ static status begin_mixed(ring_engine *e)
 status ring_shards_begin_forward(ring_engine *e)
 {
     if (!shards_of(e)) return STATUS_OK;
-    if (is_mixed(e) && !e->compute.started) TRY(begin_mixed(e));
+    if (e->settings.mixed && !e->compute.started) TRY(begin_mixed(e));
     return begin_pass(e, PARAM_FORWARD);
 }
 
@@ -157,7 +157,7 @@ static status begin_unit(ring_engine *e, int unit)
         TRY(gather(e, position + 1));
     }
     TRY(await_gather(e, u));
-    if (is_mixed(e) && !u->present) TRY(widen_unit(e, unit));
+    if (e->settings.mixed && !u->present) TRY(widen_unit(e, unit));
     u->present = param_shards_place_params(&s->config);
     if (e->shards.pass == PARAM_FORWARD || !param_shards_place_gradients(&s->config)) return STATUS_OK;
     TRY(free_gradients(e, unit));
@@ -215,7 +215,7 @@ status ring_scatter_done(ring_engine *e, int k)
     e->shards.units[unit].reducing = false;
     if (!param_shards_place_gradients(&shards_of(e)->config)) return STATUS_OK;
     count_gradients(e, unit, ledger_release);
-    if (is_mixed(e)) return adds_wide_shards(e) ? add_wide(e, unit) : STATUS_OK;
+    if (e->settings.mixed) return adds_wide_shards(e) ? add_wide(e, unit) : STATUS_OK;
     if (ring_scatters_to_shard(e)) return STATUS_OK;
     return add_to(e, unit, element(e, &set_of(e)->grad_shards, u->at), ring_reduced_shard(e, unit));
 }

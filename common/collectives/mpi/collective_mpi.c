@@ -292,7 +292,7 @@ static status first_segment(mpi_queue *q)
 static void count_traffic(mpi_queue *q)
 {
     const collective_call *c = q->call;
-    int64_t n = q->base.group->size, bytes = c->count * dtype_size(c->type);
+    int64_t n = q->base.group->size, bytes = collective_bytes(c);
     if (!collective_is_pair(c->kind))
         bytes = bytes * (n - 1) / n * (c->kind == COLLECTIVE_ALL_REDUCE ? 2 : 1);
     collective_count_call(q->base.group->world, c->kind, bytes, 1);

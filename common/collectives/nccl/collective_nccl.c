@@ -208,17 +208,12 @@ static status divide(const nccl_group *g, const collective_call *call, device_st
     return STATUS_OK;
 }
 
-static int64_t payload(const collective_call *call)
-{
-    return call->count * dtype_size(call->type);
-}
-
 /* Counts the bytes of a ring. NCCL does not report the bytes that it has sent. */
 static void count_traffic(nccl_world *w, int size, const collective_call *call)
 {
-    int64_t bytes = size > 1 ? 2 * payload(call) * (size - 1) / size : 0;
+    int64_t bytes = size > 1 ? 2 * collective_bytes(call) * (size - 1) / size : 0;
     if (call->kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
-    if (collective_is_pair(call->kind)) bytes = payload(call);
+    if (collective_is_pair(call->kind)) bytes = collective_bytes(call);
     collective_count_call(&w->base, call->kind, bytes, 1);
 }
 

@@ -305,7 +305,7 @@ const shm_algorithm *shm_choose_algorithm(const shm_queue *q, const collective_c
     collective_algorithm a = c->algorithm;
     if (call->control || q->size == 1) return &shm_algorithm_two_shot;
     if (a == COLLECTIVE_ALGORITHM_TUNED)
-        a = collective_tuning_choose(c->tuning, q->size, call->count * dtype_size(call->type));
+        a = collective_tuning_choose(c->tuning, q->size, collective_bytes(call));
     return algorithms[a]->kinds >> call->kind & 1 ? algorithms[a] : &shm_algorithm_two_shot;
 }
 

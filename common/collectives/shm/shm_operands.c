@@ -318,7 +318,7 @@ static collective_traffic ring_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;
     int n = q->size, me = q->me;
-    int64_t bytes = c->count * dtype_size(c->type);
+    int64_t bytes = collective_bytes(c);
     if (c->kind == COLLECTIVE_BROADCAST) {
         int distance = (me - c->root + n) % n;
         bool sends = distance<n - 1, receives = distance> 0;
@@ -340,7 +340,7 @@ static collective_traffic shares_moved(const shm_queue *q)
     const collective_call *c = q->call;
     bool all = c->kind == COLLECTIVE_ALL_REDUCE, root = q->me == c->root;
     int peers = q->size - 1, takers = all ? peers : !root, messages = all ? 2 * peers : peers;
-    int64_t share = chunk_bytes(q, q->me), others = c->count * dtype_size(c->type) - share;
+    int64_t share = chunk_bytes(q, q->me), others = collective_bytes(c) - share;
     return (collective_traffic){others + takers * share, peers * share + (all || root ? others : 0), messages,
                                 messages};
 }

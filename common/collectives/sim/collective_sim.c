@@ -140,11 +140,6 @@ static sim_algorithm algorithm_of(const sim_calls *q, const collective_call *cal
     return (sim_algorithm)a;
 }
 
-static double bytes_of(const collective_call *call)
-{
-    return call->kind == COLLECTIVE_BARRIER ? 0 : (double)(call->count * dtype_size(call->type));
-}
-
 static void on_finished(void *context)
 {
     sim_calls *q = context;
@@ -156,7 +151,7 @@ static void on_finished(void *context)
     slot->times.algorithm = names[q->shared->ran];
     sim_collective kind = kind_of(&slot->call);
     collective_count_call(&w->base, slot->call.kind,
-                          (int64_t)sim_group_share(q->shared, kind, bytes_of(&slot->call)),
+                          (int64_t)sim_group_share(q->shared, kind, (double)collective_bytes(&slot->call)),
                           sim_group_messages(q->shared, kind));
     q->base.completed++;
     q->joined = false;
@@ -171,8 +166,8 @@ static status join_next(sim_calls *q, sim_time at)
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = q};
     const collective_call *call = &present(q)->call;
     q->joined = true;
-    return sim_group_join(q->shared, q->member, at, kind_of(call), algorithm_of(q, call), bytes_of(call),
-                          &told);
+    return sim_group_join(q->shared, q->member, at, kind_of(call), algorithm_of(q, call),
+                          (double)collective_bytes(call), &told);
 }
 
 /* Returns the rank in the simulation of the world's rank 0. */

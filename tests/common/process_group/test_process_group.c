@@ -133,8 +133,12 @@ static void run(rank_body body)
 
 static status post(rank_state *s, int queue, int index, process_work after, int phases, process_work *out)
 {
-    process_call p = {
-        .group = s->group, .queue = queue, .index = index, .after = after, .phases = phases, .bucket = index};
+    process_call p = {.group = s->group,
+                      .queue = queue,
+                      .index = index,
+                      .after = after,
+                      .later_phases = phases - 1,
+                      .bucket = index};
     return process_group_post(s->calls, &p, out);
 }
 
