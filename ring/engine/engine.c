@@ -335,16 +335,6 @@ static status ring_connect(sync_engine *base, const sync_blob *handshakes)
 
 /* ---- figures ---------------------------------------------------------------------------------- */
 
-int ring_bucket_records(const sync_engine *base, int64_t after, ring_bucket_record *out, int capacity)
-{
-    const ring_engine *e = (const ring_engine *)base;
-    int64_t last = e->compute.record_count, oldest = last > RING_RECORDS ? last - RING_RECORDS + 1 : 1;
-    int count = 0;
-    for (int64_t id = after + 1 > oldest ? after + 1 : oldest; id <= last && count < capacity; id++)
-        out[count++] = e->compute.records[(id - 1) % RING_RECORDS];
-    return count;
-}
-
 const ring_settings *ring_get_settings(const sync_engine *base)
 {
     return &((const ring_engine *)base)->settings;

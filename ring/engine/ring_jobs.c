@@ -270,6 +270,16 @@ void ring_counters(sync_engine *base, sync_counters *out)
     out->updates_skipped = optimizer_skipped(base->context.optimizer);
 }
 
+int ring_bucket_records(const sync_engine *base, int64_t after, ring_bucket_record *out, int capacity)
+{
+    const ring_engine *e = (const ring_engine *)base;
+    int64_t last = e->compute.record_count, oldest = last > RING_RECORDS ? last - RING_RECORDS + 1 : 1;
+    int count = 0;
+    for (int64_t id = after + 1 > oldest ? after + 1 : oldest; id <= last && count < capacity; id++)
+        out[count++] = e->compute.records[(id - 1) % RING_RECORDS];
+    return count;
+}
+
 /* ---- warm-up ---------------------------------------------------------------------------------- */
 
 static status warm_up(ring_engine *e, collective_group *group, collective_call call)
