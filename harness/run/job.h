@@ -7,7 +7,9 @@
  *   plan              steps and memory of the run, computed in advance
  *   job               the launcher's side: starts ranks and servers, shows progress, collects results
  *   progress          progress on stderr
- *   rank, server      a process of a job: set-up, blocks of steps
+ *   rank, server      a process of a job: set-up, blocks of steps, end
+ *   rank_join         rendezvous, token and handshakes of the ranks
+ *   rank_steps        steps of a rank, which is a process or a virtual rank
  *   rank_result       a rank's results, gathered on rank 0
  *   rank_setup        a rank's trainer and batches, opened from the configuration
  *   rank_checkpoint   --save and --load

@@ -1,6 +1,5 @@
 #include "harness/run/plan.h"
 
-#include "common/data/sampler.h"
 #include "common/data/transform.h"
 #include "harness/launch/processors.h"
 #include "harness/run/rank.h"
@@ -19,11 +18,7 @@ static status plan_steps(const run_config *c, run_plan *p)
     for (int j = 0; j < JOB_COUNT; j++) {
         if (!run_config_uses(c, j)) continue;
         sampler s;
-        sampler_config config = {.mode = (sampler_mode)c->data.sampler,
-                                 .samples = dataset_describe(p->set)->samples[DATA_TRAIN],
-                                 .batch = run_config_batch(c, j),
-                                 .world = run_config_replicas(c, j),
-                                 .drop_last = c->data.drop_last};
+        sampler_config config = trainer_sampler(c, p->set, j, run_config_replicas(c, j));
         TRY(sampler_init(&s, &config));
         bool takes_turns = p->alternate && run_config_takes_turns(c);
         p->total_steps[j] = run_config_steps(c, s.steps, 0, takes_turns).end;
@@ -267,7 +262,8 @@ static status plan_job(const run_config *c, const run_plan *p, int number, json_
                               json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&planned.memory)));
     }
     job_result_add_memory(job, ranks);
-    return ps_result_add_memory(job, ranks, planned.has_sizes ? &planned.sizes : NULL);
+    ps_result_add_memory(job, ranks, planned.has_sizes ? &planned.sizes : NULL);
+    return STATUS_OK;
 }
 
 status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)

@@ -5,6 +5,7 @@
 
 #include "common/checkpoint/checkpoint.h"
 #include "common/data/loader.h"
+#include "common/data/sampler.h"
 #include "common/net/rendezvous.h"
 #include "common/net/status_table.h"
 #include "common/trace/trace.h"
@@ -35,22 +36,33 @@ typedef struct rank_place {
  * NULL. `failure` is rendezvous_options.failure. */
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members,
                             const char *inputs, const error_record *failure, rendezvous **out);
-/* Rendezvous at `url`, in which this process is rank `rank` of `members`. */
-typedef struct rank_meeting {
-    const char *url, *key;
-    uint64_t token;
-    int rank, members;
-    const char *inputs;
-    const error_record *failure;
-    status_table *table;   /* table of the members, or NULL */
-    bool exchanges_status; /* value of rendezvous_options.exchanges_status */
-} rank_meeting;
-status rank_open_meeting(const run_config *config, rank_slot *slot, const rank_meeting *m, rendezvous **out);
+/* Opens a rendezvous of processes with the same program and configuration. `options` has the URL, the member
+ * and its credentials. This function sets program, configuration, time limit and `slot`. */
+status rank_open_meeting(const run_config *config, rank_slot *slot, const char *inputs,
+                         rendezvous_options options, rendezvous **out);
 
 /* Runs the rank to its end. On rank 0 *out is the job's outcome, which the caller frees. On other ranks only
  * `difference` is set. A failure is returned and recorded in the status table. Sets the seed of --load in
  * `config`. Returns STATUS_STOPPED if a stop was requested before all ranks had joined. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);
+
+/* ---- server.c: a parameter server in a separate process ---- */
+
+/* Parameters without gradients in the layout of the ranks' program, and the optimizer's state. */
+typedef struct server_memory {
+    device *device; /* opened by the caller */
+    param_set *params;
+    optimizer *optimizer;
+    ledger ledger;
+} server_memory;
+
+status server_memory_open(server_memory *m, const run_config *config, int world, const nn_model *model,
+                          const nn_program *program);
+void server_memory_close(server_memory *m);
+/* Returns the context of the server's engine in a job of `world` ranks. The server has the number `rank`,
+ * from `world` on. */
+sync_context server_context(server_memory *m, const run_config *config, int rank, int world,
+                            const nn_program *program);
 
 /* Runs a server in this process. Servers are numbered after the ranks, from place->world on. A failure is
  * returned and recorded in the status table. */
@@ -62,7 +74,14 @@ status stage_server_run(const run_config *config, const rank_place *place);
 
 /* ---- rank_setup.c: a rank's trainer, and its batches in pages that its device can pin ---- */
 
-/* Fills the trainer's configuration. local_rank, job_token, slot and hub stay zero. */
+/* Returns how a job divides the training data among `world` ranks. */
+sampler_config trainer_sampler(const run_config *config, const dataset *set, int job, int world);
+/* Fills the part of the trainer's configuration that is the same in virtual time: data, model, engine,
+ * optimizer. */
+status trainer_setup_job(const run_config *config, const dataset *set, const nn_model *model, int job,
+                         int rank, int world, trainer_config *out);
+/* Fills the trainer's configuration on a real device or a planning device. local_rank, job_token, slot and
+ * hub stay zero. */
 status trainer_setup(const run_config *config, const dataset *set, const nn_model *model, int job, int rank,
                      int world, trainer_config *out);
 
@@ -87,39 +106,6 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
 void rank_batches_pin(const rank_batches *b, trainer *t);
 
 void rank_batches_close(rank_batches *b);
-
-/* ---- rank_checkpoint.c: --save and --load (docs/checkpoints.md) ---- */
-
-typedef struct rank_checkpoint {
-    const run_config *config;
-    model_options model; /* resolved options */
-    option_binding model_binding;
-    const nn_model *whole; /* model of the run */
-    const nn_cut *cut;     /* division of the model into stages if each rank has a stage, else NULL */
-    trainer *trainer;
-    /* Trainers [device_count] of further stages, if they are on devices of the rank. */
-    trainer *devices[NN_MOST_STAGES];
-    int device_count;
-    checkpoint *file; /* file of --load until it is loaded, or NULL */
-    rendezvous *rendezvous;
-    int rank, world;
-    /* Host copies of optimizer state that other ranks hold and this rank writes, or NULL. */
-    void *states[2];
-    int64_t batches_tracked;
-    int64_t written_step; /* step in the file, or -1 if this rank has written none */
-} rank_checkpoint;
-
-/* Loads --load into parameters, buffers and optimizer state, before the engine connects. The run continues
- * at *progress, which is zero without --load or if the file is PyTorch's. */
-status rank_checkpoint_open(rank_checkpoint *c, checkpoint_progress *progress);
-void rank_checkpoint_close(rank_checkpoint *c);
-
-/* Saves the run after `steps` steps. All ranks call this function after a flush; rank 0 writes the file. */
-status rank_checkpoint_save(rank_checkpoint *c, int64_t steps, batch_position next);
-
-/* Copies parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call this function;
- * `values` is NULL on the other ranks. */
-status rank_checkpoint_gather(rank_checkpoint *c, int param, float *values);
 
 /* ---- rank_trace.c: the time line of some steps, for the file of --trace and for the results ---- */
 
@@ -150,8 +136,8 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
 
 /* Adds "timeline" to the rank's JSON: the first recorded steps that were measured, on rank 0's clock.
  * job_result_finish() keeps one of them. */
-status rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock,
-                          json_t *rank);
+void rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock,
+                        json_t *rank);
 
 /* Appends the events of all ranks to *text on rank 0, each followed by a comma. All ranks call this
  * function for each of their devices. Does nothing without --trace. */

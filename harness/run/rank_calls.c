@@ -1,7 +1,7 @@
 /* Merges the calls of NCCL and MPI, which do not report when other ranks began their part. After the run
  * the ranks exchange the times at which their calls began, and each rank's steps are swept again
  * (common/sync/anatomy.h). */
-#include "harness/run/rank_impl.h"
+#include "harness/run/rank_state.h"
 
 #include "common/base/log.h"
 
@@ -32,12 +32,12 @@ static int64_t merge(anatomy_call *calls, int64_t count, const rendezvous_blob *
 static void take_step(void *context, int64_t step, const anatomy_figures *figures, const int64_t *waited_ns)
 {
     rank_state *s = context;
-    record_correct_step(&s->record, s->steps.first + step, figures, waited_ns);
+    record_correct_step(&s->devices[0].record, s->steps.first + step, figures, waited_ns);
 }
 
 static status exchange_calls(rank_state *s, anatomy_call *calls, int64_t count)
 {
-    anatomy *a = trainer_engine(s->trainer)->context.anatomy;
+    anatomy *a = trainer_engine(s->devices[0].trainer)->context.anatomy;
     rendezvous_blob *got = calloc((size_t)s->place->world, sizeof *got);
     if (!got) return fail(STATUS_SYSTEM, "no memory for the calls of %d ranks", s->place->world);
     for (int64_t i = 0; i < count; i++) calls[i].begin.ns = clock_on_rank_0(&s->clock, calls[i].begin.ns);
@@ -52,12 +52,13 @@ static status exchange_calls(rank_state *s, anatomy_call *calls, int64_t count)
         if (calls[i].begin.rank == s->place->rank) calls[i].begin.rank = ANATOMY_NOBODY;
     }
     if (rc == STATUS_OK) {
-        s->record.merged_calls = count;
+        record *own = &s->devices[0].record;
+        own->merged_calls = count;
         anatomy_sweep_again(a, calls, count, take_step, s);
-        if (s->record.corrected < s->record.kept && s->place->rank == 0)
+        if (own->corrected < own->kept && s->place->rank == 0)
             log_warn("the parts of the first %lld kept steps are known: there is no room to merge the "
                      "calls of more",
-                     (long long)s->record.corrected);
+                     (long long)own->corrected);
     }
     free(got);
     return rc;
@@ -73,18 +74,18 @@ static int64_t error_of_messages(const rank_state *s)
 
 status rank_merge_calls(rank_state *s)
 {
-    anatomy *a = trainer_engine(s->trainer)->context.anatomy;
+    anatomy *a = trainer_engine(s->devices[0].trainer)->context.anatomy;
     anatomy_call *calls = NULL;
     int64_t count = 0;
     if (!anatomy_keeps_steps(a)) {
         if (s->clock.aligned && s->place->engine == ENGINE_PS)
-            s->record.waiting_error_ns = error_of_messages(s);
+            s->devices[0].record.waiting_error_ns = error_of_messages(s);
         return STATUS_OK;
     }
     status rc = anatomy_calls(a, &calls, &count);
     if (rc == STATUS_OK) rc = exchange_calls(s, calls, count);
-    s->record.waiting_error_ns =
-        s->clock.error_ns + device_get_info(trainer_device(s->trainer))->mark_error_ns;
+    s->devices[0].record.waiting_error_ns =
+        s->clock.error_ns + device_get_info(trainer_device(s->devices[0].trainer))->mark_error_ns;
     free(calls);
     return rc;
 }

@@ -1,6 +1,6 @@
 /* Compares the ranks' inputs before the first step, and the parameters of replicas later. */
 #include "common/base/random.h"
-#include "harness/run/rank_impl.h"
+#include "harness/run/rank_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,8 +42,8 @@ status rank_compare_replicas(rank_state *s, bool last)
     uint64_t own = 0, hash;
     TRY(engine_table[e]->requirements(s->config->engine_options[e], s->config->policies[e], world, &needs));
     if (!needs.replicates || world == 1) return STATUS_OK;
-    for (int d = -1; d < s->device_count; d++) {
-        trainer *t = d < 0 ? s->trainer : s->devices[d].trainer;
+    for (int d = 0; d < s->device_count; d++) {
+        trainer *t = s->devices[d].trainer;
         TRY(param_set_hash(trainer_params(t), trainer_stream(t), &hash));
         own = random_mix(own) ^ hash; /* equals the hash if there is one device */
     }

@@ -1,5 +1,5 @@
 /* Converts the results of a rank to JSON, and gathers them on rank 0 in the result of the job. */
-#include "harness/run/rank_impl.h"
+#include "harness/run/rank_state.h"
 
 #include "harness/launch/processors.h"
 
@@ -45,48 +45,34 @@ static json_t *fallbacks_to_json(const device *d)
     return out;
 }
 
-/* Returns the row of a rank, or of a device. `number` counts ranks, or the devices of all ranks. */
-static json_t *rank_to_json(rank_state *s, int number)
+/* Returns the row of a device. A process adds the facts that a virtual rank does not have. */
+static json_t *device_to_json(const rank_state *s, const rank_device *d)
 {
-    const rendezvous_member *me = &rendezvous_members(s->rendezvous)[s->place->rank];
+    device *at = trainer_device(d->trainer);
+    const sync_engine *engine = trainer_engine(d->trainer);
+    const rendezvous_member *me = s->rendezvous ? &rendezvous_members(s->rendezvous)[s->place->rank] : NULL;
     char processors[256];
-    json_t *rank = json_pack("{s:i, s:s, s:i, s:s, s:s, s:o, s:o, s:o}", "rank", number, "host", me->host,
-                             "pid", (int)me->pid, "processors", processors_own(processors, sizeof processors),
-                             "device", device_get_info(trainer_device(s->trainer))->description, "memory",
-                             ledger_to_json(trainer_ledger(s->trainer)), "process",
-                             measured_to_json(trainer_device(s->trainer)), "fallbacks",
-                             fallbacks_to_json(trainer_device(s->trainer)));
-    overlap_to_json(&s->overlap, trainer_engine(s->trainer), rank);
-    json_t *staleness = ps_result_staleness(trainer_engine(s->trainer));
-    bool whole = rank && json_object_set_new(rank, "staleness", staleness) == 0;
-    job_result_name_device(rank, s->config, number);
-    json_object_set_new(rank, "slow_factor", json_real(trainer_slowdown(s->trainer)));
-    json_object_set_new(rank, "loader_threads", json_integer(s->batches.loader_threads));
-    if (whole && record_to_json(&s->record, &s->clock, rank) == STATUS_OK &&
-        rank_trace_to_json(&s->trace, &s->record, &s->clock, rank) == STATUS_OK)
-        return rank;
-    json_decref(rank);
-    return NULL;
+    json_t *row =
+        json_pack("{s:i, s:s, s:o*, s:s*, s:s, s:o, s:o*, s:o*, s:o}", "rank", d->number, "host",
+                  me ? me->host : "virtual", "pid", me ? json_integer(me->pid) : NULL, "processors",
+                  me ? processors_own(processors, sizeof processors) : NULL, "device",
+                  device_get_info(at)->description, "memory", ledger_to_json(trainer_ledger(d->trainer)),
+                  "process", me ? measured_to_json(at) : NULL, "fallbacks", me ? fallbacks_to_json(at) : NULL,
+                  "staleness", ps_result_staleness(trainer_engine(d->trainer)));
+    job_result_name_device(row, s->config, d->number);
+    json_object_set_new(row, "slow_factor", json_real(trainer_slowdown(d->trainer)));
+    if (me) json_object_set_new(row, "loader_threads", json_integer(s->batches.loader_threads));
+    overlap_to_json(&d->overlap, engine, row);
+    record_to_json(&d->record, &s->clock, row);
+    if (d->trace.recorder) rank_trace_to_json(&d->trace, &d->record, &s->clock, row);
+    return row;
 }
 
-/* Returns the rank's row, or with --stages-on devices a row for each of its devices, which count as ranks
- * in the results. */
-static json_t *rows_to_json(rank_state *s)
+json_t *rank_rows_to_json(const rank_state *s)
 {
     json_t *rows = json_array();
-    bool whole = json_array_append_new(rows, rank_to_json(s, s->place->rank)) == 0;
-    for (int d = 0; d < s->device_count && whole; d++) {
-        rank_state view = *s;
-        view.trainer = s->devices[d].trainer;
-        view.record = s->devices[d].record;
-        view.overlap = s->devices[d].overlap;
-        view.trace = s->devices[d].trace;
-        const pipeline_place *place = &s->devices[d].place;
-        whole = json_array_append_new(rows, rank_to_json(&view, pipeline_rank(place, place->stage))) == 0;
-    }
-    if (whole) return rows;
-    json_decref(rows);
-    return NULL;
+    for (int d = 0; d < s->device_count; d++) json_array_append_new(rows, device_to_json(s, &s->devices[d]));
+    return rows;
 }
 
 /* Returns the values of --target-loss and --target-accuracy, or null if neither was given. */
@@ -101,62 +87,75 @@ static json_t *target_to_json(const run_options *r)
     return json_null();
 }
 
-/* Adds the settings of the engine, which thread drives its communication, and how often the run was saved. */
-static void add_settings(rank_state *s, json_t *job)
+status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *servers, json_t *host_costs,
+                        json_t **out)
 {
-    const char *progress = trainer_is_inline(s->trainer) ? "inline" : "thread";
-    json_object_set_new(job, "settings", engine_settings_to_json(trainer_engine(s->trainer)));
-    json_object_set_new(job, "progress",
-                        s->place->engine == ENGINE_NONE ? json_null() : json_string(progress));
-    json_object_set_new(job, "checkpoints", json_integer(s->saves));
+    const rank_device *first = &s->devices[0];
+    const device_info *info = device_get_info(trainer_device(first->trainer));
+    sync_engine *engine = trainer_engine(first->trainer);
+    const run_config *c = s->config;
+    const rank_place *p = s->place;
+    bool real = !s->world->profile;
+    const char *progress = p->engine == ENGINE_NONE            ? NULL
+                           : trainer_is_inline(first->trainer) ? "inline"
+                                                               : "thread";
+    json_t *job = json_pack(
+        "{s:s, s:s, s:s, s:i, s:o*, s:i, s:I, s:s*, s:s, s:s*, s:b, s:I, s:I, s:I, s:b, s:s?, s:b, s:b, "
+        "s:o*, "
+        "s:o, s:o}",
+        "name", job_name(p->job), "engine", engine_table[p->engine]->name, "policy", c->policies[p->engine],
+        "world_size", p->world, "simulated_ranks", real ? NULL : json_integer(s->world->simulated_ranks),
+        "threads_per_rank", real ? run_config_threads(c, p->job) : 1, "batch_per_rank",
+        (json_int_t)run_config_batch(c, p->job), "binding", real ? bound_names[c->bound] : NULL, "device",
+        info->name, "profile", real ? NULL : c->run.device, "simulated", (int)info->simulated, "warmup_steps",
+        (json_int_t)s->steps.warmup, "trained_steps", (json_int_t)(s->next_step - s->steps.first), "steps",
+        (json_int_t)s->next_step, "stopped_early", (int)s->stopped, "parameter_hash", hash, "one_loss",
+        (int)trainer_has_one_loss(first->trainer), "synchronous", s->lead == 0, "updates_on",
+        real ? ps_result_updates(engine) : NULL, "target", real ? target_to_json(&c->run) : json_null(),
+        "settings", engine_settings_to_json(engine));
+    if (real) {
+        json_object_set_new(job, "progress", progress ? json_string(progress) : json_null());
+        json_object_set_new(job, "checkpoints", json_integer(s->saves));
+    }
+    engine_exchange_to_json(engine, &first->overlap, job);
+    if (host_costs) json_object_set_new(job, "host_costs", host_costs);
+    *out = job;
+    if (s->remote)
+        TRY(rank_add_remote(s, job));
+    else if (c->run.stages > 1)
+        TRY(job_result_add_pipeline(job, rows, s->model, c));
+    ps_dp_sizes sizes;
+    bool has_sizes = ps_result_sizes(engine, &sizes);
+    ps_result_add_memory(job, rows, has_sizes ? &sizes : NULL);
+    if (servers) json_object_set_new(job, "servers", servers);
+    return job_result_finish(job, rows);
 }
 
-static json_t *job_to_json(rank_state *s, const run_job *job)
+/* Sorts the rows of the ranks by device and rank. */
+static status merge_rows(const rank_state *s, const text_buffer *texts, json_t *rows)
 {
-    const device_info *info = device_get_info(trainer_device(s->trainer));
-    int engine = s->place->engine;
-    char text[24];
-    /* Equal to param_set_hash(). */
-    uint64_t hash = XXH3_64bits(job->params, (size_t)job->param_count * sizeof *job->params);
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    return json_pack(
-        "{s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:b, s:I, s:I, s:I, s:b, s:s, s:b, s:b, s:o, s:o, s:o}",
-        "name", job_name(s->place->job), "engine", engine_table[engine]->name, "policy",
-        s->config->policies[engine], "world_size", s->place->world, "threads_per_rank",
-        run_config_threads(s->config, s->place->job), "batch_per_rank",
-        (json_int_t)run_config_batch(s->config, s->place->job), "binding", bound_names[s->config->bound],
-        "device", info->name, "simulated", (int)info->simulated, "warmup_steps", (json_int_t)s->steps.warmup,
-        "trained_steps", (json_int_t)(s->next_step - s->steps.first), "steps", (json_int_t)s->next_step,
-        "stopped_early", (int)s->stopped, "parameter_hash", text, "one_loss",
-        (int)trainer_has_one_loss(s->trainer), "synchronous", s->lead == 0, "updates_on",
-        ps_result_updates(trainer_engine(s->trainer)), "servers", json_array(), "target",
-        target_to_json(&s->config->run));
+    json_t *of_ranks[JOB_MOST_RANKS];
+    int world = s->place->world;
+    status rc = STATUS_OK;
+    for (int r = 0; r < world; r++) of_ranks[r] = json_loadb(texts[r].data, texts[r].length, 0, NULL);
+    for (int i = 0; i < s->device_count * world && rc == STATUS_OK; i++)
+        if (json_array_append(rows, json_array_get(of_ranks[i % world], (size_t)(i / world))) != 0)
+            rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", i % world);
+    for (int r = 0; r < world; r++) json_decref(of_ranks[r]);
+    return rc;
 }
 
 static status merge_results(rank_state *s, const text_buffer *texts, run_job *out)
 {
-    json_t *ranks = json_array();
-    out->result = job_to_json(s, out);
-    if (out->result) add_settings(s, out->result);
-    status rc = STATUS_OK;
-    for (int d = 0; d <= s->device_count && rc == STATUS_OK; d++)
-        for (int r = 0; r < s->place->world && rc == STATUS_OK; r++) {
-            json_t *rows = json_loadb(texts[r].data, texts[r].length, 0, NULL);
-            if (json_array_append(ranks, json_array_get(rows, (size_t)d)) != 0)
-                rc = fail(STATUS_PROTOCOL, "the results of rank %d cannot be read", r);
-            json_decref(rows);
-        }
-    if (rc == STATUS_OK && !out->result) rc = fail(STATUS_SYSTEM, "no memory for the results");
-    if (rc == STATUS_OK) rc = engine_exchange_to_json(trainer_engine(s->trainer), &s->overlap, out->result);
-    if (rc == STATUS_OK && !out->params) json_object_set_new(out->result, "parameter_hash", json_null());
-    if (rc == STATUS_OK && s->stage)
-        rc = s->remote ? rank_add_remote(s, out->result)
-                       : job_result_add_pipeline(out->result, ranks, s->model, s->config);
-    if (rc == STATUS_OK) rc = job_result_finish(out->result, ranks);
-    ps_dp_sizes sizes;
-    bool has_sizes = ps_result_sizes(trainer_engine(s->trainer), &sizes);
-    if (rc == STATUS_OK) rc = ps_result_add_memory(out->result, ranks, has_sizes ? &sizes : NULL);
-    json_decref(ranks);
+    json_t *rows = json_array();
+    char hash[24];
+    /* Equal to param_set_hash(). */
+    snprintf(hash, sizeof hash, "%016llx",
+             (unsigned long long)XXH3_64bits(out->params, (size_t)out->param_count * sizeof *out->params));
+    status rc = merge_rows(s, texts, rows);
+    if (rc == STATUS_OK)
+        rc = rank_job_to_json(s, rows, out->params ? hash : NULL, json_array(), NULL, &out->result);
+    json_decref(rows);
     return rc;
 }
 
@@ -170,7 +169,7 @@ static status keep_params(rank_state *s, run_job *out)
     }
     float *at = out->params;
     for (int i = 0; i < s->model->param_count; i++) {
-        TRY(rank_checkpoint_gather(&s->checkpoint, i, at));
+        TRY(rank_gather_param(s, i, at));
         if (at) at += s->model->params[i].elements;
     }
     return STATUS_OK;
@@ -181,13 +180,10 @@ static status gather_traces(rank_state *s, char **text)
 {
     text_buffer all = {0};
     status rc = STATUS_OK;
-    for (int d = -1; d < s->device_count && rc == STATUS_OK; d++) {
-        rank_device *device = d < 0 ? NULL : &s->devices[d];
-        rc = rank_trace_gather(device ? &device->trace : &s->trace, s->rendezvous, s->place->job,
-                               s->place->rank,
-                               device ? pipeline_rank(&device->place, device->place.stage) : s->place->rank,
-                               s->config->shared.stall_timeout_ns, s->place->world, &all);
-    }
+    for (int d = 0; d < s->device_count && rc == STATUS_OK; d++)
+        rc = rank_trace_gather(&s->devices[d].trace, s->rendezvous, s->place->job, s->place->rank,
+                               s->devices[d].number, s->config->shared.stall_timeout_ns, s->place->world,
+                               &all);
     *text = all.data;
     return rc == STATUS_OK && all.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a trace") : rc;
 }
@@ -197,11 +193,10 @@ static status agree_on_steps(rank_state *s)
 {
     enum { LEVELS = 64 };
     double ranks[LEVELS] = {0};
-    ranks[s->record.level] = 1;
+    ranks[s->devices[0].record.level] = 1;
     TRY(rendezvous_sum(s->rendezvous, "kept steps", ranks, LEVELS, rank_deadline(s)));
     int most = LEVELS - 1;
     while (ranks[most] == 0) most--;
-    record_merge(&s->record, most);
     for (int d = 0; d < s->device_count; d++) record_merge(&s->devices[d].record, most);
     return STATUS_OK;
 }
@@ -210,13 +205,11 @@ status rank_share_results(rank_state *s, run_job *out)
 {
     TRY(agree_on_steps(s));
     text_buffer *texts = calloc((size_t)s->place->world, sizeof *texts);
-    json_t *mine = rows_to_json(s);
-    char *text = mine ? json_dumps(mine, JSON_COMPACT) : NULL;
-    status rc;
-    if (!texts || !text)
-        rc = fail(STATUS_SYSTEM, "no memory for the results");
-    else
-        rc = sync_gather_parameters(trainer_engine(s->trainer)); /* must follow the measurement of memory */
+    json_t *mine = rank_rows_to_json(s);
+    char *text = json_dumps(mine, JSON_COMPACT);
+    status rc = texts ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
+    /* Must follow the measurement of memory. */
+    if (rc == STATUS_OK) rc = sync_gather_parameters(trainer_engine(s->devices[0].trainer));
     if (rc == STATUS_OK && !s->remote) rc = keep_params(s, out);
     if (rc == STATUS_OK)
         rc = rendezvous_gather(s->rendezvous, "results", s->place->rank, s->place->world, text, strlen(text),
@@ -225,8 +218,7 @@ status rank_share_results(rank_state *s, run_job *out)
     if (rc == STATUS_OK) rc = gather_traces(s, &out->trace);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
     if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
-        trainer_leave(s->trainer);
-        rank_devices_leave(s);
+        for (int d = 0; d < s->device_count; d++) trainer_leave(s->devices[d].trainer);
         rc = rendezvous_barrier(s->rendezvous, "left", rank_deadline(s));
     }
     free(text);

@@ -1,12 +1,20 @@
 #include "harness/run/rank.h"
 
 #include "common/data/batches.h"
-#include "common/data/sampler.h"
 #include "harness/run/engines.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+sampler_config trainer_sampler(const run_config *c, const dataset *set, int job, int world)
+{
+    return (sampler_config){.mode = (sampler_mode)c->data.sampler,
+                            .samples = dataset_describe(set)->samples[DATA_TRAIN],
+                            .batch = run_config_batch(c, job),
+                            .world = world,
+                            .drop_last = c->data.drop_last};
+}
 
 /* Finds the batch size of an epoch's last step, if it is not the full one. */
 static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
@@ -28,42 +36,43 @@ static bool progress_inline(const run_config *c, const nn_model *m)
     return m->parameter_elements * 4 <= INLINE_BYTES;
 }
 
-status trainer_setup(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
-                     int world, trainer_config *out)
+status trainer_setup_job(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
+                         int world, trainer_config *out)
 {
     int engine = job_engine(job);
-    int64_t batch = run_config_batch(c, job);
-    const data_description *data = dataset_describe(set);
-    sampler_config sampler = {.mode = (sampler_mode)c->data.sampler,
-                              .samples = data->samples[DATA_TRAIN],
-                              .batch = batch,
-                              .world = world,
-                              .drop_last = c->data.drop_last};
+    sampler_config sampler = trainer_sampler(c, set, job, world);
     *out = (trainer_config){.rank = rank,
                             .world = world,
-                            .device = c->run.device,
-                            .precision = run_config_precision(c),
-                            .share_gpu = c->run.share_gpu,
-                            .benchmark = c->run.benchmark,
                             .prefetch = c->run.prefetch != 0,
-                            .cuda_graph = c->run.cuda_graph,
-                            .threads = run_config_threads(c, job),
+                            .threads = 1,
                             .model = model,
                             .engine = engine_table[engine],
                             .engine_options = c->engine_options[engine],
                             .policy = c->policies[engine],
                             .optimizer = &c->optimizer,
-                            .batch = batch,
-                            /* Gathering rows is faster if most have no target. */
-                            .masked_loss = data->form.target == DATA_TARGET_MASKED,
+                            .batch = sampler.batch,
                             .sum_loss = c->run.loss_reduction == 1,
                             .stall_timeout_ns = c->shared.stall_timeout_ns,
-                            .inline_progress = progress_inline(c, model),
                             .accumulate = c->run.accumulate,
                             .divide = c->shared.divide,
                             .slow = run_config_slow(c, job)};
-    TRY(net_link_parse(c->shared.link, &out->link));
     return odd_sizes(&sampler, rank, out->sizes);
+}
+
+status trainer_setup(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
+                     int world, trainer_config *out)
+{
+    TRY(trainer_setup_job(c, set, model, job, rank, world, out));
+    out->device = c->run.device;
+    out->precision = run_config_precision(c);
+    out->share_gpu = c->run.share_gpu;
+    out->benchmark = c->run.benchmark;
+    out->cuda_graph = c->run.cuda_graph;
+    out->threads = run_config_threads(c, job);
+    /* Gathering rows is faster if most have no target. */
+    out->masked_loss = dataset_describe(set)->form.target == DATA_TARGET_MASKED;
+    out->inline_progress = progress_inline(c, model);
+    return net_link_parse(c->shared.link, &out->link);
 }
 
 /* ---- batches ---------------------------------------------------------------------------------- */

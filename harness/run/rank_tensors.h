@@ -3,27 +3,22 @@
 #ifndef HARNESS_RUN_RANK_TENSORS_H
 #define HARNESS_RUN_RANK_TENSORS_H
 
-#include "harness/run/rank.h"
+#include "harness/run/rank_state.h"
 
-/* All pointers are borrowed. */
 typedef struct rank_tensors {
-    const rank_checkpoint *checkpoint;
-    const checkpoint_subject *subject;        /* subject of the whole model */
-    checkpoint_arenas arenas[NN_MOST_STAGES]; /* [count] arenas of this rank's devices */
-    int count;
+    const rank_state *rank;                   /* borrowed */
+    checkpoint_subject subject;               /* the whole model */
+    checkpoint_arenas arenas[NN_MOST_STAGES]; /* [device_count] arenas of this rank's devices */
 } rank_tensors;
 
-rank_tensors rank_tensors_of(const rank_checkpoint *c, const checkpoint_subject *subject);
+rank_tensors rank_tensors_of(const rank_state *s);
 
-/* Returns a sink that takes the tensors of this rank and skips the others. */
-checkpoint_sink rank_tensors_sink(rank_tensors *tensors);
+/* Writes a tensor to this rank's devices that have the tensor (checkpoint_sink). */
+status rank_tensors_write(void *tensors, const checkpoint_tensor *t, dtype type, const void *values);
 
-/* Returns rank 0's source of all tensors. While rank 0 reads the source, each other rank calls
- * rank_tensors_send(). */
-checkpoint_source rank_tensors_source(rank_tensors *tensors);
+/* Copies a tensor to rank 0 (checkpoint_source). All ranks call this function for the same tensors; `values`
+ * is NULL on the other ranks. While rank 0 saves, each other rank calls rank_tensors_send(). */
+status rank_tensors_gather(void *tensors, const checkpoint_tensor *t, void *values);
 status rank_tensors_send(rank_tensors *tensors);
-
-/* Copies one tensor to rank 0. All ranks call this function; `values` is NULL on the other ranks. */
-status rank_tensors_gather(rank_tensors *tensors, const checkpoint_tensor *t, void *values);
 
 #endif

@@ -122,7 +122,7 @@ static json_t *step_to_json(const trace *t, int64_t step, int64_t begin_ns, int6
                      messages);
 }
 
-status rank_trace_to_json(const rank_trace *t, const record *r, const clock_alignment *clock, json_t *rank)
+void rank_trace_to_json(const rank_trace *t, const record *r, const clock_alignment *clock, json_t *rank)
 {
     json_t *steps = json_array();
     for (int64_t i = 0; i < r->kept && json_array_size(steps) < TIMELINE_STEPS; i++) {
@@ -131,7 +131,6 @@ status rank_trace_to_json(const rank_trace *t, const record *r, const clock_alig
         json_array_append_new(steps, step_to_json(t->recorder, r->steps[i].index, begin_ns, end_ns, clock));
     }
     json_object_set_new(rank, "timeline", steps);
-    return STATUS_OK;
 }
 
 /* ---- the file of --trace -------------------------------------------------------------------------- */

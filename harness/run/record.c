@@ -70,15 +70,13 @@ static json_t *real_or_null(double value)
 }
 
 /* Adds an array for each figure of the kept steps, or of the stretches. */
-static int add_columns(recorded_step *steps, int64_t count, const clock_alignment *clock, json_t *to)
+static void add_columns(recorded_step *steps, int64_t count, const clock_alignment *clock, json_t *to)
 {
     static const char *const keys[] = {"step_index", "step_begin_s", "step_end_s", "step_samples", "losses"};
     enum { KEYS = sizeof keys / sizeof keys[0], ALL = KEYS + RECORD_PHASES };
     json_t *columns[ALL];
-    int bad = 0;
     for (int c = 0; c < ALL; c++)
-        bad |=
-            json_object_set_new(to, c < KEYS ? keys[c] : record_phases[c - KEYS], columns[c] = json_array());
+        json_object_set_new(to, c < KEYS ? keys[c] : record_phases[c - KEYS], columns[c] = json_array());
     for (recorded_step *s = steps; s < steps + count; s++) {
         json_t *row[ALL] = {json_integer(s->index), record_seconds(clock_on_rank_0(clock, s->begin_ns)),
                             record_seconds(clock_on_rank_0(clock, s->end_ns)), json_integer(s->samples),
@@ -87,9 +85,8 @@ static int add_columns(recorded_step *steps, int64_t count, const clock_alignmen
             int64_t ns = record_times(&s->times)[p];
             row[KEYS + p] = ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns);
         }
-        for (int c = 0; c < ALL; c++) bad |= json_array_append_new(columns[c], row[c]);
+        for (int c = 0; c < ALL; c++) json_array_append_new(columns[c], row[c]);
     }
-    return bad;
 }
 
 /* Returns "stretches", or null if all steps are kept. */
@@ -118,7 +115,8 @@ static json_t *stretches_to_json(const record *r, const clock_alignment *clock)
         json_decref(known[p]);
     }
     json_t *out = json_pack("{s:o, s:o, s:o}", "steps", steps, "gaps_s", gaps, "known", of);
-    return out && add_columns(rows, r->stretch_count, clock, out) == 0 ? out : NULL;
+    add_columns(rows, r->stretch_count, clock, out);
+    return out;
 }
 
 /* Returns {rank: time} for the ranks that this rank waited for. */
@@ -126,7 +124,7 @@ static json_t *waited_to_json(const record *r)
 {
     json_t *object = json_object();
     char rank[16];
-    for (int i = 0; object && i < r->world; i++) {
+    for (int i = 0; i < r->world; i++) {
         if (r->waited_ns[i] == 0) continue;
         snprintf(rank, sizeof rank, "%d", i);
         json_object_set_new(object, rank, record_seconds(r->waited_ns[i]));
@@ -149,42 +147,41 @@ static json_t *clock_to_json(const record *r, const clock_alignment *clock)
                      "waiting_error_s", error);
 }
 
-status record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
+void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
 {
-    int bad = add_columns(r->steps, r->kept, clock, rank);
+    add_columns(r->steps, r->kept, clock, rank);
     json_t *waited = json_array();
     for (int64_t i = 0; i < r->kept; i++) {
         int of = r->steps[i].waited_for;
-        bad |= json_array_append_new(waited, of == ANATOMY_NOBODY ? json_null() : json_integer(of));
+        json_array_append_new(waited, of == ANATOMY_NOBODY ? json_null() : json_integer(of));
     }
-    bad |= json_object_set_new(rank, "clock", clock_to_json(r, clock));
-    bad |= json_object_set_new(rank, "loss_last", r->count ? real_or_null(r->last_loss) : json_null());
-    bad |= json_object_set_new(rank, "stretches", stretches_to_json(r, clock));
-    bad |= json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
-    bad |= json_object_set_new(rank, "measured_steps", json_integer(r->count));
-    bad |= json_object_set_new(rank, "waited_for", waited);
-    bad |= json_object_set_new(rank, "samples", json_integer(r->samples));
-    bad |= json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));
-    bad |= json_object_set_new(rank, "bytes_sent", json_integer(r->counters.bytes_sent));
-    bad |= json_object_set_new(rank, "bytes_received", json_integer(r->counters.bytes_received));
-    bad |= json_object_set_new(rank, "messages_sent", json_integer(r->counters.messages_sent));
-    bad |= json_object_set_new(rank, "messages_received", json_integer(r->counters.messages_received));
-    bad |= json_object_set_new(rank, "update_aside_s", record_seconds(r->counters.update_aside_ns));
-    bad |= json_object_set_new(rank, "agents_cpu_s", record_seconds(r->counters.agents_cpu_ns));
-    bad |= json_object_set_new(rank, "off_cpu_s", off_cpu_to_json(r));
-    bad |= json_object_set_new(rank, "waited_for_s", waited_to_json(r));
-    bad |= json_object_set_new(rank, "pushes_overtaken", json_integer(r->counters.pushes_overtaken));
-    bad |= json_object_set_new(rank, "updates_skipped", json_integer(r->counters.updates_skipped));
+    json_object_set_new(rank, "clock", clock_to_json(r, clock));
+    json_object_set_new(rank, "loss_last", r->count ? real_or_null(r->last_loss) : json_null());
+    json_object_set_new(rank, "stretches", stretches_to_json(r, clock));
+    json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
+    json_object_set_new(rank, "measured_steps", json_integer(r->count));
+    json_object_set_new(rank, "waited_for", waited);
+    json_object_set_new(rank, "samples", json_integer(r->samples));
+    json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));
+    json_object_set_new(rank, "bytes_sent", json_integer(r->counters.bytes_sent));
+    json_object_set_new(rank, "bytes_received", json_integer(r->counters.bytes_received));
+    json_object_set_new(rank, "messages_sent", json_integer(r->counters.messages_sent));
+    json_object_set_new(rank, "messages_received", json_integer(r->counters.messages_received));
+    json_object_set_new(rank, "update_aside_s", record_seconds(r->counters.update_aside_ns));
+    json_object_set_new(rank, "agents_cpu_s", record_seconds(r->counters.agents_cpu_ns));
+    json_object_set_new(rank, "off_cpu_s", off_cpu_to_json(r));
+    json_object_set_new(rank, "waited_for_s", waited_to_json(r));
+    json_object_set_new(rank, "pushes_overtaken", json_integer(r->counters.pushes_overtaken));
+    json_object_set_new(rank, "updates_skipped", json_integer(r->counters.updates_skipped));
     json_t *evaluations = json_array();
-    for (int64_t i = 0; evaluations && i < r->evaluation_count; i++) {
+    for (int64_t i = 0; i < r->evaluation_count; i++) {
         const record_evaluation *e = &r->evaluations[i];
-        bad |= json_array_append_new(
+        json_array_append_new(
             evaluations, json_pack("{s:I, s:o, s:o, s:o, s:I}", "step", (json_int_t)e->step, "training_s",
                                    record_seconds(e->trained_ns), "loss", real_or_null(e->loss), "accuracy",
                                    real_or_null(e->accuracy), "samples", (json_int_t)e->samples));
     }
-    bad |= json_object_set_new(rank, "evaluations", evaluations);
-    return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;
+    json_object_set_new(rank, "evaluations", evaluations);
 }
 
 static json_t *account_to_json(const ledger_account *a)
@@ -198,7 +195,7 @@ static json_t *account_to_json(const ledger_account *a)
 static json_t *classes_to_json(const int64_t *bytes)
 {
     json_t *object = json_object();
-    for (int c = 0; object && c < LEDGER_CLASS_COUNT; c++)
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
         json_object_set_new(object, ledger_class_name((ledger_class)c), json_integer(bytes[c]));
     return object;
 }
@@ -235,15 +232,6 @@ void overlap_close(overlap *o)
     *o = (overlap){0};
 }
 
-void overlap_begin(overlap *o, const sync_engine *engine)
-{
-    int count = o->capacity;
-    while (engine->type == &sync_ring && count == o->capacity) {
-        count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
-        if (count > 0) o->seen = o->records[count - 1].id;
-    }
-}
-
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured)
 {
     if (engine->type != &sync_ring) return;
@@ -262,6 +250,11 @@ void overlap_measure(overlap *o, const sync_engine *engine, step_result *result,
     o->last_bucket_bytes = last->bytes;
     result->times.first_to_backward_end = overlap_ns > 0 ? overlap_ns : 0;
     result->times.last_bucket = last->finished_ns - last->started_ns;
+}
+
+static bool is_ps(const sync_engine *e)
+{
+    return strcmp(e->type->name, sync_ps.name) == 0;
 }
 
 static json_t *positive_or_null(int64_t value)
@@ -289,28 +282,17 @@ static json_t *algorithms_to_json(const overlap *o)
     return rows;
 }
 
-static bool is_ring(const sync_engine *e)
-{
-    return strcmp(e->type->name, sync_ring.name) == 0;
-}
-
-static bool is_ps(const sync_engine *e)
-{
-    return strcmp(e->type->name, sync_ps.name) == 0;
-}
-
-status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job)
+void engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job)
 {
     const ring_settings *s = e->type == &sync_ring && e->context.world > 1 ? ring_get_settings(e) : NULL;
-    const char *algorithm = s ? collective_algorithm_names[s->algorithm] : NULL;
     const char *transport = NULL, *payload = NULL;
     if (is_ps(e)) ps_read_ways(e, &transport, &payload);
-    int bad = json_object_set_new(job, "collective", s ? json_string(s->collective) : json_null());
-    bad |= json_object_set_new(job, "algorithm", s ? json_string(algorithm) : json_null());
-    bad |= json_object_set_new(job, "algorithms", s ? algorithms_to_json(first) : json_null());
-    bad |= json_object_set_new(job, "transport", transport ? json_string(transport) : json_null());
-    bad |= json_object_set_new(job, "payload", payload ? json_string(payload) : json_null());
-    return bad ? fail(STATUS_SYSTEM, "no memory for the results") : STATUS_OK;
+    json_object_set_new(job, "collective", s ? json_string(s->collective) : json_null());
+    json_object_set_new(job, "algorithm",
+                        s ? json_string(collective_algorithm_names[s->algorithm]) : json_null());
+    json_object_set_new(job, "algorithms", s ? algorithms_to_json(first) : json_null());
+    json_object_set_new(job, "transport", transport ? json_string(transport) : json_null());
+    json_object_set_new(job, "payload", payload ? json_string(payload) : json_null());
 }
 
 /* ---- parameter server ------------------------------------------------------------------------- */
@@ -322,7 +304,7 @@ json_t *ps_result_staleness(sync_engine *e)
     ps_read_report(e, &report);
     json_t *histogram = json_array();
     int last = report.most < PS_STALENESS_BINS - 1 ? (int)report.most : PS_STALENESS_BINS - 1;
-    for (int i = 0; histogram && i <= last && report.reads > 0; i++)
+    for (int i = 0; i <= last && report.reads > 0; i++)
         json_array_append_new(histogram, json_integer(report.stale[i]));
     return json_pack("{s:I, s:I, s:f, s:o}", "reads", (json_int_t)report.reads, "largest",
                      (json_int_t)report.most, "mean", report.mean, "histogram", histogram);
@@ -333,7 +315,7 @@ json_t *engine_settings_to_json(const sync_engine *e)
     text_buffer lines = {0};
     if (is_ps(e))
         ps_write_settings(e, &lines);
-    else if (is_ring(e))
+    else if (strcmp(e->type->name, sync_ring.name) == 0)
         ring_settings_write(ring_get_settings(e), &lines);
     if (!lines.data) return json_null();
     json_t *settings = json_object();
@@ -379,23 +361,21 @@ bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out)
     return is_ps(e) && ps_dp_read_sizes(e, out);
 }
 
-status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes)
+void ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes)
 {
     json_t *out = json_null();
     if (sizes) {
-        const ps_dp_sizes s = *sizes;
         json_t *phases = json_array();
-        for (int p = 0; phases && p < PS_DP_PHASE_COUNT; p++)
-            json_array_append_new(phases, phase_to_json(ranks, &s, (ps_dp_phase)p));
+        for (int p = 0; p < PS_DP_PHASE_COUNT; p++)
+            json_array_append_new(phases, phase_to_json(ranks, sizes, (ps_dp_phase)p));
         out = json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "lifetimes",
-                        s.lean ? "lean" : "torch", "parameters_bytes", (json_int_t)s.parameters,
-                        "kept_gradients_bytes", (json_int_t)s.kept, "optimizer_state_bytes",
-                        (json_int_t)s.state, "outputs_bytes", (json_int_t)s.outputs, "loss_outputs_bytes",
-                        (json_int_t)s.loss_outputs, "other_output_bytes", (json_int_t)s.other_output,
-                        "buffers_bytes", (json_int_t)s.buffers, "batch_bytes", (json_int_t)s.batch,
-                        "ahead_bytes", (json_int_t)s.ahead, "phases", phases);
+                        sizes->lean ? "lean" : "torch", "parameters_bytes", (json_int_t)sizes->parameters,
+                        "kept_gradients_bytes", (json_int_t)sizes->kept, "optimizer_state_bytes",
+                        (json_int_t)sizes->state, "outputs_bytes", (json_int_t)sizes->outputs,
+                        "loss_outputs_bytes", (json_int_t)sizes->loss_outputs, "other_output_bytes",
+                        (json_int_t)sizes->other_output, "buffers_bytes", (json_int_t)sizes->buffers,
+                        "batch_bytes", (json_int_t)sizes->batch, "ahead_bytes", (json_int_t)sizes->ahead,
+                        "phases", phases);
     }
-    if (json_object_set_new(job, "dataparallel_memory", out) != 0)
-        return fail(STATUS_SYSTEM, "no memory for the results");
-    return STATUS_OK;
+    json_object_set_new(job, "dataparallel_memory", out);
 }

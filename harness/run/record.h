@@ -111,8 +111,8 @@ void record_evaluation_result(record *r, record_evaluation e);
 json_t *record_seconds(int64_t ns);
 
 /* Adds the record to a rank's JSON object: kept steps with their times on rank 0's clock, phases, losses,
- * bytes, and stretches unless all steps are kept. Returns STATUS_SYSTEM if out of memory. */
-status record_to_json(const record *r, const clock_alignment *clock, json_t *rank);
+ * bytes, and stretches unless all steps are kept. */
+void record_to_json(const record *r, const clock_alignment *clock, json_t *rank);
 
 /* Converts a ledger to JSON: the memory in total and of each class, and for each phase the peak and the
  * memory at its end. */
@@ -132,9 +132,6 @@ typedef struct overlap {
 status overlap_open(overlap *o, int params);
 void overlap_close(overlap *o);
 
-/* Forgets the engine's records. Must be called before the first measured step. */
-void overlap_begin(overlap *o, const sync_engine *engine);
-
 /* Completes result->times from the engine's records of its buckets, if it has any. Counts the buckets of
  * measured steps. Must be called after each step. */
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured);
@@ -148,9 +145,9 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
  * the library that reduces buckets, "algorithm" the configured algorithm, and "algorithms" the algorithms
  * that rank 0 used in the measured steps; all three are null with one rank. Under ps: "transport" carries
  * messages, and "payload" carries tensors. Names that do not apply to the engine are null. */
-status engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
+void engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
 
-/* Returns a rank's "staleness" after a flush, or null under other engines. Returns NULL if out of memory. */
+/* Returns a rank's "staleness" after a flush, or null under other engines. */
 json_t *ps_result_staleness(sync_engine *e);
 
 /* Returns the job's "settings", the policy and options that its engine runs, or null under `none`. */
@@ -163,6 +160,6 @@ json_t *ps_result_updates(const sync_engine *e);
 bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out);
 
 /* Adds the job's "dataparallel_memory" from the ranks' ledgers, or null if `sizes` is NULL. */
-status ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes);
+void ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes);
 
 #endif

@@ -5,7 +5,7 @@
 #include "common/net/clocks.h"
 #include "common/net/key.h"
 #include "harness/run/job.h"
-#include "harness/run/rank_impl.h"
+#include "harness/run/rank_state.h"
 #include "ring/policies/policy.h"
 
 #include <inttypes.h>
@@ -34,8 +34,9 @@ static status meet(const run_config *c, const rank_place *p, rank_slot *slot, in
         snprintf(url, sizeof url, "%s-stage-%016" PRIx64, p->rendezvous, token);
     else
         snprintf(url, sizeof url, "tcp://%s", address);
-    rank_meeting m = {.url = url, .key = key, .token = token, .rank = rank, .members = p->world + 1};
-    status rc = rank_open_meeting(c, slot, &m, out);
+    rendezvous_options options = {
+        .url = url, .key = key, .token = token, .rank = rank, .world = p->world + 1};
+    status rc = rank_open_meeting(c, slot, NULL, options, out);
     if (rc != STATUS_OK)
         error_context(local       ? "remote stage"
                       : rank == 0 ? "--serve-stage %s, rank 0"
@@ -79,14 +80,15 @@ static status join(rank_state *s, rendezvous *r)
         return fail(STATUS_PROTOCOL, "the remote stage sent an invitation of %zu bytes", got.bytes);
     memcpy(&from, got.data, sizeof from);
     from.url[sizeof from.url - 1] = '\0';
-    remote_config config = config_of(s->config, s->remote, trainer_device(s->trainer), s->place->world);
+    remote_config config =
+        config_of(s->config, s->remote, trainer_device(s->devices[0].trainer), s->place->world);
     config.worker = s->place->rank;
     config.token = from.token;
-    config.trace = s->trace.recorder;
+    config.trace = s->devices[0].trace.recorder;
     config.clock_ahead_ns = clock_align(r, me, &bounds, &bounds).begin_offset_ns;
     TRY(net_link_parse(s->config->shared.link, &config.link));
     address_of(s->config, from.url, url, sizeof url);
-    return trainer_connect_remote(s->trainer, &config, url);
+    return trainer_connect_remote(s->devices[0].trainer, &config, url);
 }
 
 status rank_connect_remote(rank_state *s)

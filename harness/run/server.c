@@ -15,13 +15,46 @@ typedef struct server_state {
     dataset *set;
     nn_model *model;
     nn_program *program;
-    device *device;
-    param_set *params;
-    optimizer *optimizer;
-    ledger ledger;
+    server_memory memory;
     rendezvous *members;
     sync_blob *handshakes; /* [ranks + servers] */
 } server_state;
+
+status server_memory_open(server_memory *m, const run_config *c, int world, const nn_model *model,
+                          const nn_program *program)
+{
+    sync_requirements needs = {0};
+    TRY(engine_table[ENGINE_PS]->requirements(c->engine_options[ENGINE_PS], c->policies[ENGINE_PS], world,
+                                              &needs));
+    param_set_config params = {.param_kind = needs.param_kind};
+    TRY(param_set_open(m->device, model, program, &params, &m->params));
+    dtype type = device_get_info(m->device)->compute_type;
+    return optimizer_open(m->device, &c->optimizer, type, m->params->arena_elements,
+                          m->params->logical_bytes / dtype_size(type), &m->ledger, &m->optimizer);
+}
+
+void server_memory_close(server_memory *m)
+{
+    optimizer_close(&m->optimizer);
+    param_set_close(&m->params);
+    device_close(&m->device);
+}
+
+sync_context server_context(server_memory *m, const run_config *c, int rank, int world,
+                            const nn_program *program)
+{
+    return (sync_context){.rank = rank,
+                          .world = world,
+                          .device = m->device,
+                          .params = m->params,
+                          .program = program,
+                          .optimizer = m->optimizer,
+                          .ledger = &m->ledger,
+                          .options = c->engine_options[ENGINE_PS],
+                          .policy = c->policies[ENGINE_PS],
+                          .stall_timeout_ns = c->shared.stall_timeout_ns,
+                          .divide = c->shared.divide};
+}
 
 static int member_count(const server_state *s)
 {
@@ -34,27 +67,23 @@ static const char *device_name(const run_config *c)
     return strcmp(c->run.device, "cuda") == 0 ? "cpu" : c->run.device;
 }
 
-/* Opens parameters without gradients, in the layout of the ranks' program, and the optimizer's state. */
-static status open_parts(server_state *s)
+static status open_memory(server_state *s)
 {
     const run_config *c = s->config;
-    int engine = s->place->engine, threads = run_config_threads(c, s->place->job);
-    sync_requirements needs = {0};
+    int world = s->place->world;
     model_options resolved;
-    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], s->place->world,
-                                           &needs));
     TRY(run_config_build(c, &s->set, &s->model, &resolved));
-    device_config device = {
-        .name = device_name(c), .rank = s->place->rank, .world = s->place->world, .threads = threads};
-    TRY(device_open(&device, &s->device));
-    dtype type = device_get_info(s->device)->compute_type;
-    nn_program_config program = {
-        .batch = c->data.batch, .mode = NN_TRAIN, .type = type, .world = s->place->world};
+    device_config device = {.name = device_name(c),
+                            .rank = s->place->rank,
+                            .world = world,
+                            .threads = run_config_threads(c, s->place->job)};
+    TRY(device_open(&device, &s->memory.device));
+    nn_program_config program = {.batch = c->data.batch,
+                                 .mode = NN_TRAIN,
+                                 .type = device_get_info(s->memory.device)->compute_type,
+                                 .world = world};
     TRY(nn_program_compile(s->model, &program, &s->program));
-    param_set_config params = {.param_kind = needs.param_kind};
-    TRY(param_set_open(s->device, s->model, s->program, &params, &s->params));
-    return optimizer_open(s->device, &c->optimizer, type, s->params->arena_elements,
-                          s->params->logical_bytes / dtype_size(type), &s->ledger, &s->optimizer);
+    return server_memory_open(&s->memory, c, world, s->model, s->program);
 }
 
 static status exchange(void *context, sync_blob mine, const sync_blob **handshakes)
@@ -76,32 +105,20 @@ static status exchange(void *context, sync_blob mine, const sync_blob **handshak
 static status serve(server_state *s)
 {
     const run_config *c = s->config;
-    int engine = s->place->engine;
-    net_link link;
-    TRY(net_link_parse(c->shared.link, &link));
+    const rank_place *p = s->place;
     s->handshakes = calloc((size_t)member_count(s), sizeof *s->handshakes);
     if (!s->handshakes) return fail(STATUS_SYSTEM, "no memory for a parameter server");
-    TRY(open_parts(s));
-    TRY(rank_open_rendezvous(c, s->place, member_count(s), NULL, NULL, &s->members));
-    sync_context context = {.rank = s->place->rank,
-                            .world = s->place->world,
-                            .job_token = s->place->token,
-                            .device = s->device,
-                            .params = s->params,
-                            .program = s->program,
-                            .optimizer = s->optimizer,
-                            .ledger = &s->ledger,
-                            .options = c->engine_options[engine],
-                            .policy = c->policies[engine],
-                            .slot = status_table_slot(s->place->table, s->place->rank),
-                            .table = s->place->table,
-                            .stall_timeout_ns = c->shared.stall_timeout_ns,
-                            .divide = c->shared.divide,
-                            .link = link};
+    TRY(open_memory(s));
+    TRY(rank_open_rendezvous(c, p, member_count(s), NULL, NULL, &s->members));
+    sync_context context = server_context(&s->memory, c, p->rank, p->world, s->program);
+    context.job_token = p->token;
+    context.slot = status_table_slot(p->table, p->rank);
+    context.table = p->table;
+    TRY(net_link_parse(c->shared.link, &context.link));
     TRY(ps_server_main(&context, exchange, s));
-    json_t *result = json_pack("{s:i, s:i, s:o}", "server", context.rank - context.world, "pid",
-                               (int)getpid(), "memory", ledger_to_json(&s->ledger));
-    status rc = result ? run_jobs_deliver_server(result) : fail(STATUS_SYSTEM, "no memory for the results");
+    json_t *result = json_pack("{s:i, s:i, s:o}", "server", p->rank - p->world, "pid", (int)getpid(),
+                               "memory", ledger_to_json(&s->memory.ledger));
+    status rc = run_jobs_deliver_server(result);
     json_decref(result);
     return rc;
 }
@@ -109,10 +126,8 @@ static status serve(server_state *s)
 static void tear_down(server_state *s)
 {
     rendezvous_close(&s->members);
-    optimizer_close(&s->optimizer);
-    param_set_close(&s->params);
+    server_memory_close(&s->memory);
     nn_program_free(&s->program);
-    device_close(&s->device);
     nn_model_free(&s->model);
     dataset_close(&s->set);
     free(s->handshakes);

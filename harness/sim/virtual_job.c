@@ -1,399 +1,403 @@
 #include "harness/sim/virtual_job.h"
 
-#include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
 #include "common/net/sim/transport_sim.h"
 #include "common/nn/stages.h"
 #include "common/sim/fiber.h"
+#include "harness/run/rank_state.h"
+#include "harness/sim/virtual_host.h"
 #include "harness/sim/virtual_source.h"
+#include "harness/sim/virtual_trace.h"
 #include "ps/ps.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct virtual_job virtual_job;
 
+/* A rank, which runs on a fiber. */
 typedef struct virtual_rank {
+    rank_state state;
+    rank_place place;
     virtual_job *job;
-    int rank;
-    trainer *trainer;
-    batch_source *source;
-    rank_slot slot;
-    pipeline_place place;
-    rank_trace *trace; /* May be NULL. */
 } virtual_rank;
 
 /* A parameter server in a separate process (--server-placement own). Server j has no GPU. Server j uses
  * the memory of the machine of rank j mod world, like a server on that rank. If ranks compute on
  * processors and the machine has too few cores, server j shares the core of that rank. */
 typedef struct virtual_server {
-    device *device;
-    param_set *params;
-    optimizer *optimizer;
-    ledger ledger;
+    server_memory memory;
     sync_engine *engine; /* Serves after sync_connect(). */
 } virtual_server;
 
+/* A job counts the devices of all ranks, like the results. A rank has one device, or with --stages-on devices
+ * one for each stage. Without this option a device is a rank. */
 struct virtual_job {
-    virtual_job_config config;
-    const virtual_job_observer *observer;
+    const virtual_job_config *config;
+    const run_config *run;
+    rank_world world;
     simulation *simulation;
-    virtual_rank *ranks;     /* [present] */
-    sync_blob *handshakes;   /* [world + server_count] */
-    virtual_server *servers; /* [server_count] */
+    virtual_rank *ranks; /* [rank_count] */
+    int rank_count, running;
+    int all, present;      /* Devices of the job, and simulated devices. */
+    batch_source **source; /* [present] */
+    rank_slot *slots;      /* [present] */
+    sync_blob *handshakes; /* [all + server_count] */
+    virtual_server *servers;
     int server_count;
     transport_hub *hub; /* Connects engines that send messages. NULL for other engines. */
     sync_requirements needs;
-    int present, running;
-    int replicas;                     /* Number of ranks, or of pipelines. */
-    nn_model *stages[NN_MOST_STAGES]; /* [config.stages] if the model has several stages. */
+    nn_model *stages[NN_MOST_STAGES]; /* Stages of the model, or NULL if the model is not cut. */
+    int64_t shown;                    /* Measured steps of rank 0. */
+    virtual_host host;
+    virtual_trace trace;
+    text_buffer events;
+    json_t *rows; /* [present] */
 };
+
+static rank_device *device_at(const virtual_job *job, int number)
+{
+    return &job->ranks[number % job->rank_count].state.devices[number / job->rank_count];
+}
+
+static sim_actor *host_of(const virtual_job *job, int number)
+{
+    return sim_device_host(trainer_device(device_at(job, number)->trainer));
+}
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-/* Returns the device with the rank's next stage, or NULL. */
-static virtual_rank *next_device(const virtual_rank *r)
+static bool never_stops(const rank_state *s)
 {
-    virtual_job *job = r->job;
-    bool more = job->config.machine.per_process > 1 && r->rank + job->replicas < job->present;
-    return more ? &job->ranks[r->rank + job->replicas] : NULL;
+    (void)s;
+    return false;
 }
 
-static status finish(virtual_rank *r)
+static status do_nothing(rank_state *s)
 {
-    virtual_job *job = r->job;
-    const virtual_job_observer *o = job->observer;
-    for (virtual_rank *d = r; d; d = next_device(d)) {
-        if (o->finished) TRY(o->finished(o->context, d->rank, d->trainer));
-        job->running--;
-    }
-    if (job->running == 0) simulation_stop(job->simulation);
+    (void)s;
     return STATUS_OK;
 }
 
-static status end_step(virtual_rank *r, bool measured)
+static void show_step(virtual_job *job, double seconds)
 {
-    const virtual_job_observer *o = r->job->observer;
-    for (virtual_rank *d = r; d; d = next_device(d)) {
-        step_result result;
-        TRY(trainer_end_step(d->trainer, &result));
-        if (d->trace) rank_trace_end_step(d->trace, &result, trainer_ledger(d->trainer));
-        if (measured && o->step) o->step(o->context, d->rank, d->trainer, &result);
-    }
-    return STATUS_OK;
+    const run_config *c = job->run;
+    int engine = job->config->engine;
+    double samples =
+        (double)(run_config_batch(c, engine) * c->run.accumulate * run_config_replicas(c, engine));
+    run_progress_show_virtual(job->config->variant->progress, job_name(engine), ++job->shown,
+                              job->config->steps, seconds > 0 ? samples / seconds : NAN);
 }
 
-static void begin_measuring(virtual_rank *r)
+static void step_ended(rank_state *s, const rank_device *d, step_result *result, bool measured)
 {
-    const virtual_job_observer *o = r->job->observer;
-    for (virtual_rank *d = r; d && o->measures; d = next_device(d))
-        o->measures(o->context, d->rank, d->trainer);
+    virtual_job *job = ((virtual_rank *)s)->job;
+    const virtual_variant *v = job->config->variant;
+    result->loss = NAN; /* Virtual devices have no tensors. */
+    if (measured && v->step) v->step(v->context, result);
+    if (measured && v->progress && d->number == 0)
+        show_step(job, 1e-9 * (double)(result->end_ns - result->begin_ns));
 }
 
-/* Runs the train loop of a rank, on a fiber. */
+/* Keeps the rows of the rank as they are when the rank ends. Servers and other ranks still work. */
+static void keep_rows(virtual_job *job, const rank_state *s)
+{
+    json_t *rows = rank_rows_to_json(s);
+    for (int d = 0; d < s->device_count; d++)
+        json_array_set(job->rows, (size_t)s->devices[d].number, json_array_get(rows, (size_t)d));
+    json_decref(rows);
+}
+
+/* Runs a rank from its first step to its end, on a fiber. */
 static status drive(void *context)
 {
     virtual_rank *r = context;
-    const trainer_config *c = &r->job->config.trainer;
-    int64_t batches = c->accumulate > 1 ? c->accumulate : 1, warmup = r->job->config.warmup;
-    for (int64_t step = 0; step < c->total_steps; step++) {
-        if (step == warmup) begin_measuring(r);
-        for (virtual_rank *d = r; d; d = next_device(d))
-            if (d->trace) rank_trace_begin_step(d->trace, step);
-        TRY(trainer_begin_step(r->trainer, r->source, step, step * batches));
-        TRY(end_step(r, step >= warmup));
+    virtual_job *job = r->job;
+    rank_state *s = &r->state;
+    TRY(rank_run_steps(s, s->steps.warmup, false));
+    if (r->place.rank == 0) virtual_host_begin(&job->host, s->devices[0].trainer);
+    rank_reset_peaks(s);
+    TRY(rank_run_steps(s, s->steps.end, true));
+    for (int d = 0; d < s->device_count; d++) {
+        TRY(sync_flush(trainer_engine(s->devices[d].trainer)));
+        TRY(device_stream_synchronize(trainer_stream(s->devices[d].trainer)));
     }
-    if (warmup == c->total_steps) begin_measuring(r);
-    for (virtual_rank *d = r; d; d = next_device(d)) {
-        TRY(sync_flush(trainer_engine(d->trainer)));
-        TRY(device_stream_synchronize(trainer_stream(d->trainer)));
-    }
-    return finish(r);
+    rank_count(s, true);
+    keep_rows(job, s);
+    if (--job->running == 0) simulation_stop(job->simulation);
+    return STATUS_OK;
 }
 
-/* ---- set-up ----------------------------------------------------------------------------------- */
+/* ---- set-up of ranks -------------------------------------------------------------------------- */
 
-static bool is_pipeline(const virtual_job_config *c)
+static status open_device(virtual_job *job, int number)
 {
-    return c->stages > 1;
-}
-
-static int replicas_of(const virtual_job_config *c)
-{
-    return is_pipeline(c) ? c->machine.world / c->stages : c->machine.world;
-}
-
-static sampler_config sampler_of(const virtual_job_config *c)
-{
-    return (sampler_config){.mode = (sampler_mode)c->data->sampler,
-                            .samples = dataset_describe(c->set)->samples[DATA_TRAIN],
-                            .batch = c->data->batch,
-                            .world = replicas_of(c),
-                            .drop_last = c->data->drop_last};
-}
-
-/* Sets sizes[0] to the size of an epoch's last batch if it differs from the full batch. */
-static void odd_size(const virtual_rank *r, const sampler *s, int64_t sizes[TRAINER_MAX_SIZES])
-{
-    int64_t count = sampler_span_of(s, r->place.replica, s->steps - 1).count;
-    if (count != r->job->config.data->batch && count != 0) sizes[0] = count;
-}
-
-static status open_rank(virtual_job *job, int rank)
-{
-    const virtual_job_config *c = &job->config;
-    virtual_rank *r = &job->ranks[rank];
-    r->job = job;
-    r->rank = rank;
-    r->place = (pipeline_place){.shape = {.schedule = (pipeline_schedule)c->schedule,
-                                          .stages = c->stages,
-                                          .batches = (int)c->trainer.accumulate},
-                                .stage = rank / job->replicas,
-                                .devices = c->machine.per_process > 1,
-                                .replica = rank % job->replicas,
-                                .replicas = job->replicas};
-    trainer_config t = c->trainer;
-    t.rank = r->place.replica;
-    t.local_rank = rank;
-    t.world = job->replicas;
-    if (is_pipeline(c)) {
-        t.place = &r->place;
-        t.model = job->stages[r->place.stage];
-    }
+    const virtual_job_config *c = job->config;
+    rank_device *d = device_at(job, number);
+    const rank_trace *trace = virtual_trace_rank(&job->trace, number);
+    const dataset *set = c->plan->set;
+    trainer_config t;
+    d->number = number;
+    d->place = rank_stage_place(job->run, c->engine, number);
+    d->stage = job->stages[d->place.stage];
+    if (trace) d->trace = *trace;
+    TRY(trainer_setup_job(job->run, set, c->plan->model, c->engine, d->place.replica, d->place.replicas, &t));
+    t.local_rank = number;
     t.device = "sim";
-    t.threads = 1;
     t.simulation = job->simulation;
-    t.batch = c->data->batch;
-    t.slot = &r->slot;
+    t.slot = &job->slots[number];
     t.hub = job->hub;
-    if (job->observer->trace) r->trace = job->observer->trace(job->observer->context, rank);
-    if (r->trace) t.trace = r->trace->recorder;
-    sampler_config sampling = sampler_of(c);
-    sampler sampler;
-    TRY(sampler_init(&sampler, &sampling));
-    odd_size(r, &sampler, t.sizes);
-    bool whole = job->needs.whole_batch && rank == 0;
-    TRY(virtual_source_open(c->set, &sampling, r->place.replica, whole, &r->source));
-    TRY(trainer_open(&t, &r->trainer));
-    bool loads = !r->place.devices || r->place.stage == 0; /* A process has one loader. */
-    if (c->loader_workers && loads)
-        virtual_source_load(r->source, sim_device_host(trainer_device(r->trainer)), c->loader_workers);
+    t.separate_phases = c->variant->separate_phases;
+    t.total_steps = c->warmup + c->steps;
+    sampler_config sampler = trainer_sampler(job->run, set, c->engine, d->place.replicas);
+    bool whole = job->needs.whole_batch && number == 0;
+    TRY(virtual_source_open(set, &sampler, d->place.replica, whole, &job->source[number]));
+    TRY(rank_device_open(d, t));
+    int workers = (int)job->run->run.loader_workers;
+    /* A process has one loader. */
+    if (workers && number < job->rank_count)
+        virtual_source_load(job->source[number], host_of(job, number), workers);
     return STATUS_OK;
 }
 
 static void join_devices(virtual_job *job)
 {
-    for (int r = 0; r < job->replicas; r++) {
+    for (int r = 0; r < job->rank_count; r++) {
         trainer *stages[NN_MOST_STAGES];
         batch_source *sources[NN_MOST_STAGES];
-        int count = 0;
-        for (virtual_rank *d = &job->ranks[r]; d; d = next_device(d), count++) {
-            stages[count] = d->trainer;
-            sources[count] = d->source;
+        int count = job->ranks[r].state.device_count;
+        for (int d = 0; d < count; d++) {
+            stages[d] = job->ranks[r].state.devices[d].trainer;
+            sources[d] = job->source[r + d * job->rank_count];
         }
         trainer_join_devices(stages, sources, count);
     }
+}
+
+static status open_ranks(virtual_job *job)
+{
+    const virtual_job_config *c = job->config;
+    int devices = run_config_devices(job->run);
+    job->rank_count = job->present / devices;
+    job->ranks = calloc((size_t)job->rank_count, sizeof *job->ranks);
+    job->source = calloc((size_t)job->present, sizeof *job->source);
+    job->slots = aligned_alloc(_Alignof(rank_slot), (size_t)job->present * sizeof *job->slots);
+    if (!job->ranks || !job->source || !job->slots)
+        return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
+    memset(job->slots, 0, (size_t)job->present * sizeof *job->slots);
+    for (int r = 0; r < job->rank_count; r++) {
+        virtual_rank *v = &job->ranks[r];
+        v->job = job;
+        v->place = (rank_place){
+            .job = c->engine, .engine = c->engine, .rank = r, .world = run_config_world(job->run, c->engine)};
+        rank_state *s = &v->state;
+        *s = (rank_state){.config = job->run,
+                          .place = &v->place,
+                          .world = &job->world,
+                          .set = c->plan->set,
+                          .model = c->plan->model,
+                          .steps = {0, c->warmup, c->steps, c->warmup + c->steps}};
+        TRY(engine_lead(c->engine, job->run->engine_options[c->engine], job->run->policies[c->engine],
+                        job->all, &s->lead));
+        s->devices = calloc((size_t)devices, sizeof *s->devices);
+        if (!s->devices) return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
+        s->device_count = devices;
+    }
+    for (int n = 0; n < job->present; n++) TRY(open_device(job, n));
+    for (int r = 0; r < job->rank_count; r++) job->ranks[r].state.source = job->source[r];
+    if (devices > 1) join_devices(job);
+    return STATUS_OK;
+}
+
+/* ---- servers and connections ------------------------------------------------------------------ */
+
+static status open_server(virtual_job *job, int index)
+{
+    virtual_server *v = &job->servers[index];
+    int neighbor = index % job->all;
+    const nn_program *program = trainer_program(device_at(job, 0)->trainer);
+    device_config device = {
+        .name = "sim", .rank = neighbor, .world = job->all, .threads = 1, .simulation = job->simulation};
+    TRY(device_open(&device, &v->memory.device));
+    sim_device_share_core(v->memory.device, trainer_device(device_at(job, neighbor)->trainer));
+    TRY(server_memory_open(&v->memory, job->run, job->all, job->config->plan->model, program));
+    sync_context context = server_context(&v->memory, job->run, job->all + index, job->all, program);
+    context.hub = job->hub;
+    return sync_open(&sync_ps, &context, &v->engine);
 }
 
 /* Collects the handshakes. Equal handshakes share one copy, which makes comparing them fast. Ranks that
  * are not present get the handshake of rank 0. */
 static status collect_handshakes(virtual_job *job)
 {
-    for (int r = 0; r < job->config.machine.world; r++) {
-        job->handshakes[r] = job->handshakes[0];
-        if (r >= job->present) continue;
+    for (int n = 0; n < job->all; n++) {
+        job->handshakes[n] = job->handshakes[0];
+        if (n >= job->present) continue;
         sync_blob mine;
-        TRY(sync_handshake(trainer_engine(job->ranks[r].trainer), &mine));
-        bool same = r > 0 && mine.bytes == job->handshakes[0].bytes &&
+        TRY(sync_handshake(trainer_engine(device_at(job, n)->trainer), &mine));
+        bool same = n > 0 && mine.bytes == job->handshakes[0].bytes &&
                     memcmp(mine.data, job->handshakes[0].data, mine.bytes) == 0;
-        if (!same) job->handshakes[r] = mine;
+        if (!same) job->handshakes[n] = mine;
     }
     for (int j = 0; j < job->server_count; j++)
-        TRY(sync_handshake(job->servers[j].engine, &job->handshakes[job->config.machine.world + j]));
+        TRY(sync_handshake(job->servers[j].engine, &job->handshakes[job->all + j]));
     return STATUS_OK;
-}
-
-/* Returns true for the parameter server, whose hosts read data that devices write. */
-static bool blocks(const virtual_job *job)
-{
-    return strcmp(job->config.trainer.engine->name, "ps") == 0;
-}
-
-static status open_server_memory(virtual_server *v, const trainer_config *t, int world,
-                                 const nn_program *program)
-{
-    sync_requirements needs = {0};
-    TRY(t->engine->requirements(t->engine_options, t->policy, world, &needs));
-    param_set_config params = {.param_kind = needs.param_kind};
-    TRY(param_set_open(v->device, t->model, program, &params, &v->params));
-    dtype type = device_get_info(v->device)->compute_type;
-    return optimizer_open(v->device, t->optimizer, type, v->params->arena_elements,
-                          v->params->logical_bytes / dtype_size(type), &v->ledger, &v->optimizer);
-}
-
-static status open_server(virtual_job *job, int index)
-{
-    const trainer_config *t = &job->config.trainer;
-    virtual_server *v = &job->servers[index];
-    int world = job->config.machine.world;
-    const nn_program *program = trainer_program(job->ranks[0].trainer);
-    device_config device = {
-        .name = "sim", .rank = index % world, .world = world, .threads = 1, .simulation = job->simulation};
-    TRY(device_open(&device, &v->device));
-    sim_device_share_core(v->device, trainer_device(job->ranks[index % world].trainer));
-    TRY(open_server_memory(v, t, world, program));
-    sync_context context = {.rank = world + index,
-                            .world = world,
-                            .device = v->device,
-                            .params = v->params,
-                            .program = program,
-                            .optimizer = v->optimizer,
-                            .ledger = &v->ledger,
-                            .options = t->engine_options,
-                            .policy = t->policy,
-                            .stall_timeout_ns = t->stall_timeout_ns,
-                            .divide = t->divide,
-                            .hub = job->hub};
-    return sync_open(&sync_ps, &context, &v->engine);
-}
-
-static void close_server(virtual_server *v)
-{
-    sync_close(&v->engine);
-    optimizer_close(&v->optimizer);
-    param_set_close(&v->params);
-    device_close(&v->device);
 }
 
 static status connect_all(virtual_job *job)
 {
     TRY(collect_handshakes(job));
-    for (int r = 0; r < job->present; r++) {
-        const pipeline_place *place = &job->ranks[r].place;
-        TRY(trainer_connect(job->ranks[r].trainer,
-                            job->handshakes + (place->devices ? place->stage * place->replicas : 0)));
+    for (int n = 0; n < job->present; n++) {
+        const rank_device *d = device_at(job, n);
+        TRY(trainer_connect(d->trainer,
+                            job->handshakes + (d->place.devices ? d->place.stage * d->place.replicas : 0)));
     }
     for (int j = 0; j < job->server_count; j++) TRY(sync_connect(job->servers[j].engine, job->handshakes));
     return STATUS_OK;
 }
 
-/* A loader decodes images, and a machine that computes on its processors has no cores for it. */
-static status check_loader(const virtual_job *job)
-{
-    const sim_profile *p = job->simulation->profile;
-    if (job->config.loader_workers == 0) return STATUS_OK;
-    if (dataset_describe(job->config.set)->form.kind != DATA_IMAGE)
-        return fail(STATUS_CONFIG, "--loader-workers: expected a model of images, got one of other inputs");
-    if (!sim_profile_has(p, SIM_LOADER_DECODE) || !sim_profile_has(p, SIM_LOADER_COLLATE) ||
-        !sim_profile_has(p, SIM_LOADER_PIN))
-        return fail(STATUS_CONFIG,
-                    "--loader-workers: expected a profile with loader_decode, loader_collate and "
-                    "loader_pin, got %s",
-                    p->name);
-    return STATUS_OK;
-}
+/* ---- the job ---------------------------------------------------------------------------------- */
 
 static status cut_model(virtual_job *job)
 {
     nn_cut cut;
-    const nn_model *m = job->config.trainer.model;
-    job->replicas = replicas_of(&job->config);
-    if (!is_pipeline(&job->config)) return STATUS_OK;
-    TRY(nn_cut_model(m, job->config.stages, &cut));
+    const nn_model *m = job->config->plan->model;
+    if (job->run->run.stages == 1) return STATUS_OK;
+    TRY(nn_cut_model(m, (int)job->run->run.stages, &cut));
     for (int s = 0; s < cut.count; s++) TRY(nn_stage_model(m, &cut, s, &job->stages[s]));
     return STATUS_OK;
 }
 
+static void set_host(virtual_job *job)
+{
+    const run_config *c = job->run;
+    const virtual_job_config *v = job->config;
+    bool dp = v->engine == ENGINE_PS && strcmp(c->policies[ENGINE_PS], "dp") == 0;
+    int64_t samples = run_config_batch(c, v->engine) * (dp ? job->all : 1);
+    int64_t elements = data_form_input_elements(&dataset_describe(v->plan->set)->form);
+    job->host = (virtual_host){.simulation = job->simulation,
+                               .steps = v->steps,
+                               .workers = (int)c->run.loader_workers,
+                               .samples = (double)samples,
+                               .bytes = (double)(samples * elements * (int64_t)sizeof(float)),
+                               .replicas = dp ? job->all : 0,
+                               .parameters = v->plan->model->param_count};
+}
+
+static status open_records(virtual_job *job)
+{
+    const virtual_variant *v = job->config->variant;
+    const simulation *s = job->simulation;
+    for (int n = 0; n < job->present; n++) {
+        TRY(rank_device_record(&job->ranks[0].state, device_at(job, n), 0, job->all));
+        json_array_append_new(job->rows, json_null());
+    }
+    if (s->config.link_rate > 0 && s->topology->machines == 1 && !v->may_be_one_machine)
+        return fail(STATUS_CONFIG,
+                    "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
+                    job->all, s->profile->name);
+    set_host(job);
+    if (v->progress)
+        run_progress_show_virtual(v->progress, job_name(job->config->engine), 0, job->config->steps, NAN);
+    return virtual_trace_watch(&job->trace, job->simulation);
+}
+
 static status open_all(virtual_job *job)
 {
-    simulation_config *m = &job->config.machine;
-    const trainer_config *t = &job->config.trainer;
+    const virtual_job_config *c = job->config;
+    const void *options = job->run->engine_options[c->engine];
+    const char *policy = job->run->policies[c->engine];
+    if (c->traced)
+        TRY(virtual_trace_open(job->run, c->plan->model, c->engine, job->all, c->warmup, &job->trace));
     TRY(cut_model(job));
-    TRY(t->engine->requirements(t->engine_options, t->policy, m->world, &job->needs));
-    m->launches_are_calls = blocks(job);
-    if (job->needs.whole_batch) m->processes = 1; /* DataParallel's replicas are threads of one process. */
-    TRY(simulation_open(m, &job->simulation));
-    TRY(check_loader(job));
-    if (m->per_process > 1 && sim_profile_get(job->simulation->profile, SIM_SYNCHRONOUS) > 0)
-        return fail(
-            STATUS_CONFIG,
-            "--stages-on: expected ranks for profile %s, whose ranks compute on processors, got devices",
-            job->simulation->profile->name);
-    if (blocks(job)) TRY(transport_sim_hub_open(job->simulation, &job->hub));
+    TRY(engine_table[c->engine]->requirements(options, policy, job->all, &job->needs));
+    TRY(virtual_machines_open(c, &job->needs, &job->simulation));
+    if (c->engine == ENGINE_PS) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
-    job->ranks = aligned_alloc(_Alignof(virtual_rank), (size_t)job->present * sizeof *job->ranks);
-    if (job->ranks) memset(job->ranks, 0, (size_t)job->present * sizeof *job->ranks);
-    if (blocks(job)) TRY(ps_server_processes(t->engine_options, t->policy, m->world, &job->server_count));
+    job->world.simulated_ranks = job->present / run_config_devices(job->run);
+    TRY(engine_servers(c->engine, options, policy, job->all, &job->server_count));
     job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
-    job->handshakes = calloc((size_t)(m->world + job->server_count), sizeof *job->handshakes);
-    if (!job->ranks || !job->handshakes || !job->servers)
+    job->handshakes = calloc((size_t)(job->all + job->server_count), sizeof *job->handshakes);
+    if (!job->handshakes || !job->servers)
         return fail(STATUS_SYSTEM, "no memory for %d virtual ranks", job->present);
-    for (int r = 0; r < job->present; r++) TRY(open_rank(job, r));
-    if (m->per_process > 1) join_devices(job);
+    TRY(open_ranks(job));
     for (int j = 0; j < job->server_count; j++) TRY(open_server(job, j));
     TRY(connect_all(job));
-    const virtual_job_observer *o = job->observer;
-    return o->opened ? o->opened(o->context, job->simulation) : STATUS_OK;
+    return open_records(job);
 }
 
 static status run_all(virtual_job *job)
 {
-    job->running = job->present;
     sim_time begin = 0;
-    for (int r = 0; r < job->present; r++) {
-        sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
-        begin = sim_later(begin, host->time);
-    }
-    int hosts = job->config.machine.per_process > 1 ? job->replicas : job->present;
-    for (int r = 0; r < hosts; r++) {
-        sim_actor *host = sim_device_host(trainer_device(job->ranks[r].trainer));
-        TRY(sim_fiber_open(host, drive, &job->ranks[r]));
-        sim_actor_wake(host, begin);
+    job->running = job->rank_count;
+    for (int n = 0; n < job->present; n++) begin = sim_later(begin, host_of(job, n)->time);
+    for (int r = 0; r < job->rank_count; r++) {
+        TRY(sim_fiber_open(host_of(job, r), drive, &job->ranks[r]));
+        sim_actor_wake(host_of(job, r), begin);
     }
     TRY(simulation_run(job->simulation));
-    if (job->running > 0) TRY(simulation_check_finished(job->simulation));
-    for (int j = 0; job->observer->served && j < job->server_count; j++)
-        TRY(job->observer->served(job->observer->context, j, &job->servers[j].ledger));
-    return STATUS_OK;
+    return job->running > 0 ? simulation_check_finished(job->simulation) : STATUS_OK;
 }
 
-/* Returns the number of ranks to simulate, or 0 for all. Without jitter, all machines do the same. */
-static int ranks_to_simulate(const virtual_job_config *c)
+static status make_result(virtual_job *job, run_job *out)
 {
-    const simulation_config *m = &c->machine;
-    bool wanted = c->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
-    if (!wanted || m->jitter_seed || c->trainer.slow || is_pipeline(c) ||
-        strcmp(c->trainer.engine->name, "ring") != 0)
-        return 0;
-    sim_profile *profile = NULL;
-    if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
-        error_clear(); /* simulation_open() reports the error. */
-        return 0;
+    json_t *servers = job->server_count > 0 ? json_array() : NULL;
+    for (int j = 0; j < job->server_count; j++)
+        json_array_append_new(servers, json_pack("{s:i, s:o}", "server", j, "memory",
+                                                 ledger_to_json(&job->servers[j].memory.ledger)));
+    TRY(virtual_trace_write(&job->trace, &job->events));
+    return rank_job_to_json(&job->ranks[0].state, job->rows, NULL, servers, virtual_host_to_json(&job->host),
+                            &out->result);
+}
+
+static void close_all(virtual_job *job)
+{
+    for (int r = 0; job->ranks && r < job->rank_count; r++) {
+        const rank_device *first = job->ranks[r].state.devices;
+        if (first && first->trainer) sim_fiber_close(sim_device_host(trainer_device(first->trainer)));
     }
-    int machines = m->machines ? m->machines : (m->world + profile->wiring.gpus - 1) / profile->wiring.gpus;
-    int each = (m->world + machines - 1) / machines;
-    sim_profile_free(&profile);
-    return m->world % each == 0 ? each : 0;
+    if (job->hub) transport_sim_hub_stop(job->hub);
+    for (int j = 0; job->servers && j < job->server_count; j++) {
+        sync_close(&job->servers[j].engine);
+        server_memory_close(&job->servers[j].memory);
+    }
+    for (int r = 0; job->ranks && r < job->rank_count; r++) {
+        rank_state *s = &job->ranks[r].state;
+        for (int d = 0; d < s->device_count; d++) rank_device_close(&s->devices[d]);
+        free(s->devices);
+    }
+    for (int n = 0; job->source && n < job->present; n++) batch_source_close(&job->source[n]);
+    transport_hub_close(&job->hub);
+    virtual_trace_close(&job->trace);
+    simulation_close(&job->simulation);
+    for (int s = 0; s < NN_MOST_STAGES; s++) nn_model_free(&job->stages[s]);
+    json_decref(job->rows);
+    free(job->ranks);
+    free(job->source);
+    free(job->slots);
+    free(job->handshakes);
+    free(job->servers);
 }
 
-status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer)
+status virtual_job_run(const virtual_job_config *config, run_job *out, char *note, size_t size)
 {
-    virtual_job job = {.config = *config, .observer = observer};
-    job.config.machine.present = ranks_to_simulate(config);
+    virtual_job job = {.config = config,
+                       .run = config->run,
+                       .world = {never_stops, step_ended, do_nothing, config->profile, 0},
+                       .rows = json_array()};
+    job.all = virtual_job_devices(config);
+    *out = (run_job){0};
     status rc = open_all(&job);
+    if (rc == STATUS_OK) virtual_machines_describe(job.simulation, note, size);
     if (rc == STATUS_OK) rc = run_all(&job);
-    for (int r = 0; job.ranks && r < job.present; r++)
-        if (job.ranks[r].trainer) sim_fiber_close(sim_device_host(trainer_device(job.ranks[r].trainer)));
-    if (job.hub) transport_sim_hub_stop(job.hub);
-    for (int j = 0; job.servers && j < job.server_count; j++) close_server(&job.servers[j]);
-    for (int r = 0; job.ranks && r < job.present; r++) trainer_close(&job.ranks[r].trainer);
-    for (int r = 0; job.ranks && r < job.present; r++) batch_source_close(&job.ranks[r].source);
-    transport_hub_close(&job.hub);
-    simulation_close(&job.simulation);
-    for (int s = 0; s < NN_MOST_STAGES; s++) nn_model_free(&job.stages[s]);
-    free(job.ranks);
-    free(job.handshakes);
-    free(job.servers);
+    if (rc == STATUS_OK) rc = make_result(&job, out);
+    close_all(&job);
+    out->trace = job.events.data;
+    if (rc == STATUS_OK) return STATUS_OK;
+    json_decref(out->result);
+    text_free(&job.events);
+    *out = (run_job){0};
     return rc;
 }

@@ -1,61 +1,49 @@
-/* A job on virtual devices. All ranks run in this thread; the event queue drives their trainers. Train
- * loop, models and engines are the same as in a real run.
+/* A job on virtual devices. All ranks run in this thread; the event queue drives them. Steps, train loop,
+ * models and engines are the same as in a real run.
  *
  * Files, in the order in which data flow through them (calibrate.h lists the files of calibrations):
  *   virtual_run.c        the jobs of `harness run`, and predictions of real runs
  *   whatif.c             a workload on many numbers of GPUs
  *   virtual_measure.c    a workload in a few figures
  *   virtual_job.c        the ranks and servers of a job
+ *   virtual_machines.c   its machines
  *   virtual_source.c     batches
  *   virtual_trace.c      time lines */
 #ifndef HARNESS_SIM_VIRTUAL_JOB_H
 #define HARNESS_SIM_VIRTUAL_JOB_H
 
-#include "common/data/batches.h"
-#include "common/data/dataset.h"
-#include "common/sim/simulation.h"
-#include "harness/run/rank.h"
+#include "harness/sim/virtual_run.h"
 
 /* Pointers are borrowed. */
 typedef struct virtual_job_config {
-    simulation_config machine; /* Profile, ranks and overrides. */
-    /* Model, engine, policy, optimizer and steps of every rank. virtual_job_run() sets the other fields. */
-    trainer_config trainer;
-    const dataset *set;
-    const data_options *data; /* Batch size, sampler and drop_last. */
-    int loader_workers;       /* Workers of each process. 0 if batches take no time. */
-    /* Simulate only one machine if all machines do the same. */
-    bool by_symmetry;
-    int64_t warmup; /* Steps that are not reported. */
-    /* Stages of the model. If more than 1, the ranks are a pipeline or replicas of one. If
-     * machine.per_process is equal to `stages`, the stages are on devices of one process. */
-    int stages;
-    int schedule; /* pipeline_schedule */
+    const run_config *run;
+    const run_plan *plan; /* data set and model */
+    int engine;
+    const char *profile;
+    const virtual_variant *variant;
+    int64_t warmup, steps; /* steps that are not reported, and steps that are */
+    bool traced;           /* record the time line of --trace and of the results */
 } virtual_job_config;
-
-/* Callbacks. Each may be NULL. A failure ends the job. */
-typedef struct virtual_job_observer {
-    void *context;
-    /* Called when all ranks are set up and nothing has run. */
-    status (*opened)(void *context, simulation *s);
-    /* Called before a rank is opened. Returns the time line of the rank, or NULL. If processes drive several
-     * devices, trace() and the callbacks below are called for each device. */
-    rank_trace *(*trace)(void *context, int rank);
-    /* Called before the first reported step. */
-    void (*measures)(void *context, int rank, trainer *t);
-    void (*step)(void *context, int rank, trainer *t, const step_result *result);
-    /* Called when the rank has done all steps and flushed its engine. */
-    status (*finished)(void *context, int rank, trainer *t);
-    /* Called after all ranks, for every server in a separate process, with the server's memory. */
-    status (*served)(void *context, int server, const ledger *l);
-} virtual_job_observer;
 
 /* Number of ranks above which only one machine is simulated, if all machines do the same. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
-/* Runs the job to its end. Simulates only the ranks of one machine, which stand for all machines, if
- * by_symmetry is set or above VIRTUAL_JOB_ALL_RANKS ranks. Simulates all ranks if the engine is not ring, if
- * the run has a pipeline, jitter or slow ranks, or if machines have different numbers of ranks. */
-status virtual_job_run(const virtual_job_config *config, const virtual_job_observer *observer);
+/* Runs the job to its end. Sets *out to its result and its trace, both on the heap and owned by the caller.
+ * Writes a description of the simulated machines to `note` [size].
+ *
+ * Simulates only the ranks of one machine, which stand for all machines, if variant->by_symmetry is set or
+ * above VIRTUAL_JOB_ALL_RANKS ranks. Simulates all ranks if the engine is not ring, if the run has a
+ * pipeline, jitter or slow ranks, or if machines have different numbers of ranks. */
+status virtual_job_run(const virtual_job_config *config, run_job *out, char *note, size_t size);
+
+/* ---- virtual_machines.c ---- */
+
+/* Returns the number of devices of all ranks of the job. */
+int virtual_job_devices(const virtual_job_config *config);
+/* Opens the simulation of the job's machines. `needs` are the requirements of its engine. */
+status virtual_machines_open(const virtual_job_config *config, const sync_requirements *needs,
+                             simulation **out);
+/* Writes "virtual time, profile ...: 8 GPUs on 2 machines of 4" to `note` [size]. */
+void virtual_machines_describe(const simulation *s, char *note, size_t size);
 
 #endif

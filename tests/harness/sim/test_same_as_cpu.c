@@ -174,6 +174,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, trainer_open(&config, &t), out);
     TRY_GOTO(rc, open_source(j, rank, t, &source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
+    ledger_reset_peaks(trainer_ledger(t)); /* as in virtual time before the measured steps */
     for (int s = 0; s < STEPS; s++) {
         step_result result;
         TRY_GOTO(rc, trainer_step(t, source, s, s, &result), out);
@@ -196,33 +197,60 @@ static void run_on_cpu(job *j)
 
 /* ---- in virtual time -------------------------------------------------------------------------- */
 
-static status keep_ledger(void *context, int rank, trainer *t)
+static int64_t bytes_at(const json_t *classes, int class, const char *key)
 {
-    ((job *)context)->ledgers[1][rank] = *trainer_ledger(t);
-    return STATUS_OK;
+    const json_t *value = json_object_get(classes, ledger_class_name((ledger_class) class));
+    return json_integer_value(key ? json_object_get(value, key) : value);
 }
 
-static status keep_server(void *context, int server, const ledger *l)
+/* Reads the figures that check_ledgers() compares. */
+static void read_ledger(const json_t *row, ledger *out)
 {
-    job *j = context;
-    j->ledgers[1][j->world + server] = *l;
-    return STATUS_OK;
+    const json_t *memory = json_object_get(row, "memory"), *classes = json_object_get(memory, "classes");
+    assert_non_null(classes);
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
+        out->classes[c].current = bytes_at(classes, c, "current_bytes");
+        out->classes[c].peak = bytes_at(classes, c, "peak_bytes");
+        for (int p = 0; p < LEDGER_PHASE_COUNT; p++) {
+            const json_t *phase =
+                json_object_get(json_object_get(memory, "phases"), ledger_phase_name((ledger_phase)p));
+            out->phase_end_classes[p][c] = bytes_at(json_object_get(phase, "end_classes"), c, NULL);
+        }
+    }
 }
 
 static void run_virtually(job *j, const char *profile)
 {
-    virtual_job_config config = {.machine = {.profile = profile, .world = j->world},
-                                 .trainer = {.model = j->model,
-                                             .engine = engine_table[j->engine],
-                                             .engine_options = j->options,
-                                             .policy = j->policy,
-                                             .optimizer = &j->optimizer,
-                                             .stall_timeout_ns = 60 * NS_PER_S,
-                                             .total_steps = STEPS},
-                                 .set = j->set,
-                                 .data = &j->data};
-    virtual_job_observer observer = {.context = j, .finished = keep_ledger, .served = keep_server};
-    must(virtual_job_run(&config, &observer));
+    run_config *c = calloc(1, sizeof *c);
+    run_plan plan = {.set = j->set, .model = j->model};
+    const virtual_variant as_it_is = {0};
+    run_job out;
+    char note[192];
+    assert_non_null(c);
+    must(run_config_init(c));
+    must(engine_parse_policies(NULL, c->policies, NULL));
+    c->run.gpus = j->world;
+    c->run.mode = j->engine;
+    c->policies[j->engine] = j->policy;
+    memcpy(c->engine_options[j->engine], j->options, sizeof j->options);
+    c->optimizer = j->optimizer;
+    c->data.batch = j->data.batch;
+    c->run.prefetch = 0;
+    virtual_job_config config = {.run = c,
+                                 .plan = &plan,
+                                 .engine = j->engine,
+                                 .profile = profile ? profile : SIM_DEFAULT_PROFILE,
+                                 .variant = &as_it_is,
+                                 .steps = STEPS};
+    must(virtual_job_run(&config, &out, note, sizeof note));
+    const json_t *ranks = json_object_get(out.result, "ranks"),
+                 *servers = json_object_get(out.result, "servers");
+    for (int m = 0; m < j->members; m++)
+        read_ledger(m < j->world ? json_array_get(ranks, (size_t)m)
+                                 : json_array_get(servers, (size_t)(m - j->world)),
+                    &j->ledgers[1][m]);
+    json_decref(out.result);
+    free(c);
 }
 
 /* ---- comparing -------------------------------------------------------------------------------- */

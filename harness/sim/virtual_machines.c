@@ -1,0 +1,114 @@
+/* The machines of a virtual job, from the options of its run. */
+#include "common/net/link.h"
+#include "harness/sim/virtual_job.h"
+
+#include <math.h>
+#include <stdio.h>
+
+int virtual_job_devices(const virtual_job_config *c)
+{
+    return run_config_world(c->run, c->engine) * run_config_devices(c->run);
+}
+
+/* Returns the number of devices to simulate, or 0 for all. Without jitter, all machines do the same. */
+static int devices_to_simulate(const virtual_job_config *c, const simulation_config *m)
+{
+    bool wanted = c->variant->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
+    if (!wanted || m->jitter_seed || run_config_slow(c->run, c->engine) || c->run->run.stages > 1 ||
+        c->engine != ENGINE_RING)
+        return 0;
+    sim_profile *profile = NULL;
+    if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
+        error_clear(); /* simulation_open() reports the error. */
+        return 0;
+    }
+    int machines = m->machines ? m->machines : (m->world + profile->wiring.gpus - 1) / profile->wiring.gpus;
+    int each = (m->world + machines - 1) / machines;
+    sim_profile_free(&profile);
+    return m->world % each == 0 ? each : 0;
+}
+
+static status collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out, int *count)
+{
+    *count = 0;
+    if (v->override_count > VIRTUAL_VARIANT_OVERRIDES)
+        return fail(STATUS_INTERNAL, "expected at most %d overrides, got %d", VIRTUAL_VARIANT_OVERRIDES,
+                    v->override_count);
+    for (int i = 0; c->run.efficiency != 1 && i < SIM_EFFICIENCIES; i++)
+        out[(*count)++] = (sim_override){.constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i),
+                                         .value = c->run.efficiency,
+                                         .multiplies = true};
+    for (int i = 0; i < v->override_count; i++) out[(*count)++] = v->overrides[i];
+    return STATUS_OK;
+}
+
+/* A loader decodes images, and a machine that computes on its processors has no cores for it. */
+static status check_profile(const virtual_job_config *job, const sim_profile *p)
+{
+    bool decodes = sim_profile_has(p, SIM_LOADER_DECODE) && sim_profile_has(p, SIM_LOADER_COLLATE) &&
+                   sim_profile_has(p, SIM_LOADER_PIN);
+    if (job->run->run.loader_workers && dataset_describe(job->plan->set)->form.kind != DATA_IMAGE)
+        return fail(STATUS_CONFIG, "--loader-workers: expected a model of images, got one of other inputs");
+    if (job->run->run.loader_workers && !decodes)
+        return fail(STATUS_CONFIG,
+                    "--loader-workers: expected a profile with loader_decode, loader_collate and "
+                    "loader_pin, got %s",
+                    p->name);
+    if (run_config_devices(job->run) > 1 && sim_profile_get(p, SIM_SYNCHRONOUS) > 0)
+        return fail(
+            STATUS_CONFIG,
+            "--stages-on: expected ranks for profile %s, whose ranks compute on processors, got devices",
+            p->name);
+    return STATUS_OK;
+}
+
+status virtual_machines_open(const virtual_job_config *job, const sync_requirements *needs, simulation **out)
+{
+    const run_config *c = job->run;
+    int devices = virtual_job_devices(job);
+    sim_override overrides[SIM_EFFICIENCIES + VIRTUAL_VARIANT_OVERRIDES];
+    int override_count;
+    net_link link = {0};
+    TRY(collect_overrides(c, job->variant, overrides, &override_count));
+    if (devices > 1 && run_config_is_virtual(c)) TRY(run_config_link(c, &link));
+    simulation_config machine = {.profile = job->profile,
+                                 .world = devices,
+                                 .machines = devices == 1 ? 1 : (int)c->run.nodes,
+                                 /* DataParallel's replicas are threads of one process. */
+                                 .processes = needs->whole_batch,
+                                 .per_process = run_config_devices(c),
+                                 .precision = c->run.tf32   ? SIM_TF32
+                                              : c->run.bf16 ? SIM_BF16
+                                                            : SIM_FP32,
+                                 /* Hosts of the parameter server read data that devices write. */
+                                 .launches_are_calls = job->engine == ENGINE_PS,
+                                 .unlimited_memory = job->variant->unlimited_memory,
+                                 .jitter_seed = c->run.jitter,
+                                 .python = c->run.dp_host == 1,
+                                 .gathered = (sim_gathered)c->run.dp_gather,
+                                 .link_rate = (double)link.bytes_per_second / 1e9,
+                                 .link_latency = (double)link.latency_ns / 1e3,
+                                 .draw = (int)c->run.draw,
+                                 .overrides = overrides,
+                                 .override_count = override_count};
+    machine.present = devices_to_simulate(job, &machine);
+    TRY(simulation_open(&machine, out));
+    return check_profile(job, (*out)->profile);
+}
+
+void virtual_machines_describe(const simulation *s, char *note, size_t size)
+{
+    int all = s->config.world, present = simulation_present(s);
+    char alike[64] = "", network[112] = "", shown[80];
+    int machines = s->topology->machines;
+    net_link link = {.latency_ns = llround(1e3 * sim_profile_get(s->profile, SIM_NETWORK_LATENCY))};
+    if (present < all)
+        snprintf(alike, sizeof alike, "; identical ranks: ranks 0 to %d stand for all", present - 1);
+    if (s->config.link_rate > 0) {
+        link.bytes_per_second = llround(1e9 * s->config.link_rate);
+        snprintf(network, sizeof network, "; network of %s", net_link_format(&link, shown, sizeof shown));
+    }
+    snprintf(note, size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d%s%s", s->profile->name,
+             all, all == 1 ? "" : "s", machines, machines == 1 ? "" : "s", s->profile->wiring.gpus, alike,
+             network);
+}
