@@ -15,11 +15,6 @@ static int64_t get_int(const json_t *object, const char *key)
     return json_integer_value(json_object_get(object, key));
 }
 
-static json_t *real_or_null(bool measured, double value)
-{
-    return measured ? json_real(value) : json_null();
-}
-
 static void add_traffic(json_t *job, const json_t *ranks)
 {
     static const char *const keys[] = {"bytes_sent", "bytes_received", "messages_sent", "messages_received"};
@@ -33,7 +28,7 @@ static void add_traffic(json_t *job, const json_t *ranks)
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
             char name[64] = "";
             strcat(strcat(name, keys[i]), "_per_step");
-            json_object_set_new(row, name, real_or_null(steps > 0, (double)get_int(rank, keys[i]) / steps));
+            json_object_set_new(row, name, record_number((double)get_int(rank, keys[i]) / steps));
         }
         json_array_append_new(per_rank, row);
     }
@@ -110,11 +105,9 @@ static void add_losses(json_t *job, const json_t *ranks)
 static void add_skipped(json_t *job, const json_t *ranks)
 {
     int64_t most = 0;
-    size_t r;
-    json_t *rank;
-    json_array_foreach(ranks, r, rank)
-    {
-        if (get_int(rank, "updates_skipped") > most) most = get_int(rank, "updates_skipped");
+    for (size_t r = 0; r < json_array_size(ranks); r++) {
+        int64_t skipped = get_int(json_array_get(ranks, r), "updates_skipped");
+        if (skipped > most) most = skipped;
     }
     json_object_set_new(job, "updates_skipped", json_integer(most));
 }
@@ -165,25 +158,19 @@ status job_result_finish(json_t *job, json_t *ranks)
 {
     TRY(job_result_derive(job, ranks));
     choose_timeline(job, ranks);
-    if (json_object_set(job, "ranks", ranks) != 0) return fail(STATUS_SYSTEM, "no memory for the results");
+    json_object_set(job, "ranks", ranks);
     return STATUS_OK;
 }
 
-static const json_t *find_job(const json_t *jobs, const char *name)
+const json_t *run_result_job(const json_t *result, const char *name)
 {
     size_t i;
     json_t *job;
-    json_array_foreach((json_t *)jobs, i, job)
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        const char *of = json_string_value(json_object_get(job, "name"));
-        if (of && strcmp(of, name) == 0) return job;
+        if (strcmp(report_text_at(job, "name"), name) == 0) return job;
     }
     return NULL;
-}
-
-static double throughput_of(const json_t *job)
-{
-    return json_number_value(json_object_get(json_object_get(job, "throughput"), "samples_per_s"));
 }
 
 static double cores_of(const json_t *job, int cores)
@@ -192,43 +179,36 @@ static double cores_of(const json_t *job, int cores)
     return (double)(threads < cores ? threads : cores);
 }
 
-/* Returns a row for each job, or no rows if the baseline did not run. */
-static json_t *compare_with(const json_t *jobs, const json_t *base,
-                            json_t *(*row)(const json_t *, const json_t *, double, int), int cores)
+/* Adds the efficiency of a job compared with `none`. Weak scaling needs the same batch per rank. Cores count
+ * if the ranks compute on this host's cores. */
+static void add_efficiency(json_t *row, const json_t *job, const json_t *none, double speedup, int cores)
 {
+    const char *device = report_text_at(job, "device");
+    bool weak = get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank"),
+         on_cores = strcmp(device, "cpu") == 0 || strcmp(device, "reference") == 0;
+    double per_rank = speedup / (double)get_int(job, "world_size"),
+           per_core = speedup / (cores_of(job, cores) / cores_of(none, cores));
+    json_object_set_new(row, "weak_scaling_efficiency", record_number(weak ? per_rank : NAN));
+    json_object_set_new(row, "efficiency_per_core", record_number(on_cores ? per_core : NAN));
+}
+
+/* Returns a row for each job, or no rows if the baseline did not run. */
+static json_t *compare_with(const json_t *result, const char *baseline, int cores)
+{
+    static const char rate[] = "throughput.samples_per_s";
+    const json_t *base = run_result_job(result, baseline);
     json_t *rows = json_array(), *job;
     size_t i;
-    json_array_foreach((json_t *)jobs, i, job)
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        if (!base || throughput_of(base) <= 0) break;
-        json_array_append_new(rows, row(job, base, throughput_of(job) / throughput_of(base), cores));
+        if (!(report_number_at(base, rate) > 0)) break;
+        double speedup = report_number_at(job, rate) / report_number_at(base, rate);
+        json_t *row =
+            json_pack("{s:O, s:o}", "name", json_object_get(job, "name"), "speedup", record_number(speedup));
+        if (strcmp(baseline, "none") == 0) add_efficiency(row, job, base, speedup, cores);
+        json_array_append_new(rows, row);
     }
     return rows;
-}
-
-/* Returns true if the ranks compute on the cores of this host. */
-static bool on_processor(const json_t *job)
-{
-    const char *device = json_string_value(json_object_get(job, "device"));
-    return device && (strcmp(device, "cpu") == 0 || strcmp(device, "reference") == 0);
-}
-
-/* Compares with `none`. Weak scaling needs the same batch per rank. */
-static json_t *against_none(const json_t *job, const json_t *base, double speedup, int cores)
-{
-    bool measured = speedup > 0, weak = get_int(job, "batch_per_rank") == get_int(base, "batch_per_rank");
-    double per_core = speedup / (cores_of(job, cores) / cores_of(base, cores));
-    return json_pack("{s:O, s:o, s:o, s:o}", "name", json_object_get(job, "name"), "speedup",
-                     real_or_null(measured, speedup), "weak_scaling_efficiency",
-                     real_or_null(measured && weak, speedup / (double)get_int(job, "world_size")),
-                     "efficiency_per_core", real_or_null(measured && on_processor(job), per_core));
-}
-
-static json_t *against_all_cores(const json_t *job, const json_t *base, double speedup, int cores)
-{
-    (void)base, (void)cores;
-    return json_pack("{s:O, s:o}", "name", json_object_get(job, "name"), "speedup",
-                     real_or_null(speedup > 0, speedup));
 }
 
 /* ---- slowdown of computation by communication ------------------------------------------------- */
@@ -269,32 +249,28 @@ static json_t *slowdown_against(const json_t *job, const json_t *isolated)
 
 /* Adds "slowdown". In virtual time the simulation gives the slowdown. On real devices the job is compared
  * with a job of the same ranks without communication, which alternated with this job. */
-static void add_slowdown(const json_t *jobs, const json_t *isolated)
+static void add_slowdown(const json_t *result, const json_t *isolated)
 {
     size_t i;
     json_t *job;
-    json_array_foreach((json_t *)jobs, i, job)
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        const json_t *modeled =
-            json_object_get(json_object_get(json_object_get(job, "phases"), "slowdown_s"), "mean_s");
+        json_t *modeled = (json_t *)report_at(job, "phases.slowdown_s.mean_s");
         bool exchanges =
             isolated && job != isolated && get_int(job, "world_size") == get_int(isolated, "world_size");
-        json_t *slowdown = exchanges ? slowdown_against(job, isolated) : json_null();
-        if (json_is_number(modeled))
-            slowdown = json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s");
-        json_object_set_new(job, "slowdown", slowdown);
+        json_object_set_new(job, "slowdown",
+                            json_is_number(modeled)
+                                ? json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s")
+                            : exchanges ? slowdown_against(job, isolated)
+                                        : json_null());
     }
 }
 
-status job_result_compare(json_t *result, int cores, bool in_turns)
+void job_result_compare(json_t *result, int cores, bool in_turns)
 {
-    const json_t *jobs = json_object_get(result, "jobs");
-    add_slowdown(jobs, in_turns ? find_job(jobs, "isolated") : NULL);
-    json_t *comparison =
-        json_pack("{s:I, s:o, s:o}", "cores", (json_int_t)cores, "against_none",
-                  compare_with(jobs, find_job(jobs, "none"), against_none, cores), "against_all_cores",
-                  compare_with(jobs, find_job(jobs, "all-cores"), against_all_cores, cores));
-    if (!comparison || json_object_set_new(result, "comparison", comparison) != 0)
-        return fail(STATUS_SYSTEM, "no memory for the results");
-    return STATUS_OK;
+    add_slowdown(result, in_turns ? run_result_job(result, "isolated") : NULL);
+    json_object_set_new(result, "comparison",
+                        json_pack("{s:I, s:o, s:o}", "cores", (json_int_t)cores, "against_none",
+                                  compare_with(result, "none", cores), "against_all_cores",
+                                  compare_with(result, "all-cores", cores)));
 }

@@ -8,11 +8,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Measured steps of a rank on the job's clock, or stretches of steps, and the rank's samples in each. */
+/* A measured step of a rank on the job's clock, or a stretch of steps. */
+typedef struct timed_step {
+    int64_t begin_ns, end_ns, samples;
+    int64_t gaps_ns; /* gaps between the steps of a stretch */
+} timed_step;
+
 typedef struct rank_steps {
     size_t count;
-    int64_t *begin_ns, *end_ns, *samples; /* [count] */
-    int64_t *gaps_ns;                     /* [count] gaps between the steps of a stretch */
+    timed_step *steps; /* [count] */
 } rank_steps;
 
 typedef struct job_steps {
@@ -24,11 +28,6 @@ typedef struct job_steps {
 static int64_t ns_of(const json_t *seconds)
 {
     return llround(1e9 * json_number_value(seconds));
-}
-
-static json_t *real_or_null(bool measured, double value)
-{
-    return measured ? json_real(value) : json_null();
 }
 
 /* Converts the statistics `s` of the kept steps. `count` is the number of all steps, and `sum` their time
@@ -45,35 +44,28 @@ static json_t *statistics_to_json(const statistics *s, double count, double sum)
     json_object_set_new(object, "count", json_integer(llround(count)));
     json_object_set_new(object, "kept", json_integer(s->count));
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
-        json_object_set_new(object, figures[i].key, real_or_null(s->count > 0, figures[i].ns / 1e9));
-    json_object_set_new(object, "spread", real_or_null(s->count > 1, s->spread));
+        json_object_set_new(object, figures[i].key, record_number(s->count > 0 ? figures[i].ns / 1e9 : NAN));
+    json_object_set_new(object, "spread", record_number(s->count > 1 ? s->spread : NAN));
     return object;
 }
 
 static void free_steps(job_steps *j)
 {
-    for (size_t r = 0; j->ranks && r < j->world; r++) free(j->ranks[r].begin_ns);
+    for (size_t r = 0; j->ranks && r < j->world; r++) free(j->ranks[r].steps);
     free(j->ranks);
 }
 
 static status read_rank(const json_t *of, rank_steps *out)
 {
-    const json_t *begins = json_object_get(of, "step_begin_s"), *ends = json_object_get(of, "step_end_s"),
-                 *samples = json_object_get(of, "step_samples"), *gaps = json_object_get(of, "gaps_s");
-    size_t n = json_array_size(ends);
-    int64_t *memory = calloc(4 * n + 1, sizeof *memory);
-    if (!memory) return fail(STATUS_SYSTEM, "no memory for the results");
-    *out = (rank_steps){.count = n,
-                        .begin_ns = memory,
-                        .end_ns = memory + n,
-                        .samples = memory + 2 * n,
-                        .gaps_ns = memory + 3 * n};
-    for (size_t i = 0; i < n; i++) {
-        out->begin_ns[i] = ns_of(json_array_get(begins, i));
-        out->end_ns[i] = ns_of(json_array_get(ends, i));
-        out->samples[i] = json_integer_value(json_array_get(samples, i));
-        out->gaps_ns[i] = ns_of(json_array_get(gaps, i));
-    }
+    out->count = json_array_size(json_object_get(of, "step_end_s"));
+    out->steps = calloc(out->count + 1, sizeof *out->steps);
+    if (!out->steps) return fail(STATUS_SYSTEM, "no memory for the results");
+    for (size_t i = 0; i < out->count; i++)
+        out->steps[i] = (timed_step){
+            .begin_ns = ns_of(json_array_get(json_object_get(of, "step_begin_s"), i)),
+            .end_ns = ns_of(json_array_get(json_object_get(of, "step_end_s"), i)),
+            .samples = json_integer_value(json_array_get(json_object_get(of, "step_samples"), i)),
+            .gaps_ns = ns_of(json_array_get(json_object_get(of, "gaps_s"), i))};
     return STATUS_OK;
 }
 
@@ -98,15 +90,7 @@ static int64_t latest_begin(const job_steps *j, size_t step)
 {
     int64_t latest = INT64_MIN;
     for (size_t r = 0; r < j->world; r++)
-        if (j->ranks[r].begin_ns[step] > latest) latest = j->ranks[r].begin_ns[step];
-    return latest;
-}
-
-static int64_t latest_end(const job_steps *j, size_t step)
-{
-    int64_t latest = INT64_MIN;
-    for (size_t r = 0; r < j->world; r++)
-        if (j->ranks[r].end_ns[step] > latest) latest = j->ranks[r].end_ns[step];
+        if (j->ranks[r].steps[step].begin_ns > latest) latest = j->ranks[r].steps[step].begin_ns;
     return latest;
 }
 
@@ -114,7 +98,7 @@ static int64_t latest_end(const job_steps *j, size_t step)
 static bool follows(const job_steps *j, size_t step)
 {
     for (size_t r = 0; r < j->world; r++)
-        if (j->ranks[r].begin_ns[step] != j->ranks[r].end_ns[step - 1]) return false;
+        if (j->ranks[r].steps[step].begin_ns != j->ranks[r].steps[step - 1].end_ns) return false;
     return true;
 }
 
@@ -129,9 +113,13 @@ typedef struct rate {
  * job are the mean of the ranks' gaps. */
 static int64_t time_of(const job_steps *j, size_t step)
 {
-    int64_t gaps = 0;
-    for (size_t r = 0; r < j->world; r++) gaps += j->ranks[r].gaps_ns[step];
-    return latest_end(j, step) - latest_begin(j, step) - gaps / (int64_t)j->world;
+    int64_t gaps = 0, end = INT64_MIN;
+    for (size_t r = 0; r < j->world; r++) {
+        const timed_step *s = &j->ranks[r].steps[step];
+        gaps += s->gaps_ns;
+        if (s->end_ns > end) end = s->end_ns;
+    }
+    return end - latest_begin(j, step) - gaps / (int64_t)j->world;
 }
 
 /* Returns the rate of synchronous ranks: all samples over the sum of the job's step times. */
@@ -140,22 +128,22 @@ static rate over_steps(const job_steps *j)
     rate out = {0};
     for (size_t i = 0; i < j->count; i++) {
         out.ns += time_of(j, i);
-        for (size_t r = 0; r < j->world; r++) out.samples += (double)j->ranks[r].samples[i];
+        for (size_t r = 0; r < j->world; r++) out.samples += (double)j->ranks[r].steps[i].samples;
     }
     return out;
 }
 
 /* Returns the samples of a rank's steps [first, end) in the window. A step that is partly in the window
  * counts in proportion. */
-static double samples_within(const rank_steps *s, size_t first, size_t end, int64_t from_ns, int64_t until_ns)
+static double samples_within(const rank_steps *rank, size_t first, size_t end, int64_t from_ns,
+                             int64_t until_ns)
 {
     double samples = 0;
-    for (size_t i = first; i < end; i++) {
-        int64_t begin = s->begin_ns[i] > from_ns ? s->begin_ns[i] : from_ns;
-        int64_t stop = s->end_ns[i] < until_ns ? s->end_ns[i] : until_ns;
+    for (const timed_step *s = rank->steps + first; s < rank->steps + end; s++) {
+        int64_t begin = s->begin_ns > from_ns ? s->begin_ns : from_ns;
+        int64_t stop = s->end_ns < until_ns ? s->end_ns : until_ns;
         if (stop > begin)
-            samples +=
-                (double)s->samples[i] * (double)(stop - begin) / (double)(s->end_ns[i] - s->begin_ns[i]);
+            samples += (double)s->samples * (double)(stop - begin) / (double)(s->end_ns - s->begin_ns);
     }
     return samples;
 }
@@ -168,7 +156,7 @@ static void add_window(const job_steps *j, size_t first, size_t end, bool last, 
     int64_t from = latest_begin(j, first), until = INT64_MAX;
     for (size_t r = 0; r < j->world; r++) {
         const rank_steps *s = &j->ranks[r];
-        int64_t ended = s->end_ns[(last ? s->count : end) - 1];
+        int64_t ended = s->steps[(last ? s->count : end) - 1].end_ns;
         if (ended < until) until = ended;
     }
     if (until <= from) return;
@@ -199,7 +187,7 @@ static rate over_windows(const job_steps *j, const json_t *ranks)
     rate out = {0};
     for (size_t r = 0; r < j->world; r++)
         for (size_t i = 0; i < j->ranks[r].count; i++)
-            if (j->ranks[r].gaps_ns[i] > 0) return over_own_time(ranks);
+            if (j->ranks[r].steps[i].gaps_ns > 0) return over_own_time(ranks);
     for (size_t first = 0, end; first < j->count; first = end) {
         for (end = first + 1; end < j->count && follows(j, end);) end++;
         add_window(j, first, end, end == j->count, &out);
@@ -210,10 +198,10 @@ static rate over_windows(const job_steps *j, const json_t *ranks)
 /* Converts the rate. In virtual time `present` ranks may stand for the `world` ranks of the job. */
 static json_t *rate_to_json(rate r, double present, double world, bool synchronous)
 {
-    bool measured = r.ns > 0;
-    double samples = r.samples * world / present, per_second = measured ? samples / ((double)r.ns * 1e-9) : 0;
-    return json_pack("{s:o, s:o, s:f, s:o, s:s}", "samples_per_s", real_or_null(measured, per_second),
-                     "samples_per_s_per_rank", real_or_null(measured, per_second / world), "samples", samples,
+    double samples = r.samples * world / present,
+           per_second = r.ns > 0 ? samples / ((double)r.ns * 1e-9) : NAN;
+    return json_pack("{s:o, s:o, s:f, s:o, s:s}", "samples_per_s", record_number(per_second),
+                     "samples_per_s_per_rank", record_number(per_second / world), "samples", samples,
                      "wall_s", record_seconds(r.ns), "over",
                      synchronous ? "steps" : "time in which all ranks train");
 }

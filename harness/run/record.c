@@ -63,8 +63,7 @@ json_t *record_seconds(int64_t ns)
     return json_real((double)ns / 1e9);
 }
 
-/* Returns null for a value that is not finite, because JSON has none. */
-static json_t *real_or_null(double value)
+json_t *record_number(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
 }
@@ -80,7 +79,7 @@ static void add_columns(recorded_step *steps, int64_t count, const clock_alignme
     for (recorded_step *s = steps; s < steps + count; s++) {
         json_t *row[ALL] = {json_integer(s->index), record_seconds(clock_on_rank_0(clock, s->begin_ns)),
                             record_seconds(clock_on_rank_0(clock, s->end_ns)), json_integer(s->samples),
-                            real_or_null(s->loss)};
+                            record_number(s->loss)};
         for (int p = 0; p < RECORD_PHASES; p++) {
             int64_t ns = record_times(&s->times)[p];
             row[KEYS + p] = ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns);
@@ -156,7 +155,7 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
         json_array_append_new(waited, of == ANATOMY_NOBODY ? json_null() : json_integer(of));
     }
     json_object_set_new(rank, "clock", clock_to_json(r, clock));
-    json_object_set_new(rank, "loss_last", r->count ? real_or_null(r->last_loss) : json_null());
+    json_object_set_new(rank, "loss_last", r->count ? record_number(r->last_loss) : json_null());
     json_object_set_new(rank, "stretches", stretches_to_json(r, clock));
     json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
     json_object_set_new(rank, "measured_steps", json_integer(r->count));
@@ -178,8 +177,8 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
         const record_evaluation *e = &r->evaluations[i];
         json_array_append_new(
             evaluations, json_pack("{s:I, s:o, s:o, s:o, s:I}", "step", (json_int_t)e->step, "training_s",
-                                   record_seconds(e->trained_ns), "loss", real_or_null(e->loss), "accuracy",
-                                   real_or_null(e->accuracy), "samples", (json_int_t)e->samples));
+                                   record_seconds(e->trained_ns), "loss", record_number(e->loss), "accuracy",
+                                   record_number(e->accuracy), "samples", (json_int_t)e->samples));
     }
     json_object_set_new(rank, "evaluations", evaluations);
 }

@@ -11,11 +11,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static status no_memory(void)
-{
-    return fail(STATUS_SYSTEM, "no memory to check a result");
-}
-
 /* ---- the checksum ------------------------------------------------------------------------------ */
 
 static int hash_piece(const char *piece, size_t bytes, void *state)
@@ -25,28 +20,29 @@ static int hash_piece(const char *piece, size_t bytes, void *state)
 
 static status compute_checksum(const json_t *result, char out[17])
 {
-    json_t *rest = json_copy((json_t *)result);
     XXH3_state_t *state = XXH3_createState();
+    if (!state) return fail(STATUS_SYSTEM, "no memory to check a result");
+    json_t *rest = json_copy((json_t *)result);
     json_object_del(rest, "options");
     json_object_del(rest, "provenance");
     json_object_del(rest, "checksum");
-    bool done = rest && state && XXH3_64bits_reset(state) == XXH_OK &&
-                json_dump_callback(rest, hash_piece, state,
-                                   JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17)) == 0;
-    if (done) snprintf(out, 17, "%016" PRIx64, (uint64_t)XXH3_64bits_digest(state));
+    XXH3_64bits_reset(state);
+    json_dump_callback(rest, hash_piece, state, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    snprintf(out, 17, "%016" PRIx64, (uint64_t)XXH3_64bits_digest(state));
     XXH3_freeState(state);
     json_decref(rest);
-    return done ? STATUS_OK : no_memory();
+    return STATUS_OK;
 }
 
 status result_seal(json_t *result)
 {
     char text[17];
     TRY(compute_checksum(result, text));
-    return json_object_set_new(result, "checksum", json_string(text)) == 0 ? STATUS_OK : no_memory();
+    json_object_set_new(result, "checksum", json_string(text));
+    return STATUS_OK;
 }
 
-/* ---- figures that follow from others ------------------------------------------------------------ */
+/* ---- figures that follow from others ----------------------------------------------------------- */
 
 /* Copies the run, and computes all figures of its jobs again from their ranks. *out is a new reference. */
 static status compute_again(const json_t *result, json_t **out)
@@ -56,8 +52,8 @@ static status compute_again(const json_t *result, json_t **out)
     bool in_turns = !strstr(report_text_at(result, "hardware_note"), "one after the other");
     int cores = (int)json_integer_value(report_at(result, "comparison.cores"));
     size_t i;
+    status rc = STATUS_OK;
     *out = json_copy((json_t *)result);
-    status rc = *out && jobs ? STATUS_OK : no_memory();
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
         json_t *again = json_copy(job);
@@ -66,9 +62,10 @@ static status compute_again(const json_t *result, json_t **out)
         json_array_append_new(jobs, again);
     }
     json_object_set_new(*out, "jobs", jobs);
-    if (rc == STATUS_OK) rc = job_result_compare(*out, cores, in_turns);
-    if (rc == STATUS_OK && json_array_size(runs) > 0) rc = run_result_summarize(runs, *out);
-    return rc == STATUS_OK ? run_result_judge(*out, in_turns) : rc;
+    TRY(rc);
+    job_result_compare(*out, cores, in_turns);
+    if (json_array_size(runs) > 0) TRY(run_result_summarize(runs, *out));
+    return run_result_judge(*out, in_turns);
 }
 
 /* ---- checks ------------------------------------------------------------------------------------- */

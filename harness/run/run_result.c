@@ -58,7 +58,7 @@ static json_t *libraries_to_json(void)
 static json_t *configuration_to_json(const run_config *c)
 {
     json_t *object = json_object();
-    for (int b = 0; object && b < BINDING_COUNT; b++) {
+    for (int b = 0; b < BINDING_COUNT; b++) {
         for (size_t i = 0; i < c->bindings[b].table->count; i++) {
             char value[512];
             options_format(&c->bindings[b], i, value, sizeof value);
@@ -161,9 +161,8 @@ status run_result_build(const run_result_input *in, json_t **out)
         "oversubscribed", (int)run_config_is_oversubscribed(in->config), "emulated", emulated, "simulated",
         (int)simulated, "configuration", configuration_to_json(in->config), "options",
         run_config_given(in->config, true), "stopped_early", (int)stopped, "jobs", jobs, "repetitions");
-    if (!result) return fail(STATUS_SYSTEM, "no memory for the results");
-    status rc = job_result_compare(result, in->config->processors, in->plan->alternate);
-    if (rc == STATUS_OK) rc = run_result_judge(result, in->plan->alternate);
+    job_result_compare(result, in->config->processors, in->plan->alternate);
+    status rc = run_result_judge(result, in->plan->alternate);
     json_t *agreement = agreement_to_json(in);
     if (agreement) json_object_set_new(result, "agreement", agreement);
     if (rc != STATUS_OK)

@@ -71,7 +71,10 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
 
 /* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline
  * that ran. `cores` is the number of processors of the host. `in_turns` says that the jobs alternated. */
-status job_result_compare(json_t *result, int cores, bool in_turns);
+void job_result_compare(json_t *result, int cores, bool in_turns);
+
+/* Returns the job of that name in the result of a run, or NULL. */
+const json_t *run_result_job(const json_t *result, const char *name);
 
 /* Adds "verdict" to the result of one run or of several: which of ps and ring is faster, with its
  * interval. `in_turns` says that the jobs of a single run alternated. Returns STATUS_SYSTEM if out of

@@ -19,19 +19,23 @@ typedef struct copy_test {
 static status copy_on_rank(local_ranks *group, int rank, void *context)
 {
     copy_test *test = context;
-    double *gbs = &test->gbs[rank];
-    char *from = malloc(BYTES), *to = malloc(BYTES);
+    TRY(calibration_bind(test->result, rank));
+    TRY(local_ranks_barrier(group));
+    return calibration_copy_gbs(BYTES, &test->gbs[rank]);
+}
+
+status calibration_copy_gbs(size_t bytes, double *gbs)
+{
+    char *from = malloc(bytes), *to = malloc(bytes);
     int64_t best = 0;
-    status rc = from && to ? calibration_bind(test->result, rank) : fail(STATUS_SYSTEM, "no memory to copy");
-    if (rc == STATUS_OK) rc = local_ranks_barrier(group);
-    if (rc == STATUS_OK) memset(from, 1, BYTES);
+    status rc = from && to ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to copy");
+    if (rc == STATUS_OK) memset(from, 1, bytes);
     for (int i = 0; i < TURNS && rc == STATUS_OK; i++) {
         int64_t begin = clock_now_ns();
-        memcpy(to, from, BYTES);
-        int64_t spent = clock_now_ns() - begin;
-        if (best == 0 || spent < best) best = spent;
+        memcpy(to, from, bytes);
+        keep_least(&best, clock_now_ns() - begin);
     }
-    *gbs = best > 0 ? 2.0 * BYTES / (double)best : 0;
+    *gbs = best > 0 ? 2.0 * (double)bytes / (double)best : 0;
     free(from);
     free(to);
     return rc;

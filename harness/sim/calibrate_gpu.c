@@ -2,11 +2,9 @@
 
 #include "common/base/clock.h"
 #include "common/device/cuda/cuda_module.h"
-#include "harness/sim/calibrate_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { LAUNCHES = 200, SMALL = 1, OPERANDS = 3 };
 
@@ -57,14 +55,20 @@ static void close_bench(bench *b)
 
 /* ---- memory and the bus ----------------------------------------------------------------------- */
 
+status gpu_time_copy(device_stream *s, void *to, const void *from, int64_t count, int64_t *best)
+{
+    for (int i = 0; i < GPU_TURNS; i++) {
+        TRY(device_mark(s, GPU_BEGIN));
+        TRY(device_convert(s, to, DTYPE_F32, from, DTYPE_F32, count, 1));
+        TRY(gpu_take_time(s, best));
+    }
+    return STATUS_OK;
+}
+
 static status measure_memory(bench *b, gpu_calibration *c)
 {
     int64_t count = sizes_of(c)->copy_elements, best = 0;
-    for (int i = 0; i < GPU_TURNS; i++) {
-        TRY(device_mark(b->stream, GPU_BEGIN));
-        TRY(device_convert(b->stream, b->gpu[1].data, DTYPE_F32, b->gpu[0].data, DTYPE_F32, count, 1));
-        TRY(gpu_take_time(b->stream, &best));
-    }
+    TRY(gpu_time_copy(b->stream, b->gpu[1].data, b->gpu[0].data, count, &best));
     if (best > 0) c->memory_gbs = 2.0 * (double)count * sizeof(float) / (double)best;
     return STATUS_OK;
 }
@@ -92,24 +96,6 @@ static status measure_bus(bench *b, gpu_calibration *c)
     if (slower > 0) c->pcie_gbs = (double)bytes / (double)slower;
     c->copy_us = (double)small * 1e-3;
     return STATUS_OK;
-}
-
-static status measure_host(gpu_calibration *c)
-{
-    size_t bytes = (size_t)sizes_of(c)->bus_bytes;
-    char *from = malloc(bytes), *to = malloc(bytes);
-    int64_t best = 0;
-    status rc = from && to ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to copy");
-    if (rc == STATUS_OK) memset(from, 1, bytes);
-    for (int i = 0; i < GPU_TURNS && rc == STATUS_OK; i++) {
-        int64_t begin = clock_now_ns();
-        memcpy(to, from, bytes);
-        keep_least(&best, clock_now_ns() - begin);
-    }
-    if (best > 0) c->host_gbs = 2.0 * (double)bytes / (double)best;
-    free(from);
-    free(to);
-    return rc;
 }
 
 /* ---- products --------------------------------------------------------------------------------- */
@@ -241,7 +227,7 @@ static status measure(bench *b, gpu_calibration *c)
     TRY(measure_tf32(c));
     TRY(measure_memory(b, c));
     TRY(measure_bus(b, c));
-    TRY(measure_host(c));
+    TRY(calibration_copy_gbs((size_t)sizes_of(c)->bus_bytes, &c->host_gbs));
     TRY(measure_launches(b, c));
     return calibrate_gpu_operations(b->device, b->stream, c);
 }

@@ -6,7 +6,7 @@
 #define HARNESS_SIM_CALIBRATE_GPU_H
 
 #include "common/device/device.h"
-#include "common/sim/constants.h"
+#include "harness/sim/calibrate_impl.h"
 
 enum { GPU_MOST = 16 };
 
@@ -40,11 +40,6 @@ status gpu_calibration_write(const gpu_calibration *c, const char *path);
 
 enum { GPU_BEGIN = 1, GPU_END = 2, GPU_TURNS = 9 };
 
-static inline void keep_least(int64_t *best, int64_t ns)
-{
-    if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
-}
-
 /* Waits for the stream and keeps the least time since mark GPU_BEGIN in *best. */
 static inline status gpu_take_time(device_stream *s, int64_t *best)
 {
@@ -53,6 +48,9 @@ static inline status gpu_take_time(device_stream *s, int64_t *best)
     keep_least(best, device_mark_ns(s, GPU_END) - device_mark_ns(s, GPU_BEGIN));
     return STATUS_OK;
 }
+
+/* Keeps the least time of copies by the GPU's kernel, of `count` float32. */
+status gpu_time_copy(device_stream *s, void *to, const void *from, int64_t count, int64_t *best);
 
 /* calibrate_gpu_peers.c: measures the links between GPUs. Does nothing if there is only one GPU. */
 status calibrate_gpu_peers(gpu_calibration *c);

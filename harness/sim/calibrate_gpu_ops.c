@@ -3,7 +3,6 @@
  * efficiencies: one for operations limited by arithmetic, one for operations limited by memory. */
 #include "common/optim/optimizer.h"
 #include "harness/sim/calibrate_gpu.h"
-#include "harness/sim/calibrate_impl.h"
 
 #include <stdlib.h>
 

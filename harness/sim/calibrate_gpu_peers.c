@@ -29,16 +29,6 @@ typedef struct gpu_rank {
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-static status time_copy(gpu_rank *g, const void *from, int64_t count, int64_t *best)
-{
-    for (int i = 0; i < GPU_TURNS; i++) {
-        TRY(device_mark(g->stream, GPU_BEGIN));
-        TRY(device_convert(g->stream, g->landing.data, DTYPE_F32, from, DTYPE_F32, count, 1));
-        TRY(gpu_take_time(g->stream, best));
-    }
-    return STATUS_OK;
-}
-
 /* Copies from each other GPU to GPU 0 and keeps the slowest pair. */
 static status copy_from_peers(together *t, gpu_rank *g, const sync_blob *ranks)
 {
@@ -48,8 +38,8 @@ static status copy_from_peers(together *t, gpu_rank *g, const sync_blob *ranks)
         const gpu_rank *peer = ranks[r].data;
         int64_t large = 0, small = 0;
         TRY(device_enable_peer(g->device, peer->device));
-        TRY(time_copy(g, peer->memory.data, t->elements, &large));
-        TRY(time_copy(g, peer->memory.data, SMALL, &small));
+        TRY(gpu_time_copy(g->stream, g->landing.data, peer->memory.data, t->elements, &large));
+        TRY(gpu_time_copy(g->stream, g->landing.data, peer->memory.data, SMALL, &small));
         double gbs = large > 0 ? bytes / (double)large : 0, us = (double)small * 1e-3;
         if (c->peer_gbs == 0 || gbs < c->peer_gbs) c->peer_gbs = gbs;
         if (us > c->peer_us) c->peer_us = us;
@@ -92,8 +82,7 @@ static status time_all_reduce(gpu_rank *g, int64_t count, int64_t *best)
         TRY(device_stream_synchronize(g->stream));
         TRY(collective_progress(g->world, clock_now_ns(), &deadline, &worked));
         collective_times times = collective_get_times(g->group, ticket);
-        int64_t ns = times.finished_ns - times.started_ns;
-        if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
+        keep_least(best, times.finished_ns - times.started_ns);
     }
     return STATUS_OK;
 }

@@ -48,6 +48,14 @@ typedef struct calibration_sums {
 void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
                         double least_us, calibration_sums *sums);
 
+static inline void keep_least(int64_t *best, int64_t ns)
+{
+    if (ns > 0 && (*best == 0 || ns < *best)) *best = ns;
+}
+
+/* Measures the rate of a copy by this thread, in bytes read and written. */
+status calibration_copy_gbs(size_t bytes, double *gbs);
+
 /* Sorts the values and returns the median. */
 double calibration_median(int64_t *values, int count);
 

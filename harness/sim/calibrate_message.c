@@ -10,7 +10,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { PAIR = 2, WARM = 50, WAKES = 1000, SMALL = 500, LARGE = 40, LARGE_BYTES = 4 << 20 };
 #define PATIENCE_NS (20 * NS_PER_S)
@@ -25,17 +24,11 @@ typedef struct talk {
     atomic_int turn; /* Agent that wakes the other next. */
 } talk;
 
-static int64_t process_ns(void)
+/* Sleeps until something happens, or fails at the deadline. */
+static status await(talk *t, int rank, int64_t deadline_ns)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
-}
-
-static status too_late(int64_t deadline_ns)
-{
-    return clock_now_ns() < deadline_ns ? STATUS_OK
-                                        : fail(STATUS_PEER, "calibration: messages do not arrive");
+    if (clock_now_ns() >= deadline_ns) return fail(STATUS_PEER, "calibration: messages do not arrive");
+    return transport_wait(t->agents[rank], deadline_ns);
 }
 
 /* Receives so that the transport connects to its peer. */
@@ -59,8 +52,7 @@ static status send_one(talk *t, int rank, int64_t bytes)
             transport_send(t->agents[rank], t->links[rank], &header, &frame, bytes > 0, &t->tickets[rank]);
         if (rc != STATUS_AGAIN) return rc;
         TRY(take_none(t, rank));
-        TRY(too_late(deadline));
-        TRY(transport_wait(t->agents[rank], deadline));
+        TRY(await(t, rank, deadline));
     }
 }
 
@@ -74,8 +66,7 @@ static status receive_one(talk *t, int rank)
             if (rc == STATUS_OK) transport_release(t->agents[rank], &m);
             return rc;
         }
-        TRY(too_late(deadline));
-        TRY(transport_wait(t->agents[rank], deadline));
+        TRY(await(t, rank, deadline));
     }
 }
 
@@ -95,10 +86,7 @@ static status pass_wakes(talk *t, int rank, int64_t bytes, int count)
     (void)bytes;
     for (int i = 0; i < count; i++) {
         int64_t deadline = clock_now_ns() + PATIENCE_NS;
-        while (atomic_load(&t->turn) != rank) {
-            TRY(too_late(deadline));
-            TRY(transport_wait(t->agents[rank], deadline));
-        }
+        while (atomic_load(&t->turn) != rank) TRY(await(t, rank, deadline));
         atomic_store(&t->turn, 1 - rank);
         transport_wake(t->agents[1 - rank]);
     }
@@ -113,10 +101,10 @@ static status measure(local_ranks *group, talk *t, int rank, int64_t bytes, int 
 {
     TRY(pass(t, rank, bytes, WARM < count ? WARM : count));
     TRY(local_ranks_barrier(group));
-    int64_t begin = process_ns();
+    int64_t begin = clock_cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
     TRY(pass(t, rank, bytes, count));
     TRY(local_ranks_barrier(group));
-    if (rank == 0) *us = (double)(process_ns() - begin) * 1e-3 / (2.0 * count);
+    if (rank == 0) *us = (double)(clock_cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - begin) * 1e-3 / (2.0 * count);
     return STATUS_OK;
 }
 

@@ -10,7 +10,6 @@
 #include "ring/bench/bench.h"
 
 #include <string.h>
-#include <time.h>
 
 enum { PAIR = 2, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
 /* PASS_REDUCE_SCATTER and PASS_ALL_GATHER are a ring all-reduce of two ranks. */
@@ -29,13 +28,6 @@ typedef struct pair {
     rank_times times[PAIR];
     double bytes;
 } pair;
-
-static int64_t processor_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
-}
 
 /* ---- compute ---------------------------------------------------------------------------------- */
 
@@ -120,9 +112,9 @@ static status run_passes(local_ranks *group, pair *p, int rank, int turn)
 {
     for (int which = 0; which < PASSES; which++) {
         TRY(local_ranks_barrier(group));
-        int64_t begin = processor_ns();
+        int64_t begin = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
         TRY(do_pass(p, rank, (pass)which));
-        if (turn >= 0) p->times[rank].passes[which][turn] = processor_ns() - begin;
+        if (turn >= 0) p->times[rank].passes[which][turn] = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
     }
     return local_ranks_barrier(group);
 }
