@@ -116,19 +116,17 @@ bool launch_awaits_death(const launcher *l)
     return false;
 }
 
-bool launch_find_cause(launcher *l)
+void launch_find_cause(launcher *l)
 {
     int job = -1, rank = -1;
     job_failure chosen = {0};
     int best = nearest(l, &job, &rank, &chosen);
-    if (best == NO_CAUSE) return false;
-    if (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns())) return true;
+    if (best == NO_CAUSE || (best <= LOST_PEER_RECORD && launch_blame_stalled(l, clock_now_ns()))) return;
     if (best == LOST_PEER_RECORD || best == OTHER_RECORD)
         blame(l, job, chosen.where.rank, &chosen.where, status_exit_code(chosen.code), "%s",
               text_of(&chosen));
     else
         blame_end(l, job, rank);
-    return true;
 }
 
 void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns)

@@ -77,8 +77,8 @@ void launch_kill_job(const job_run *j, int signal);
 void launch_reap_job(job_run *j); /* kills the rest of the group */
 
 /* launch_cause.c */
-/* Searches the present records and exits for the cause. Returns true once the outcome names the cause. */
-bool launch_find_cause(launcher *l);
+/* Searches the present records and exits for the cause, and sets the outcome. */
+void launch_find_cause(launcher *l);
 /* Returns true while ranks have only lost a peer, and a peer that has recorded no failure is about to end. */
 bool launch_awaits_death(const launcher *l);
 void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns);
@@ -91,10 +91,7 @@ void launch_watch(launcher *l, int64_t now_ns);
 /* Returns true if the process is exiting, which may take seconds while the kernel frees the memory of the
  * process on a GPU. */
 bool launch_is_dying(const rank_process *p);
-
 void launch_turns_advance(launcher *l);
-/* Returns true if the rank must make progress: it is alive, and not parked during another job's turn. */
-bool launch_owes_progress(const launcher *l, int job, int rank, const rank_status *s);
 
 /* launch.c */
 void launch_end_all(launcher *l); /* sends SIGTERM now, SIGKILL later */

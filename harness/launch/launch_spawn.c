@@ -1,3 +1,4 @@
+#include "common/base/random.h"
 #include "harness/launch/launch_impl.h"
 #include "harness/launch/processors.h"
 
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,14 +110,9 @@ static status spawn(launcher *l, job_run *j, int rank)
 
 status launch_spawn_job(launcher *l, job_run *j)
 {
-    uint64_t name;
-    if (getrandom(&j->token, sizeof j->token, 0) < 0 || getrandom(&name, sizeof name, 0) < 0)
-        return fail_errno(STATUS_SYSTEM, "launch: no random number");
+    j->token = random_token();
     TRY(net_key_draw(j->key));
-    if (j->job->rendezvous)
-        snprintf(j->rendezvous, sizeof j->rendezvous, "%s", j->job->rendezvous);
-    else
-        snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, name);
+    snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, random_token());
     TRY(status_table_create(j->token, j->job->world, &j->table));
     if (l->options.take_turns) job_turns_enable(j->table);
     for (int rank = 0; rank < j->job->world; rank++) TRY(spawn(l, j, rank));

@@ -23,19 +23,25 @@ static char state_of(pid_t pid, unsigned *flags)
     return known ? state : 0;
 }
 
-static bool is_stopped(pid_t pid)
-{
-    unsigned flags;
-    char state = state_of(pid, &flags);
-    return state == 'T' || state == 't';
-}
-
 bool launch_is_dying(const rank_process *p)
 {
     const unsigned exiting = 4; /* PF_EXITING of the kernel */
     unsigned flags = 0;
     char state = p->pidfd < 0 ? 0 : state_of(p->pid, &flags);
     return state == 'Z' || (state && flags & exiting);
+}
+
+static bool has_ended(const launcher *l, int job, int rank)
+{
+    return l->jobs[job].ranks[rank].end != END_NOT_YET;
+}
+
+/* Returns true if the rank must make progress: it is alive, and not parked during another job's turn. */
+static bool owes_progress(const launcher *l, int job, int rank, const rank_status *s)
+{
+    const launch_job *j = l->jobs[job].job;
+    if (has_ended(l, job, rank) || rank >= j->world - j->servers) return false;
+    return s->state != RANK_SLEEPING || l->turn == job;
 }
 
 static void look(launcher *l, int job, int64_t now_ns)
@@ -45,14 +51,16 @@ static void look(launcher *l, int job, int64_t now_ns)
         rank_process *p = &j->ranks[r];
         sight *s = &p->sight;
         status_table_read(j->table, r, &s->status);
-        s->owes = launch_owes_progress(l, job, r, &s->status);
+        s->owes = owes_progress(l, job, r, &s->status);
         if (!s->owes || s->status.progress != p->progress || s->status.state != p->state) {
             p->progress = s->status.progress;
             p->state = s->status.state;
             p->changed_ns = now_ns;
         }
         s->age_ns = now_ns - p->changed_ns;
-        s->stopped = s->owes && s->age_ns >= STRAGGLER_NS && is_stopped(p->pid);
+        unsigned flags;
+        char state = s->owes && s->age_ns >= STRAGGLER_NS ? state_of(p->pid, &flags) : 0;
+        s->stopped = state == 'T' || state == 't';
     }
 }
 
@@ -157,11 +165,6 @@ void launch_watch(launcher *l, int64_t now_ns)
 /* ---- turns: the next job gets the turn when every rank of the present job is parked again or has ended,
  * so that blocks of two jobs never run at the same time ---- */
 
-static bool has_ended(const launcher *l, int job, int rank)
-{
-    return l->jobs[job].ranks[rank].end != END_NOT_YET;
-}
-
 static bool all_parked(const launcher *l, int job, uint32_t blocks_done)
 {
     rank_status s;
@@ -198,11 +201,4 @@ void launch_turns_advance(launcher *l)
         grant(l, job);
         return;
     }
-}
-
-bool launch_owes_progress(const launcher *l, int job, int rank, const rank_status *s)
-{
-    const launch_job *j = l->jobs[job].job;
-    if (has_ended(l, job, rank) || rank >= j->world - j->servers) return false;
-    return s->state != RANK_SLEEPING || l->turn == job;
 }

@@ -13,23 +13,18 @@ static const char *const of_output[] = {
     "config", "json",    "trace",     "trace-steps", "save",       "save-every",     "report",
     "quiet",  "verbose", "log-level", "plan",        "rendezvous", "connect-timeout"};
 
-static bool is_of_output(const char *name)
-{
-    for (size_t i = 0; i < sizeof of_output / sizeof of_output[0]; i++)
-        if (strcmp(of_output[i], name) == 0) return true;
-    return false;
-}
-
 json_t *run_config_given(const run_config *c, bool with_chosen)
 {
     json_t *object = json_object();
-    for (int b = 0; object && b < BINDING_COUNT; b++)
+    for (int b = 0; b < BINDING_COUNT; b++)
         for (size_t i = 0; i < c->bindings[b].table->count; i++) {
             const char *name = c->bindings[b].table->options[i].name;
             char value[4096 + 64]; /* room for a path */
             bool chosen = with_chosen && (strcmp(name, "device") == 0 || strcmp(name, "gpus") == 0 ||
                                           (strcmp(name, "steps") == 0 && c->run.epochs == 0));
-            if ((!chosen && !options_given(&c->bindings[b], name)) || is_of_output(name)) continue;
+            if ((!chosen && !options_given(&c->bindings[b], name)) ||
+                run_option_is_among(name, of_output, sizeof of_output / sizeof of_output[0]))
+                continue;
             options_format(&c->bindings[b], i, value, sizeof value);
             json_object_set_new(object, name, json_string(value));
         }
@@ -48,15 +43,6 @@ static json_t *as_text(const json_t *value)
     else
         snprintf(text, sizeof text, "%.17g", json_real_value(value));
     return json_string(text);
-}
-
-static status read_all(const char *path, text_buffer *out)
-{
-    status rc = input_read(path, RESULT_MOST_BYTES, out);
-    if (rc == STATUS_OK && memchr(out->data, '\0', out->length))
-        rc = fail(STATUS_DATA, "%s: expected text, got a zero byte", path);
-    if (rc != STATUS_OK) error_context("--config");
-    return rc;
 }
 
 /* ---- options and their places in the file ------------------------------------------------------ */
@@ -131,12 +117,6 @@ static status read_json(const char *path, const text_buffer *text, json_t **opti
                 of_result ? "the options of a result; an older program wrote it" : "an object of options");
 }
 
-static bool is_toml(const char *path)
-{
-    size_t length = strlen(path);
-    return length > 5 && strcmp(path + length - 5, ".toml") == 0;
-}
-
 status config_file_failed(const char *path, const json_t *option, status rc)
 {
     if (rc != STATUS_OK)
@@ -171,8 +151,13 @@ status config_file_read(const char *path, const json_t **out)
     const char *name;
     *out = json_object_get(files, path);
     if (*out) return STATUS_OK;
-    status rc = read_all(path, &text);
-    if (rc == STATUS_OK) rc = (is_toml(path) ? read_toml : read_json)(path, &text, &options);
+    size_t length = strlen(path);
+    bool toml = length > 5 && strcmp(path + length - 5, ".toml") == 0;
+    status rc = input_read(path, RESULT_MOST_BYTES, &text);
+    if (rc == STATUS_OK && memchr(text.data, '\0', text.length))
+        rc = fail(STATUS_DATA, "%s: expected text, got a zero byte", path);
+    if (rc != STATUS_OK) error_context("--config");
+    if (rc == STATUS_OK) rc = (toml ? read_toml : read_json)(path, &text, &options);
     text_free(&text);
     json_object_foreach(options, name, option) if (rc == STATUS_OK) rc = add_texts(path, name, option);
     if (rc == STATUS_OK && !files) files = json_object();

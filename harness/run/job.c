@@ -4,6 +4,7 @@
 #include "common/net/key.h"
 #include "harness/launch/processors.h"
 #include "harness/run/progress.h"
+#include "harness/run/record.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -262,7 +263,6 @@ static status write_file(int file, const void *data, size_t bytes)
 static status write_json(int file, const json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT);
-    if (!text) return fail(STATUS_SYSTEM, "no memory for the results");
     status rc = write_file(file, text, strlen(text));
     free(text);
     return rc;
@@ -282,7 +282,11 @@ int run_jobs_gradients_fd(void)
     return fd ? atoi(fd) : 0;
 }
 
-status run_jobs_deliver_server(const json_t *server)
+status run_jobs_deliver_server(int server, const ledger *memory)
 {
-    return write_json(SERVERS_FILE, server);
+    json_t *row = json_pack("{s:i, s:i, s:o}", "server", server, "pid", (int)getpid(), "memory",
+                            ledger_to_json(memory));
+    status rc = write_json(SERVERS_FILE, row);
+    json_decref(row);
+    return rc;
 }

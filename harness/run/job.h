@@ -1,6 +1,7 @@
 /* Runs the jobs on this host: starts them, watches them, and collects their results.
  *
  * The files of this folder, in the order in which data flow through them:
+ *   run_option_table  options of the command line
  *   run_options       command line to run_config; model and data set
  *   run_ranks         ranks, threads and batch of each job; limits of this host
  *   engines           the table of engines, and figures of an engine before it opens
@@ -46,7 +47,7 @@ bool run_jobs_any_result(const run_jobs *jobs);
 status run_jobs_deliver(const run_job *job);
 /* Returns the descriptor of the file for the gradients of this job's first step, or 0 if there is none. */
 int run_jobs_gradients_fd(void);
-/* Hands the result of a server in a separate process to the launcher. */
-status run_jobs_deliver_server(const json_t *server);
+/* Hands the memory of a server in a separate process to the launcher. */
+status run_jobs_deliver_server(int server, const ledger *memory);
 
 #endif

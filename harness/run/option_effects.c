@@ -148,11 +148,8 @@ enum { ROWS = sizeof table / sizeof table[0] };
 static bool names(const char *list, const char *option)
 {
     size_t length = strlen(option);
-    for (const char *at = list; *at; at += strspn(at, " ")) {
-        size_t word = strcspn(at, " ");
-        if (word == length && memcmp(at, option, length) == 0) return true;
-        at += word;
-    }
+    for (const char *at = list; (at = strstr(at, option)) != NULL; at += length)
+        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
     return false;
 }
 

@@ -4,6 +4,7 @@
 #include "harness/launch/processors.h"
 #include "harness/run/rank.h"
 #include "harness/run/record.h"
+#include "ps/ps.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,37 +27,26 @@ static status plan_steps(const run_config *c, run_plan *p)
     return STATUS_OK;
 }
 
-static int64_t available_bytes(void)
-{
-    char text[64];
-    int64_t kib = atoll(proc_value("/proc/meminfo", "MemAvailable", text, sizeof text));
-    return kib ? kib * 1024 : INT64_MAX;
-}
-
-static status estimate_rank(const run_config *c, const run_plan *p, int job, int64_t *bytes)
-{
-    nn_program *program = NULL;
-    nn_program_config config = {
-        .batch = run_config_batch(c, job), .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
-    TRY(nn_program_compile(p->model, &config, &program));
-    int64_t params = p->model->parameter_elements * dtype_size(DTYPE_F32);
-    int copies = 3 + optimizer_state_count(&c->optimizer); /* the first 3: parameters, gradients, buckets */
-    *bytes = program->activation_bytes + copies * params + PROCESS_BYTES;
-    nn_program_free(&program);
-    return STATUS_OK;
-}
-
 static status plan_memory(const run_config *c, run_plan *p)
 {
+    int64_t params = p->model->parameter_elements * dtype_size(DTYPE_F32);
+    int64_t needed = 0;
+    int copies = 3 + optimizer_state_count(&c->optimizer); /* the first 3: parameters, gradients, buckets */
     for (int j = 0; j < JOB_COUNT; j++) {
-        int64_t bytes = 0;
+        nn_program *program = NULL;
+        nn_program_config config = {
+            .batch = run_config_batch(c, j), .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
         if (!run_config_uses(c, j)) continue;
-        TRY(estimate_rank(c, p, j, &bytes));
+        TRY(nn_program_compile(p->model, &config, &program));
+        int64_t bytes = program->activation_bytes + copies * params + PROCESS_BYTES;
+        nn_program_free(&program);
         bytes *= run_config_replicas(c, j);
         if (bytes > p->largest_job_bytes) p->largest_job_bytes = bytes;
-        p->needed_bytes += bytes;
+        needed += bytes;
     }
-    p->alternate = p->needed_bytes < available_bytes() / 10 * 9;
+    char text[64];
+    double available = 1024 * atof(proc_value("/proc/meminfo", "MemAvailable", text, sizeof text));
+    p->alternate = available == 0 || (double)needed < available * 0.9;
     return STATUS_OK;
 }
 
@@ -235,7 +225,8 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     TRY_GOTO(rc, sync_connect(trainer_engine(planned), all), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < batch ? share : batch), out);
     out->memory = *trainer_ledger(planned);
-    if (rank == 0) out->has_sizes = ps_result_sizes(trainer_engine(planned), &out->sizes);
+    if (rank == 0 && job_engine(job) == ENGINE_PS)
+        out->has_sizes = ps_dp_read_sizes(trainer_engine(planned), &out->sizes);
 out:
     trainer_close(&planned);
     free(source.targets);
@@ -278,23 +269,6 @@ status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)
     return rc;
 }
 
-status ledger_plan_first(const run_config *c, const run_plan *p, int job, ledger *first, ledger *other,
-                         int *another)
-{
-    int engine = job_engine(job), world = run_config_world(c, job);
-    const sync_engine_type *type = engine_table[engine];
-    sync_requirements needs = {0};
-    planned_job planned = {0};
-    TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
-    TRY(plan_rank(c, p, job, 0, &needs, &planned));
-    *first = *other = planned.memory;
-    *another = needs.alike_from < world ? needs.alike_from : 0;
-    if (*another == 0) return STATUS_OK;
-    TRY(plan_rank(c, p, job, *another, &needs, &planned));
-    *other = planned.memory;
-    return STATUS_OK;
-}
-
 /* ---- out of memory ---------------------------------------------------------------------------- */
 
 static void list_classes(const ledger *l, char *out, size_t size)
@@ -311,20 +285,27 @@ static void list_classes(const ledger *l, char *out, size_t size)
     }
 }
 
+/* Plans rank 0 and the first rank that differs from rank 0. */
 static status describe(const run_config *c, const run_plan *plan, int job, char *out, size_t size)
 {
-    ledger first, other;
+    int engine = job_engine(job), world = run_config_world(c, job);
+    sync_requirements needs = {0};
+    planned_job first = {0}, other = {0};
     char table[320], most[32], least[32], more[32];
-    int another = 0;
-    TRY(ledger_plan_first(c, plan, job, &first, &other, &another));
     out[0] = '\0';
-    if (another == 0 || first.total.peak <= other.total.peak) return STATUS_OK;
-    list_classes(&first, table, sizeof table);
+    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
+    if (needs.alike_from == 0 || needs.alike_from >= world) return STATUS_OK;
+    TRY(plan_rank(c, plan, job, 0, &needs, &first));
+    TRY(plan_rank(c, plan, job, needs.alike_from, &needs, &other));
+    const ledger_account *own = &first.memory.total;
+    int64_t difference = own->peak - other.memory.total.peak;
+    if (difference <= 0) return STATUS_OK;
+    list_classes(&first.memory, table, sizeof table);
     snprintf(out, size, "under %s rank 0 would hold %s in %s (%s), rank %d %s: %s more on rank 0",
-             c->policies[job_engine(job)], text_format_bytes(most, sizeof most, (double)first.total.peak),
-             ledger_phase_name(first.total.peak_phase), table, another,
-             text_format_bytes(least, sizeof least, (double)other.total.peak),
-             text_format_bytes(more, sizeof more, (double)(first.total.peak - other.total.peak)));
+             c->policies[engine], text_format_bytes(most, sizeof most, (double)own->peak),
+             ledger_phase_name(own->peak_phase), table, needs.alike_from,
+             text_format_bytes(least, sizeof least, (double)other.memory.total.peak),
+             text_format_bytes(more, sizeof more, (double)difference));
     return STATUS_OK;
 }
 

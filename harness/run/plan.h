@@ -12,7 +12,6 @@ typedef struct run_plan {
     dataset *set;
     nn_model *model;
     int64_t total_steps[JOB_COUNT]; /* steps with warm-up */
-    int64_t needed_bytes;           /* bytes of all ranks of all jobs */
     int64_t largest_job_bytes;      /* bytes of all ranks of one job */
     bool alternate;                 /* jobs fit in memory together and take turns */
     char hardware_note[320];
@@ -25,11 +24,6 @@ void run_plan_free(run_plan *plan);
 /* Plans the memory of every rank. *out is a new reference to "jobs" with "memory" as in the result of a
  * run: peaks after the first step, current figures after the last. Allocates no tensor. */
 status ledger_plan_make(const run_config *config, const run_plan *plan, json_t **out);
-
-/* Plans the ledger of rank 0, and of the first rank that differs from rank 0. *another is this rank's
- * number, or 0 if there is none. */
-status ledger_plan_first(const run_config *config, const run_plan *plan, int job, ledger *first,
-                         ledger *other, int *another);
 
 /* Adds to the message of the present error how much more memory rank 0 (with a server, or as device 0
  * under `dp`) would hold than the first rank that differs. Does nothing if rank 0 does not hold more.

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 bool rank_stop_requested(void *table)
 {
@@ -58,13 +57,11 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
  * users may see, and the names of sockets follow from the token. */
 static status draw_token(rank_state *s)
 {
-    uint64_t drawn = 0;
+    uint64_t drawn = random_token();
     rendezvous_blob got;
     s->token = s->place->token;
     /* The launcher has drawn a token for ranks and servers. */
     if (s->place->servers > 0) return STATUS_OK;
-    if (s->place->rank == 0 && getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
-        return fail_errno(STATUS_SYSTEM, "no random bytes for the token of a job");
     TRY(rendezvous_broadcast(s->rendezvous, "token", 0, &drawn, sizeof drawn,
                              clock_now_ns() + s->config->run.connect_timeout_ns, &got));
     if (got.bytes != sizeof s->token)

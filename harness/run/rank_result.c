@@ -2,30 +2,22 @@
 #include "harness/run/rank_state.h"
 
 #include "harness/launch/processors.h"
+#include "ps/ps.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
-/* Returns the number of threads of this process, or 0 if the system does not report it. */
-static int count_threads(void)
-{
-    char line[128];
-    int threads = 0;
-    FILE *f = fopen("/proc/self/status", "r");
-    while (f && threads == 0 && fgets(line, sizeof line, f)) sscanf(line, "Threads: %d", &threads);
-    if (f) fclose(f);
-    return threads;
-}
-
 static json_t *measured_to_json(device *d)
 {
     ledger_external process = ledger_measure_process();
     int64_t used = -1, whole = -1;
-    json_t *measured =
-        json_pack("{s:I, s:I, s:i}", "resident_bytes", (json_int_t)process.resident, "proportional_bytes",
-                  (json_int_t)process.proportional, "threads", count_threads());
+    char threads[32];
+    json_t *measured = json_pack("{s:I, s:I, s:i}", "resident_bytes", (json_int_t)process.resident,
+                                 "proportional_bytes", (json_int_t)process.proportional, "threads",
+                                 atoi(proc_value("/proc/self/status", "Threads", threads, sizeof threads)));
     if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
     if (used < 0) return measured;
     json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
@@ -78,13 +70,9 @@ json_t *rank_rows_to_json(const rank_state *s)
 /* Returns the values of --target-loss and --target-accuracy, or null if neither was given. */
 static json_t *target_to_json(const run_options *r)
 {
-    json_t *loss = r->target_loss > 0 ? json_real(r->target_loss) : json_null();
-    json_t *accuracy = r->target_accuracy > 0 ? json_real(r->target_accuracy) : json_null();
-    bool any = json_is_real(loss) || json_is_real(accuracy);
-    json_t *target = json_pack("{s:o, s:o}", "loss", loss, "accuracy", accuracy);
-    if (any) return target;
-    json_decref(target);
-    return json_null();
+    if (r->target_loss <= 0 && r->target_accuracy <= 0) return json_null();
+    return json_pack("{s:o, s:o}", "loss", record_number(r->target_loss > 0 ? r->target_loss : NAN),
+                     "accuracy", record_number(r->target_accuracy > 0 ? r->target_accuracy : NAN));
 }
 
 status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *servers, json_t *host_costs,
@@ -99,6 +87,9 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
     const char *progress = p->engine == ENGINE_NONE            ? NULL
                            : trainer_is_inline(first->trainer) ? "inline"
                                                                : "thread";
+    json_t *updates_on = !real                    ? NULL
+                         : p->engine != ENGINE_PS ? json_null()
+                                                  : json_string(ps_updates_on_gpu(engine) ? "gpu" : "host");
     json_t *job = json_pack(
         "{s:s, s:s, s:s, s:i, s:o*, s:i, s:I, s:s*, s:s, s:s*, s:b, s:I, s:I, s:I, s:b, s:s?, s:b, s:b, "
         "s:o*, "
@@ -110,9 +101,8 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
         info->name, "profile", real ? NULL : c->run.device, "simulated", (int)info->simulated, "warmup_steps",
         (json_int_t)s->steps.warmup, "trained_steps", (json_int_t)(s->next_step - s->steps.first), "steps",
         (json_int_t)s->next_step, "stopped_early", (int)s->stopped, "parameter_hash", hash, "one_loss",
-        (int)trainer_has_one_loss(first->trainer), "synchronous", s->lead == 0, "updates_on",
-        real ? ps_result_updates(engine) : NULL, "target", real ? target_to_json(&c->run) : json_null(),
-        "settings", engine_settings_to_json(engine));
+        (int)trainer_has_one_loss(first->trainer), "synchronous", s->lead == 0, "updates_on", updates_on,
+        "target", real ? target_to_json(&c->run) : json_null(), "settings", engine_settings_to_json(engine));
     if (real) {
         json_object_set_new(job, "progress", progress ? json_string(progress) : json_null());
         json_object_set_new(job, "checkpoints", json_integer(s->saves));
@@ -121,11 +111,11 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
     if (host_costs) json_object_set_new(job, "host_costs", host_costs);
     *out = job;
     if (s->remote)
-        TRY(rank_add_remote(s, job));
+        rank_add_remote(s, job);
     else if (c->run.stages > 1)
         TRY(job_result_add_pipeline(job, rows, s->model, c));
     ps_dp_sizes sizes;
-    bool has_sizes = ps_result_sizes(engine, &sizes);
+    bool has_sizes = p->engine == ENGINE_PS && ps_dp_read_sizes(engine, &sizes);
     ps_result_add_memory(job, rows, has_sizes ? &sizes : NULL);
     if (servers) json_object_set_new(job, "servers", servers);
     return job_result_finish(job, rows);

@@ -156,7 +156,7 @@ status rank_exchange_handshakes(rank_state *s);
  * stage. */
 status rank_connect_remote(rank_state *s);
 /* Adds "remote_stage" to the job's JSON. */
-status rank_add_remote(const rank_state *s, json_t *job);
+void rank_add_remote(const rank_state *s, json_t *job);
 
 /* ---- rank_calls.c ---- */
 

@@ -131,13 +131,6 @@ static json_t *waited_to_json(const record *r)
     return object;
 }
 
-/* Returns the time of the measured steps in which the compute thread was not on a processor. */
-static json_t *off_cpu_to_json(const record *r)
-{
-    int64_t ns = r->wall_ns - r->cpu_ns;
-    return r->cpu_ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns > 0 ? ns : 0);
-}
-
 static json_t *clock_to_json(const record *r, const clock_alignment *clock)
 {
     json_t *error = r->waiting_error_ns < 0 ? json_null() : record_seconds(r->waiting_error_ns);
@@ -155,7 +148,7 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
         json_array_append_new(waited, of == ANATOMY_NOBODY ? json_null() : json_integer(of));
     }
     json_object_set_new(rank, "clock", clock_to_json(r, clock));
-    json_object_set_new(rank, "loss_last", r->count ? record_number(r->last_loss) : json_null());
+    json_object_set_new(rank, "loss_last", record_number(r->count ? r->last_loss : NAN));
     json_object_set_new(rank, "stretches", stretches_to_json(r, clock));
     json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
     json_object_set_new(rank, "measured_steps", json_integer(r->count));
@@ -168,7 +161,9 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
     json_object_set_new(rank, "messages_received", json_integer(r->counters.messages_received));
     json_object_set_new(rank, "update_aside_s", record_seconds(r->counters.update_aside_ns));
     json_object_set_new(rank, "agents_cpu_s", record_seconds(r->counters.agents_cpu_ns));
-    json_object_set_new(rank, "off_cpu_s", off_cpu_to_json(r));
+    int64_t off_cpu_ns = r->wall_ns > r->cpu_ns ? r->wall_ns - r->cpu_ns : 0;
+    json_object_set_new(rank, "off_cpu_s",
+                        r->cpu_ns == STEP_NOT_MEASURED ? json_null() : record_seconds(off_cpu_ns));
     json_object_set_new(rank, "waited_for_s", waited_to_json(r));
     json_object_set_new(rank, "pushes_overtaken", json_integer(r->counters.pushes_overtaken));
     json_object_set_new(rank, "updates_skipped", json_integer(r->counters.updates_skipped));
@@ -256,15 +251,11 @@ static bool is_ps(const sync_engine *e)
     return strcmp(e->type->name, sync_ps.name) == 0;
 }
 
-static json_t *positive_or_null(int64_t value)
-{
-    return value > 0 ? json_integer(value) : json_null();
-}
-
 void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank)
 {
     int64_t bound = engine->type == &sync_ring ? ring_link_bound_ns(engine, o->last_bucket_bytes) : 0;
-    json_object_set_new(rank, "last_bucket_bytes", positive_or_null(o->last_bucket_bytes));
+    json_object_set_new(rank, "last_bucket_bytes",
+                        o->last_bucket_bytes > 0 ? json_integer(o->last_bucket_bytes) : json_null());
     json_object_set_new(rank, "last_bucket_bound_s", bound > 0 ? record_seconds(bound) : json_null());
 }
 
@@ -327,12 +318,6 @@ json_t *engine_settings_to_json(const sync_engine *e)
     return settings;
 }
 
-json_t *ps_result_updates(const sync_engine *e)
-{
-    if (!is_ps(e)) return json_null();
-    return json_string(ps_updates_on_gpu(e) ? "gpu" : "host");
-}
-
 /* ---- memory by phase --------------------------------------------------------------------------- */
 
 /* Returns the bytes at the end of a phase without workspace, because the formula does not have libraries'
@@ -353,11 +338,6 @@ static json_t *phase_to_json(const json_t *ranks, const ps_dp_sizes *sizes, ps_d
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I}", "phase", info->name, "formula",
                      ps_dp_formula(sizes, phase), "formula_bytes", (json_int_t)ps_dp_difference(sizes, phase),
                      "device0_bytes", device0, "other_bytes", other, "difference_bytes", device0 - other);
-}
-
-bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out)
-{
-    return is_ps(e) && ps_dp_read_sizes(e, out);
 }
 
 void ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes)

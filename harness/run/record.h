@@ -155,12 +155,6 @@ json_t *ps_result_staleness(sync_engine *e);
 /* Returns the job's "settings", the policy and options that its engine runs, or null under `none`. */
 json_t *engine_settings_to_json(const sync_engine *e);
 
-/* Returns who sums and updates in a job, "gpu" or "host", or null under other engines. */
-json_t *ps_result_updates(const sync_engine *e);
-
-/* Reads the sizes of `dp` on rank 0. Returns false under other policies and engines. */
-bool ps_result_sizes(sync_engine *e, ps_dp_sizes *out);
-
 /* Adds the job's "dataparallel_memory" from the ranks' ledgers, or null if `sizes` is NULL. */
 void ps_result_add_memory(json_t *job, const json_t *ranks, const ps_dp_sizes *sizes);
 

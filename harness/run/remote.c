@@ -2,6 +2,7 @@
 #include "common/pipeline/remote.h"
 
 #include "common/base/log.h"
+#include "common/base/random.h"
 #include "common/net/clocks.h"
 #include "common/net/key.h"
 #include "harness/run/job.h"
@@ -12,8 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <unistd.h>
 
 /* Message of the remote stage to the workers. */
 typedef struct invitation {
@@ -101,15 +100,13 @@ status rank_connect_remote(rank_state *s)
     return rc;
 }
 
-status rank_add_remote(const rank_state *s, json_t *job)
+void rank_add_remote(const rank_state *s, json_t *job)
 {
-    nn_cut cut;
-    TRY(nn_cut_model(s->model, 2, &cut));
+    const nn_stage *half = &s->cut.stages[1];
     json_t *stage = json_pack("{s:s, s:s, s:I, s:f}", "address", s->config->run.remote_stage, "begins_at",
-                              s->model->layers[cut.stages[1].begin].name, "parameters",
-                              (json_int_t)cut.stages[1].parameters, "flop_per_sample", cut.stages[1].flops);
+                              s->model->layers[half->begin].name, "parameters", (json_int_t)half->parameters,
+                              "flop_per_sample", half->flops);
     json_object_set_new(job, "remote_stage", stage);
-    return STATUS_OK;
 }
 
 /* ---- the remote stage --------------------------------------------------------------------------- */
@@ -159,9 +156,7 @@ static status open_stage(stage_process *s)
                                    .slot = s->slot};
     config.remote.worker = s->place->world;
     TRY(net_link_parse(c->shared.link, &config.remote.link));
-    if (getrandom(&s->token, sizeof s->token, 0) != (ssize_t)sizeof s->token)
-        return fail_errno(STATUS_SYSTEM, "no random bytes for the token of a remote stage");
-    config.remote.token = s->token;
+    config.remote.token = s->token = random_token();
     TRY(remote_server_open(&config, &s->server));
     if (!s->slot)
         log_info("%s, layers from %s on with %lld parameters, for %d worker%s at %s", s->model->name,
@@ -211,11 +206,7 @@ static status serve(stage_process *s)
         log_info("%lld steps; all workers have left", (long long)remote_server_steps(s->server));
         return STATUS_OK;
     }
-    json_t *result =
-        json_pack("{s:i, s:i, s:o}", "server", 0, "pid", (int)getpid(), "memory", ledger_to_json(&s->ledger));
-    rc = result ? run_jobs_deliver_server(result) : fail(STATUS_SYSTEM, "no memory for the results");
-    json_decref(result);
-    return rc;
+    return run_jobs_deliver_server(0, &s->ledger);
 }
 
 static void tear_down(stage_process *s)

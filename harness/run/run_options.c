@@ -18,147 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const mode_names[] = {ENGINE_LIST(ENGINE_MODE) "both", NULL};
-static const char *const stages_places[] = {"ranks", "devices", NULL}; /* stages_place */
-static const char *const reduction_names[] = {"mean", "sum", NULL};
-static const char *const switch_names[] = {"off", "on", NULL};
-static const char *const host_names[] = {"none", "python", NULL};
-static const char *const gather_names[] = {"loss", "outputs", "caches", NULL};
-static const char *const progress_names[] = {"auto", "thread", "inline", NULL};
-#define LEVEL_NAME(name) #name,
-static const char *const level_names[] = {LOG_LEVELS(LEVEL_NAME) NULL};
-#undef LEVEL_NAME
-
-enum { MOST_VIRTUAL_RANKS = 1000000 };
-
-#define FIELD(name) offsetof(run_options, name)
-static const option run_option_list[] = {
-    {"mode", OPTION_CHOICE, FIELD(mode), .initial = "both", .choices = mode_names,
-     .help = "engine that synchronizes the ranks; both: none, ps and ring, compared"},
-    {"gpus", OPTION_INT, FIELD(gpus), .alias = "nproc-per-node", .argument = "N", .low = 1,
-     .high = MOST_VIRTUAL_RANKS,
-     .help = "ranks, one per GPU, or CPU processes without GPUs [number of GPUs, or of cores; 2 in virtual "
-             "time]"},
-    {"device", OPTION_TEXT, FIELD(device), .argument = "NAME", .initial = "auto",
-     .help = "auto (cuda if there is a GPU, else cpu), cpu, cuda, reference, or sim[:PROFILE] for virtual "
-             "time, see `harness profiles`"},
-    {"tf32", OPTION_FLAG, FIELD(tf32), .help = "cuda, sim: matrix products and convolutions in TF32"},
-    {"bf16", OPTION_FLAG, FIELD(bf16),
-     .help = "matrix products in bfloat16; also activations on cuda and sim (cpu needs AVX512_BF16)"},
-    {"benchmark", OPTION_FLAG, FIELD(benchmark), .old_name = "cudnn-benchmark", .level = OPTION_RARE,
-     .help = "cuda: before the first step, time the deterministic algorithms of cuDNN and cuBLASLt and use "
-             "the fastest; two runs may not be bit-identical"},
-    {"cuda-graph", OPTION_FLAG, FIELD(cuda_graph), .level = OPTION_RARE,
-     .help = "cuda: record the passes of a step once as CUDA graphs and launch the graphs"},
-    {"prefetch", OPTION_CHOICE, FIELD(prefetch), .initial = "on", .choices = switch_names,
-     .level = OPTION_RARE,
-     .help = "cuda, sim: copy the next step's batch to separate GPU memory during a step; other devices copy "
-             "no batches"},
-    {"share-gpu", OPTION_FLAG, FIELD(share_gpu), .level = OPTION_RARE,
-     .help = "cuda: ranks may share a GPU; results are correct, but bandwidths differ from separate GPUs"},
-    {"isolated", OPTION_FLAG, FIELD(isolated), .level = OPTION_RARE,
-     .help = "run the same ranks without communication, too, in turns with the job; the report shows how "
-             "much communication slows computation"},
-    {"steps", OPTION_INT, FIELD(steps), .argument = "N", .high = 1e12,
-     .help = "steps after the warm-up [30, if no epochs are given]"},
-    {"epochs", OPTION_INT, FIELD(epochs), .argument = "N", .low = 1, .high = 1e9,
-     .help = "passes over the training data, the warm-up included"},
-    {"warmup", OPTION_INT, FIELD(warmup), .argument = "N", .initial = "5", .high = 1e9,
-     .help = "first steps that train but are not measured"},
-    {"accumulate", OPTION_INT, FIELD(accumulate), .argument = "K", .initial = "1", .low = 1, .high = 1e6,
-     .help = "batches per step; gradients are averaged over the batches and exchanged after the last"},
-    {"stages", OPTION_INT, FIELD(stages), .argument = "P", .initial = "1", .low = 1, .high = NN_MOST_STAGES,
-     .level = OPTION_RARE,
-     .help = "ring, not on cuda: cut the model into P stages on separate ranks; micro-batches (--accumulate) "
-             "pass through the stages as a pipeline; N x P ranks have N replicas of each stage"},
-    {"stages-on", OPTION_CHOICE, FIELD(stages_on), .initial = "ranks", .choices = stages_places,
-     .level = OPTION_RARE,
-     .help = "place of the stages of --stages; devices: each rank has all stages, on P devices that work one "
-             "after another"},
-    {"schedule", OPTION_CHOICE, FIELD(schedule), .initial = "1f1b", .choices = pipeline_schedule_names,
-     .level = OPTION_RARE,
-     .help = "order of the passes with --stages; gpipe: all forward, then all backward; 1f1b: forward and "
-             "backward alternate; sequential: one micro-batch at a time, as always with --stages-on devices"},
-    {"remote-stage", OPTION_TEXT, FIELD(remote_stage), .argument = "HOST:PORT|local", .level = OPTION_RARE,
-     .help = "ring, on cpu and reference: the second half of the model runs in a separate process, started "
-             "with --serve-stage HOST:PORT and the same options; local: this program starts the process"},
-    {"serve-stage", OPTION_TEXT, FIELD(serve_stage), .argument = "HOST:PORT", .level = OPTION_RARE,
-     .help =
-         "run the second half of the model for a run with --remote-stage HOST:PORT, and end with that run"},
-    {"seed", OPTION_INT, FIELD(seed), .argument = "N", .initial = "1", .high = 0x1p62,
-     .help = "seed of parameters, data order, augmentation and held-out data"},
-    {"policy", OPTION_TEXT, FIELD(policy), .argument = "P|ps=P,ring=P",
-     .help = "how an engine behaves, see `harness policies`; with keys: ring=ddp:order=ready"},
-    {"threads", OPTION_INT, FIELD(threads), .argument = "N", .low = 1, .high = 1024,
-     .help = "compute threads per rank [processors / ranks, at least 1]"},
-    {"bind", OPTION_CHOICE, FIELD(bind), .initial = "none", .choices = bind_names, .level = OPTION_RARE,
-     .help = "bind ranks to processors; core: each rank to separate cores, as mpirun --bind-to core"},
-    {"loss-reduction", OPTION_CHOICE, FIELD(loss_reduction), .initial = "mean", .choices = reduction_names,
-     .level = OPTION_RARE, .help = "how the losses of the targets of a rank's batch are combined"},
-    {"eval-every", OPTION_INT, FIELD(eval_every), .argument = "STEPS", .initial = "0", .low = -1,
-     .high = 1e12,
-     .help = "evaluate on the test data every STEPS steps and at the end (0 for only at the end, or 20 times "
-             "with a target; -1 for never)"},
-    {"target-loss", OPTION_DOUBLE, FIELD(target_loss), .argument = "X", .initial = "0", .high = 1e12,
-     .help = "report the training time until the loss on the test data is at most X (0 for no target)"},
-    {"target-accuracy", OPTION_DOUBLE, FIELD(target_accuracy), .argument = "X", .initial = "0", .high = 1,
-     .help = "report the training time until the accuracy on the test data is at least X, such as 0.9 (0 for "
-             "no target)"},
-    {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .initial = "1", .low = 1, .high = 1000,
-     .help = "run N times and report medians with 95 % intervals; 8 and more allow a verdict"},
-    {"config", OPTION_TEXT, FIELD(config), .argument = "FILE",
-     .help = "read options from a file of long names and values, TOML (FILE.toml) or JSON, or from the JSON "
-             "of a run; options of the command line override the file"},
-    {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
-     .help = "write the results there (- for stdout, without the report)"},
-    {"report", OPTION_TEXT, FIELD(report), .argument = "FILE.html",
-     .help = "write the report there as a page with figures"},
-    {"trace", OPTION_TEXT, FIELD(trace), .argument = "FILE",
-     .help = "write a time line of all ranks there, for ui.perfetto.dev"},
-    {"trace-steps", OPTION_TEXT, FIELD(trace_steps), .argument = "FIRST:END", .level = OPTION_RARE,
-     .help = "steps to trace, from FIRST to END - 1; the warm-up counts [the first 10 measured steps]"},
-    {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v', .help = "print the tables after the verdict"},
-    {"quiet", OPTION_FLAG, FIELD(quiet), .help = "no progress and no notes on stderr"},
-    {"log-level", OPTION_CHOICE, FIELD(log_level), .initial = "info", .choices = level_names,
-     .level = OPTION_RARE, .help = "least severe messages that are written to stderr"},
-    {"plan", OPTION_FLAG, FIELD(plan),
-     .help = "print the memory that every rank would hold, and run nothing"},
-    {"rendezvous", OPTION_TEXT, FIELD(rendezvous), .argument = "URL",
-     .help = "tcp://HOST:PORT, file://PATH or env://, if another program starts the ranks"},
-    {"connect-timeout", OPTION_DURATION, FIELD(connect_timeout_ns), .argument = "TIME", .initial = "60s",
-     .low = 1e6, .level = OPTION_RARE, .help = "how long ranks wait for each other at the start"},
-    {"progress", OPTION_CHOICE, FIELD(inline_progress), .initial = "auto", .choices = progress_names,
-     .level = OPTION_RARE,
-     .help = "communicate on a separate thread, or inline while the compute thread waits"},
-    {"jitter", OPTION_INT, FIELD(jitter), .argument = "SEED", .initial = "0", .high = 0x1p62,
-     .level = OPTION_RARE,
-     .help = "virtual devices: draw speeds of GPUs and times of kernels from SEED (0 for identical ones)"},
-    {"nodes", OPTION_INT, FIELD(nodes), .argument = "N", .initial = "0", .high = 65536, .level = OPTION_RARE,
-     .help = "virtual devices: number of machines [as many as the ranks fill]"},
-    {"efficiency", OPTION_DOUBLE, FIELD(efficiency), .argument = "FACTOR", .initial = "1", .low = 0.001,
-     .high = 1000, .level = OPTION_RARE,
-     .help = "virtual devices: multiply the profile's efficiencies of computation by FACTOR"},
-    {"draw", OPTION_INT, FIELD(draw), .argument = "N", .initial = "0", .high = SIM_DRAWS,
-     .level = OPTION_RARE,
-     .help =
-         "virtual devices: draw constants from their ranges, draw 1 to 16 (0 for the values of the profile)"},
-    {"loader-workers", OPTION_INT, FIELD(loader_workers), .argument = "N", .initial = "0", .high = 4096,
-     .level = OPTION_RARE,
-     .help = "virtual devices: workers that decode images, per process of the job; a job has one process "
-             "under dp, else one per rank (0 for batches that take no time)"},
-    {"dp-host", OPTION_CHOICE, FIELD(dp_host), .initial = "python", .choices = host_names,
-     .level = OPTION_RARE,
-     .help = "virtual devices, dp: python for replicas that are threads of one Python process, as in "
-             "PyTorch; none for hosts that launch without an interpreter, as this program does"},
-    {"dp-gather", OPTION_CHOICE, FIELD(dp_gather), .initial = "loss", .choices = gather_names,
-     .level = OPTION_RARE,
-     .help = "virtual devices, dp with --dp-loss replica: tensors that rank 0 gathers from each replica; "
-             "loss; outputs: also the outputs; caches: also the keys and values of attention, which language "
-             "models of Hugging Face return"},
-};
-const option_table run_option_table = {"Run", run_option_list,
-                                       sizeof run_option_list / sizeof run_option_list[0]};
-
 status run_config_init(run_config *c)
 {
     *c = (run_config){.processors = processors_usable()};
@@ -208,14 +67,6 @@ const char *run_config_profile(const run_config *c)
     return c->run.device[3] == ':' && c->run.device[4] ? c->run.device + 4 : SIM_DEFAULT_PROFILE;
 }
 
-static status check_ranks(const run_config *c)
-{
-    if (c->run.gpus > JOB_MOST_RANKS)
-        return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld",
-                    JOB_MOST_RANKS, (long long)c->run.gpus);
-    return STATUS_OK;
-}
-
 static status check_device(const run_config *c)
 {
 #define DEVICE_OPTION(name, option) option,
@@ -224,7 +75,9 @@ static status check_device(const run_config *c)
     enum { COUNT = sizeof devices / sizeof devices[0] };
     if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
     if (run_config_is_virtual(c)) return STATUS_OK;
-    TRY(check_ranks(c));
+    if (c->run.gpus > JOB_MOST_RANKS)
+        return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld",
+                    JOB_MOST_RANKS, (long long)c->run.gpus);
     int index;
     return text_parse_choice("--device", c->run.device, devices, sizeof *devices, COUNT, &index);
 }
@@ -235,11 +88,9 @@ static status choose_device(run_config *c)
     bool automatic = strcmp(c->run.device, "auto") == 0;
     int gpus = automatic || strcmp(c->run.device, "cuda") == 0 ? cuda_count_gpus() : 0;
     if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
-    bool cuda = strcmp(c->run.device, "cuda") == 0;
-    bool virtual = run_config_is_virtual(c);
     c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
     TRY(option_effects_check_device(c));
-    if (c->run.bf16 && !cuda && !virtual) { /* device_open() checks that the processor supports bfloat16. */
+    if (c->run.bf16 && strcmp(c->run.device, "cpu") == 0) { /* checks that the processor supports bfloat16 */
         device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
         device *d = NULL;
         TRY(device_open(&cpu, &d));
@@ -332,9 +183,7 @@ static status check_repeat(const run_config *c)
 /* Drops the last, short batch of synthetic data, because it would only add noise to the figures. */
 static status fill_synthetic_batches(run_config *c)
 {
-    if (strcspn(c->data.data, ":") != strlen("synthetic") ||
-        strncmp(c->data.data, "synthetic", strlen("synthetic")) != 0)
-        return STATUS_OK;
+    if (strncmp(c->data.data, "synthetic", 9) != 0 || strcspn(c->data.data, ":") != 9) return STATUS_OK;
     if (options_given(&c->bindings[2], "drop-last") && !c->data.drop_last)
         return fail(STATUS_USAGE,
                     "--no-drop-last: expected a data set of files, got --data %s, whose batches are all full",
@@ -356,17 +205,6 @@ static const char *not_of_stages(const run_config *c)
     return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
 }
 
-/* Makes the schedule sequential with stages on devices, because the stages of a rank take turns. */
-static status check_devices(run_config *c, bool schedule)
-{
-    if (c->run.stages_on != STAGES_ON_DEVICES) return STATUS_OK;
-    if (schedule && c->run.schedule != PIPELINE_SEQUENTIAL)
-        return fail(STATUS_USAGE, "--schedule: expected sequential with --stages-on devices, got %s",
-                    pipeline_schedule_names[c->run.schedule]);
-    c->run.schedule = PIPELINE_SEQUENTIAL;
-    return STATUS_OK;
-}
-
 static status check_stages(run_config *c)
 {
     bool schedule = options_given(&c->bindings[0], "schedule"), on = c->run.stages_on != STAGES_ON_RANKS;
@@ -376,12 +214,15 @@ static status check_stages(run_config *c)
                                          : "schedule",
                *other = not_of_stages(c);
     if (c->run.mode != ENGINE_RING)
-        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[c->run.mode]);
+        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, run_mode_names[c->run.mode]);
     if (strcmp(c->run.device, "cuda") == 0)
         return fail(STATUS_USAGE, "--%s: expected --device cpu, reference or sim:PROFILE, got cuda", name);
     if (other) return fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other);
     if (c->run.stages == 1) return fail(STATUS_USAGE, "--%s: expected --stages of at least 2", name);
-    TRY(check_devices(c, schedule));
+    if (on && schedule && c->run.schedule != PIPELINE_SEQUENTIAL)
+        return fail(STATUS_USAGE, "--schedule: expected sequential with --stages-on devices, got %s",
+                    pipeline_schedule_names[c->run.schedule]);
+    if (on) c->run.schedule = PIPELINE_SEQUENTIAL; /* the stages of a rank take turns */
     if (c->run.gpus * run_config_devices(c) % c->run.stages != 0)
         return fail(STATUS_USAGE, "--gpus: expected a multiple of %lld stages, got %lld",
                     (long long)c->run.stages, (long long)c->run.gpus);
@@ -407,7 +248,7 @@ static status check_remote_stage(const run_config *c)
     bool local = run_config_starts_stage(c);
     if (!address) return STATUS_OK;
     if (r->mode != ENGINE_RING)
-        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, mode_names[r->mode]);
+        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, run_mode_names[r->mode]);
     if (r->serve_stage && r->remote_stage)
         return fail(STATUS_USAGE, "--serve-stage: unexpected with --remote-stage");
     if (!local) TRY(check_address(name, address));
@@ -423,13 +264,6 @@ static status check_remote_stage(const run_config *c)
         other = "sync-batchnorm";
     if (other && strcmp(other, "progress inline") == 0) other = NULL; /* Only the engine uses --progress. */
     return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
-}
-
-static status check_targets(const run_config *c)
-{
-    const char *name = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
-    if (!name || c->run.eval_every >= 0) return STATUS_OK;
-    return fail(STATUS_USAGE, "--target-%s: expected evaluations, got --eval-every -1", name);
 }
 
 status run_config_parse(run_config *c, int argc, char *const argv[])
@@ -456,7 +290,9 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_outputs(c));
     TRY(check_repeat(c));
     TRY(parse_trace_steps(c));
-    TRY(check_targets(c));
+    const char *target = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
+    if (target && c->run.eval_every < 0)
+        return fail(STATUS_USAGE, "--target-%s: expected evaluations, got --eval-every -1", target);
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
     TRY(model_check_options(&c->bindings[1]));
@@ -489,7 +325,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     return STATUS_OK;
 }
 
-static bool is_among(const char *name, const char *const *names, size_t count)
+bool run_option_is_among(const char *name, const char *const *names, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (strcmp(name, names[i]) == 0) return true;
@@ -508,23 +344,17 @@ void run_config_text(const run_config *c, text_buffer *out)
         for (size_t i = 0; i < table->count; i++) {
             char value[256];
             const char *name = table->options[i].name;
-            if (is_among(name, where_only, sizeof where_only / sizeof where_only[0])) continue;
+            if (run_option_is_among(name, where_only, sizeof where_only / sizeof where_only[0])) continue;
             options_format(&c->bindings[b], i, value, sizeof value);
             if (strcmp(name, "data") == 0 && strncmp(value, "synthetic", strlen("synthetic")) != 0)
                 value[strcspn(value, ":")] = '\0';
-            bool path = is_among(name, paths, sizeof paths / sizeof paths[0]);
+            bool path = run_option_is_among(name, paths, sizeof paths / sizeof paths[0]);
             text_append(out, "%s = %s\n", name, path && value[0] ? "given" : value);
         }
     }
 }
 
 /* ---- model and data ---------------------------------------------------------------------------- */
-
-/* Returns true if synthetic data have the shape that the model expects. */
-static bool data_follow_model(const char *spec)
-{
-    return strcmp(spec, "synthetic") == 0;
-}
 
 static void fit_model(model_options *m, const data_form *form)
 {
@@ -553,7 +383,7 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model, mo
     data_form form;
     *set = NULL;
     *model = NULL;
-    if (data_follow_model(c->data.data)) {
+    if (strcmp(c->data.data, "synthetic") == 0) {
         TRY(model_resolve(&options, resolved));
         TRY(model_build(&options, model));
         form = data_form_of_model(*model);

@@ -57,6 +57,7 @@ typedef struct run_options {
 } run_options;
 
 extern const option_table run_option_table;
+extern const char *const run_mode_names[]; /* values of --mode */
 
 /* Bytes of an engine's option struct, which is opaque to the harness. */
 enum { ENGINE_OPTIONS_SIZE = 512, BINDING_COUNT = 6 + ENGINE_COUNT };
@@ -93,6 +94,9 @@ status run_config_parse(run_config *config, int argc, char *const argv[]);
  * default is the shape that `harness models` lists. `resolved` is the model's options with all defaults
  * filled in. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
+
+/* Returns true if the option is one of `names`. */
+bool run_option_is_among(const char *name, const char *const *names, size_t count);
 
 /* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`,
  * adds the chosen device, gpus and steps, and a run with this file repeats the run. Leaves out options of

@@ -124,18 +124,12 @@ static json_t *agreement_to_json(const run_result_input *in)
                      largest, "largest_difference_in", equal ? "" : param_of_element(in->plan->model, at));
 }
 
-static void utc(int64_t seconds, char *buffer, size_t size)
-{
-    struct tm tm;
-    time_t t = (time_t)seconds;
-    gmtime_r(&t, &tm);
-    strftime(buffer, size, "%Y-%m-%dT%H:%M:%SZ", &tm);
-}
-
 status run_result_build(const run_result_input *in, json_t **out)
 {
     char started[32];
-    utc(in->started_at_s, started, sizeof started);
+    struct tm tm;
+    gmtime_r(&(time_t){in->started_at_s}, &tm);
+    strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &tm);
     json_t *command = json_array(), *jobs = json_array();
     bool stopped = false, simulated = false;
     for (int i = 0; i < in->argc; i++) json_array_append_new(command, json_string(in->argv[i]));

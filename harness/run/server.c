@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct server_state {
     const run_config *config;
@@ -116,11 +115,7 @@ static status serve(server_state *s)
     context.table = p->table;
     TRY(net_link_parse(c->shared.link, &context.link));
     TRY(ps_server_main(&context, exchange, s));
-    json_t *result = json_pack("{s:i, s:i, s:o}", "server", p->rank - p->world, "pid", (int)getpid(),
-                               "memory", ledger_to_json(&s->memory.ledger));
-    status rc = run_jobs_deliver_server(result);
-    json_decref(result);
-    return rc;
+    return run_jobs_deliver_server(p->rank - p->world, &s->memory.ledger);
 }
 
 static void tear_down(server_state *s)

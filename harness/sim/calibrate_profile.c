@@ -1,6 +1,6 @@
 /* Writes the results of a calibration as a profile that extends a built-in one. */
-#include "common/checkpoint/atomic_file.h"
 #include "common/sim/profile.h"
+#include "harness/run/output.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/calibrate_gpu.h"
 
@@ -46,24 +46,6 @@ static void constant(profile_text *p, sim_constant c, const double *values, int 
 static void number(profile_text *p, sim_constant c, double value, const char *source)
 {
     constant(p, c, &value, 1, source);
-}
-
-/* Writes the whole file or nothing. */
-static status write_text(profile_text *p, const char *path)
-{
-    atomic_file file;
-    calibration_make_folders(path);
-    status rc = p->text.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a profile")
-                                      : atomic_file_open(path, &file);
-    if (rc == STATUS_OK) {
-        rc = atomic_file_append(&file, p->text.data, p->text.length);
-        if (rc == STATUS_OK)
-            rc = atomic_file_commit(&file);
-        else
-            atomic_file_abandon(&file);
-    }
-    text_free(&p->text);
-    return rc;
 }
 
 status calibration_path(const char *file, char *path, size_t size)
@@ -138,7 +120,8 @@ status calibration_write(const calibration *c, const char *path)
     number(&p, SIM_NCCL_RING_PCI, 0, "in nccl_base_ring");
     number(&p, SIM_COPY_LATENCY, 0, "a copy begins at once");
     text_append(&p.text, "\n  }\n}\n");
-    return write_text(&p, path);
+    calibration_make_folders(path);
+    return output_file(&p.text, path);
 }
 
 /* ---- a GPU ------------------------------------------------------------------------------------ */
@@ -240,5 +223,6 @@ status gpu_calibration_write(const gpu_calibration *c, const char *path)
     text_append(&p.text, "\n  },\n");
     write_topology(&p.text, c);
     text_append(&p.text, "}\n");
-    return write_text(&p, path);
+    calibration_make_folders(path);
+    return output_file(&p.text, path);
 }

@@ -1,6 +1,6 @@
 #include "harness/sim/virtual_measure.h"
 
-#include "common/base/clock.h"
+#include "harness/report/report.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -59,42 +59,29 @@ status virtual_command(const virtual_workload *workload, text_buffer *out)
 
 /* ---- the run ---------------------------------------------------------------------------------- */
 
-static double ms_of_ns(int64_t ns)
-{
-    return (double)ns / (double)NS_PER_MS;
-}
-
-static double later(double a, double b)
-{
-    return a > b ? a : b;
-}
-
 static void on_step(void *context, const step_result *r)
 {
     virtual_figures *f = context;
     int64_t reduced = r->reduced_ns > r->backward_end_ns ? r->reduced_ns : r->backward_end_ns;
-    f->forward_ms = later(f->forward_ms, ms_of_ns(r->forward_end_ns - r->forward_begin_ns));
-    f->backward_ms = later(f->backward_ms, ms_of_ns(reduced - r->backward_begin_ns));
+    f->forward_ms = fmax(f->forward_ms, (double)(r->forward_end_ns - r->forward_begin_ns) / 1e6);
+    f->backward_ms = fmax(f->backward_ms, (double)(reduced - r->backward_begin_ns) / 1e6);
 }
 
-/* Returns a median in ms. The result has seconds; rounding restores the whole nanoseconds. */
-static double median_ms(const json_t *object, const char *key)
+/* Returns a median in ms, or NaN. The result has seconds; rounding restores the whole nanoseconds. */
+static double median_ms(const json_t *job, const char *path)
 {
-    const json_t *median = json_object_get(json_object_get(object, key), "median_s");
-    return json_is_number(median) ? (double)llround(1e9 * json_number_value(median)) / 1e6 : NAN;
+    double seconds = report_number_at(job, path);
+    return isnan(seconds) ? NAN : (double)llround(1e9 * seconds) / 1e6;
 }
 
 static void read_figures(virtual_figures *f)
 {
-    const json_t *phases = json_object_get(f->job, "phases");
-    f->step_ms = median_ms(f->job, "step_time");
-    f->exposed_ms = median_ms(phases, "exposed_communication_s");
-    f->waiting_ms = median_ms(phases, "waiting_s");
-    f->most_bytes =
-        json_integer_value(json_object_get(json_object_get(f->job, "memory_imbalance"), "maximum_bytes"));
-    f->ranks = (int)json_integer_value(json_object_get(f->job, "simulated_ranks"));
-    f->samples_per_s =
-        json_number_value(json_object_get(json_object_get(f->job, "throughput"), "samples_per_s"));
+    f->step_ms = median_ms(f->job, "step_time.median_s");
+    f->exposed_ms = median_ms(f->job, "phases.exposed_communication_s.median_s");
+    f->waiting_ms = median_ms(f->job, "phases.waiting_s.median_s");
+    f->most_bytes = json_integer_value(report_at(f->job, "memory_imbalance.maximum_bytes"));
+    f->ranks = (int)json_integer_value(report_at(f->job, "simulated_ranks"));
+    f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s"));
 }
 
 static status run(run_config *config, run_plan *plan, const command_words *w, virtual_variant variant,
@@ -113,7 +100,6 @@ static status run(run_config *config, run_plan *plan, const command_words *w, vi
     out->job = job.result;
     free(job.trace);
     out->workload = run_workload_to_json(config, plan);
-    if (!out->workload) return fail(STATUS_SYSTEM, "no memory for the results");
     read_figures(out);
     return STATUS_OK;
 }

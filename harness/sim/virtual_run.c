@@ -1,6 +1,7 @@
 #include "harness/sim/virtual_run.h"
 
 #include "harness/launch/processors.h"
+#include "harness/report/report.h"
 #include "harness/report/statistics.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/virtual_job.h"
@@ -10,11 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static status no_memory(void)
-{
-    return fail(STATUS_SYSTEM, "no memory for the results");
-}
 
 status virtual_run_job(const run_config *config, const run_plan *plan, int engine,
                        const virtual_variant *variant, run_job *job, char *note, size_t size)
@@ -63,8 +59,7 @@ static status predict(const run_config *config, const run_plan *plan, int engine
     run_job job;
     char note[192];
     TRY(virtual_job_run(&c, &job, note, sizeof note));
-    *median_ns =
-        1e9 * json_number_value(json_object_get(json_object_get(job.result, "step_time"), "median_s"));
+    *median_ns = 1e9 * json_number_value(report_at(job.result, "step_time.median_s"));
     json_decref(job.result);
     return STATUS_OK;
 }
@@ -82,23 +77,13 @@ static status measured_step(const json_t *job, double *ns)
         size_t n = json_array_size(steps);
         int64_t *values = calloc(n + 1, sizeof *values);
         statistics s;
-        if (!values) return no_memory();
+        if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
         for (size_t i = 0; i < n; i++) values[i] = llround(1e9 * json_number_value(json_array_get(steps, i)));
         status rc = statistics_of(values, (int64_t)n, &s);
         free(values);
         TRY(rc);
         if (n > 0) *ns += s.median / (double)count;
     }
-    return STATUS_OK;
-}
-
-/* Sets *out to true if the ranks were bound when the profile was calibrated. */
-static status is_bound(const char *path, bool *out)
-{
-    sim_profile *profile = NULL;
-    TRY(sim_profile_load(path, &profile));
-    *out = sim_profile_has(profile, SIM_RANK_PROCESSORS);
-    sim_profile_free(&profile);
     return STATUS_OK;
 }
 
@@ -115,12 +100,15 @@ static status add_prediction(const run_config *c, const run_plan *plan, int engi
     TRY(rc);
     TRY(measured_step(job, &measured));
     if (measured <= 0) return STATUS_OK;
-    bool bound;
-    TRY(is_bound(profile, &bound));
+    sim_profile *calibrated = NULL;
+    TRY(sim_profile_load(profile, &calibrated));
+    bool bound = sim_profile_has(calibrated, SIM_RANK_PROCESSORS);
+    sim_profile_free(&calibrated);
     json_t *p = json_pack("{s:s, s:f, s:f, s:f, s:b}", "profile", profile, "step_median_s", predicted / 1e9,
                           "measured_s", measured / 1e9, "error", predicted / measured - 1, "other_binding",
                           (int)(bound != (c->bound != BOUND_BY_NONE)));
-    return json_object_set_new(job, "prediction", p) == 0 ? STATUS_OK : no_memory();
+    json_object_set_new(job, "prediction", p);
+    return STATUS_OK;
 }
 
 status virtual_predict_jobs(const run_config *config, const run_plan *plan, run_job *jobs)
