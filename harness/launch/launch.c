@@ -45,17 +45,6 @@ void launch_end_all(launcher *l)
     }
 }
 
-static status take_signals(launcher *l)
-{
-    sigset_t set;
-    stop_signals_block(&set, &l->original_mask);
-    /* Ignored children would leave no exit status. */
-    const struct sigaction keep_children = {.sa_handler = SIG_DFL};
-    sigaction(SIGCHLD, &keep_children, &l->original_child_action);
-    l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return l->signal_fd >= 0 ? STATUS_OK : fail_errno(STATUS_SYSTEM, "launch: a descriptor for signals");
-}
-
 static void request_stop(launcher *l, int signal)
 {
     int64_t now_ns = clock_now_ns();
@@ -229,7 +218,12 @@ static status open_launcher(launcher *l)
     }
     l->polled = calloc(1 + (size_t)o->job_count + (size_t)ranks, sizeof *l->polled);
     if (!l->polled) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", ranks);
-    return take_signals(l);
+    sigset_t set;
+    stop_signals_block(&set, &l->original_mask);
+    /* Ignored children would leave no exit status. */
+    sigaction(SIGCHLD, &(const struct sigaction){.sa_handler = SIG_DFL}, &l->original_child_action);
+    l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return l->signal_fd >= 0 ? STATUS_OK : fail_errno(STATUS_SYSTEM, "launch: a descriptor for signals");
 }
 
 static void close_launcher(launcher *l)

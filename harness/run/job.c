@@ -35,8 +35,8 @@ typedef struct delivery {
  * the processor of another thread, and both then share this processor. */
 static const char *spin_of(const run_config *c, int job)
 {
-    int threads = run_config_world(c, job) * run_config_threads(c, job);
-    bool alone = job_engine(job) == ENGINE_NONE && threads <= processors_usable();
+    bool alone = job_engine(job) == ENGINE_NONE &&
+                 run_config_world(c, job) * run_config_threads(c, job) <= processors_usable();
     return alone ? "GOMP_SPINCOUNT=20000" : "GOMP_SPINCOUNT=1000";
 }
 
@@ -80,14 +80,6 @@ static void unmap(char *data, size_t bytes)
     if (data) munmap(data, bytes + 1);
 }
 
-static status read_result(const char *text, size_t bytes, json_t **out)
-{
-    json_error_t error;
-    *out = text ? json_loadb(text, bytes, 0, &error) : NULL;
-    return *out || !text ? STATUS_OK
-                         : fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
-}
-
 /* Reads JSON objects that follow each other without a separator. */
 static void read_servers(const char *text, size_t bytes, json_t *result)
 {
@@ -106,10 +98,16 @@ static status read_outcome(const delivery *d, run_job *job)
 {
     char *text[FILES] = {NULL};
     size_t bytes[FILES] = {0};
+    json_error_t error;
     status rc = STATUS_OK;
     for (int i = 0; i < FILES && rc == STATUS_OK; i++) rc = map_file(d->fds[i], &text[i], &bytes[i]);
-    if (rc == STATUS_OK) rc = read_result(text[RESULT_FILE], bytes[RESULT_FILE], &job->result);
-    if (rc == STATUS_OK && job->result) read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
+    if (text[RESULT_FILE]) {
+        job->result = json_loadb(text[RESULT_FILE], bytes[RESULT_FILE], 0, &error);
+        if (job->result)
+            read_servers(text[SERVERS_FILE], bytes[SERVERS_FILE], job->result);
+        else
+            rc = fail(STATUS_INTERNAL, "the results of a job cannot be read: %s", error.text);
+    }
     unmap(text[RESULT_FILE], bytes[RESULT_FILE]);
     unmap(text[SERVERS_FILE], bytes[SERVERS_FILE]);
     job->trace = text[TRACE_FILE];
@@ -143,25 +141,6 @@ bool run_jobs_any_result(const run_jobs *jobs)
 
 /* ---- the launcher ------------------------------------------------------------------------------ */
 
-/* Describes the jobs to the launcher. The caller frees `processors`. */
-static status describe_jobs(const run_config *c, const int *numbers, int count, const delivery *deliveries,
-                            launch_job *jobs, cpu_set_t **processors)
-{
-    for (int i = 0; i < count; i++) {
-        int j = numbers[i], e = job_engine(j), world = run_config_world(c, j), servers = 0;
-        TRY(engine_servers(e, c->engine_options[e], c->policies[e], world, &servers));
-        servers += run_config_starts_stage(c);
-        bind_group group = {world + servers, run_config_threads(c, j)};
-        TRY(bind_plan((bind_mode)c->run.bind, group, &processors[i]));
-        jobs[i] = (launch_job){.name = job_name(j),
-                               .world = group.members,
-                               .servers = servers,
-                               .processors = processors[i],
-                               .environment = deliveries[j].environment};
-    }
-    return STATUS_OK;
-}
-
 static status launch(const run_config *c, const run_plan *plan, char *const *argv, const int *numbers,
                      int count, const delivery *deliveries, run_jobs *out)
 {
@@ -172,8 +151,19 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     launch_options options = launch_defaults();
     launch_outcome outcome;
     status rc;
-    TRY_GOTO(rc, describe_jobs(c, numbers, count, deliveries, jobs, processors), out);
-    for (int i = 0; i < count; i++) memcpy(fds + FILES * i, deliveries[numbers[i]].fds, FILES * sizeof *fds);
+    for (int i = 0; i < count; i++) {
+        int j = numbers[i], e = job_engine(j), world = run_config_world(c, j), servers = 0;
+        TRY_GOTO(rc, engine_servers(e, c->engine_options[e], c->policies[e], world, &servers), out);
+        servers += run_config_starts_stage(c);
+        bind_group group = {world + servers, run_config_threads(c, j)};
+        TRY_GOTO(rc, bind_plan((bind_mode)c->run.bind, group, &processors[i]), out);
+        jobs[i] = (launch_job){.name = job_name(j),
+                               .world = group.members,
+                               .servers = servers,
+                               .processors = processors[i],
+                               .environment = deliveries[j].environment};
+        memcpy(fds + FILES * i, deliveries[j].fds, FILES * sizeof *fds);
+    }
     options.jobs = jobs;
     options.job_count = count;
     options.argv = argv;
@@ -182,10 +172,8 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     options.take_turns = count > 1;
     options.stall_timeout_ns = c->shared.stall_timeout_ns;
     options.connect_timeout_ns = c->run.connect_timeout_ns;
-    if (!c->run.quiet) {
-        options.progress = run_progress_show;
-        options.context = &progress;
-    }
+    options.progress = c->run.quiet ? NULL : run_progress_show;
+    options.context = &progress;
     rc = launch_run(&options, &outcome);
     run_progress_end(&progress);
     if (rc != STATUS_OK) goto out;

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int64_t get_int(const json_t *object, const char *key)

@@ -28,89 +28,40 @@ enum {
 };
 
 #define NO_VALUES "virtual devices compute no values"
-#define NO_STEPS "a plan is made of two steps"
 #define ONE_RANK "there is one rank"
-#define SAME_MEMORY "it changes no memory"
 
 /* Table of the effects. For a cell the first row that matches counts. */
 static const option_effect table[] = {
     /* ---- run ---- */
     {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
     {"tf32", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
-    {"tf32", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"bf16", EVERY, REFERENCE, EFFECT_REFUSED, "--device cuda, cpu or sim:PROFILE"},
     {"benchmark cuda-graph share-gpu", EVERY, HOSTS | SIM | PLAN, EFFECT_REFUSED, "--device cuda"},
     {"cuda-graph", SERVERS, CUDA, EFFECT_UNAVAILABLE_TO_ENGINE, "none, ps=dp or ring with NCCL"},
-    {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
     {"prefetch", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
-    {"steps epochs warmup", EVERY, PLAN, EFFECT_NOTHING, NO_STEPS},
     {"accumulate", NO_ENGINE | RING | SERVERS, PLAN, EFFECT_NOTHING,
      "it changes no memory without --mixed-precision"},
-    {"stages stages-on schedule", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
+    {"stages stages-on schedule remote-stage serve-stage", NO_ENGINE | PS, ALL, EFFECT_REFUSED,
+     "--mode ring"},
     {"stages stages-on schedule", RING, CUDA, EFFECT_REFUSED, "--device cpu, reference or sim:PROFILE"},
-    {"stages stages-on schedule", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
-    {"remote-stage serve-stage", NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring"},
-    {"remote-stage serve-stage", RING, PLAN, EFFECT_REFUSED, "a run without --plan"},
+    {"stages stages-on schedule remote-stage serve-stage", RING, PLAN, EFFECT_REFUSED,
+     "a run without --plan"},
     {"remote-stage serve-stage", RING, CUDA | SIM, EFFECT_REFUSED, "--device cpu or reference"},
-    {"seed", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
-    {"seed", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"policy", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
     {"threads", EVERY, REFERENCE, EFFECT_NOTHING, "the reference device computes on one thread"},
     {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
-    {"threads bind", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"threads bind", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"loss-reduction", EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
-    {"loss-reduction", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"eval-every target-loss target-accuracy", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"eval-every target-loss target-accuracy", EVERY, PLAN, EFFECT_NOTHING, NO_STEPS},
     {"repeat", EVERY, SIM, EFFECT_NOTHING, "all runs in virtual time are identical"},
-    {"repeat", EVERY, PLAN, EFFECT_NOTHING, "a plan runs nothing"},
-    {"report", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps to draw"},
-    {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
-    {"verbose", EVERY, PLAN, EFFECT_NOTHING, "a plan is a table"},
-    {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
-    {"connect-timeout", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
-    {"rendezvous connect-timeout", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
-    {"isolated", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
-    {"isolated", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"isolated", NO_ENGINE, PLAN, EFFECT_NOTHING, ONE_RANK},
-    {"progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
     {"progress", DP, CUDA, EFFECT_NOTHING, "a separate thread copies between GPU and host"},
-    {"progress", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"progress", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"jitter nodes efficiency draw", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
-    {"jitter nodes efficiency draw", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
-    {"loader-workers dp-host dp-gather", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    {"jitter nodes efficiency draw loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED,
+     "--device sim:PROFILE"},
     {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
      "only dp has replicas in one process"},
-    {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
-    /* ---- model ---- */
-    {"sync-batchnorm", NO_ENGINE, ALL, EFFECT_NOTHING, ONE_RANK},
-    /* ---- data ---- */
-    {"sampler", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
-    {"sampler drop-last augment loader-threads", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"augment loader-threads", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    /* ---- optimizer ---- */
-    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma", EVERY, SIM,
-     EFFECT_NOTHING, NO_VALUES},
-    {"lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps lr-gamma clip-norm "
-     "on-nonfinite",
-     EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"on-nonfinite", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     /* ---- synchronization ---- */
-    {"divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
     {"divide", DP, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "policy, or --dp-loss replica"},
     {"divide", ASYNC, REAL, EFFECT_NOTHING, "an update reads the gradient of one rank"},
     {"divide", SEVERAL, SIM, EFFECT_NOTHING, NO_VALUES},
-    {"divide", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"stall-timeout", EVERY, SIM, EFFECT_NOTHING, "virtual ranks wait without a time limit"},
     {"link", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
-    {"stall-timeout link slow", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    /* ---- checkpoints ---- */
-    {"save save-every load", EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"save save-every load", EVERY, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- ring ---- */
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 "
      "predivide collective "
@@ -119,12 +70,6 @@ static const option_effect table[] = {
      "mixed-precision group",
      NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
     {"allreduce-fp32", RING, CPU | CUDA | SIM, EFFECT_NOTHING, "gradients are float32"},
-    {"predivide", RING, SIM, EFFECT_NOTHING, NO_VALUES},
-    {"collective collective-table", RING, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide "
-     "collective algorithm "
-     "collective-table find-unused-parameters static-graph powersgd-start join",
-     RING, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     /* ---- parameter server ---- */
     {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer "
      "server-threads "
@@ -137,11 +82,38 @@ static const option_effect table[] = {
     {"server-optimizer", SSP | ASYNC, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "on, or consistency sync"},
     {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING,
      "virtual ranks read each other's memory: no push waits for credit"},
-    {"partition-bytes credit-bytes priority", SERVERS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
     {"server-threads", DP, SIM, EFFECT_NOTHING, "GPU 0 sums; on a profile of a processor the threads do"},
-    {"server-threads", PS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
-    {"transport interface", PS, SIM, EFFECT_UNAVAILABLE, "a real device"},
-    {"payload transport interface", PS, PLAN, EFFECT_NOTHING, SAME_MEMORY},
+    /* ---- one rank ---- */
+    {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
+    {"connect-timeout progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
+    {"isolated", NO_ENGINE, REAL | PLAN, EFFECT_NOTHING, ONE_RANK},
+    {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
+    {"sync-batchnorm", NO_ENGINE, ALL, EFFECT_NOTHING, ONE_RANK},
+    {"sampler divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
+    /* ---- virtual time ---- */
+    {"seed loss-reduction predivide lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup "
+     "lr-steps lr-gamma",
+     EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"threads bind eval-every target-loss target-accuracy rendezvous connect-timeout isolated progress "
+     "augment loader-threads on-nonfinite save save-every load collective collective-table transport "
+     "interface",
+     EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    /* ---- a plan ---- */
+    {"steps epochs warmup eval-every target-loss target-accuracy", EVERY, PLAN, EFFECT_NOTHING,
+     "a plan is made of two steps"},
+    {"repeat", EVERY, PLAN, EFFECT_NOTHING, "a plan runs nothing"},
+    {"report", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps to draw"},
+    {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
+    {"verbose", EVERY, PLAN, EFFECT_NOTHING, "a plan is a table"},
+    {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
+    {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
+    {"tf32 seed threads bind loss-reduction progress jitter nodes efficiency draw loader-workers dp-host "
+     "dp-gather sampler drop-last augment loader-threads lr dampening nesterov weight-decay beta1 beta2 eps "
+     "lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save "
+     "save-every load bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers "
+     "allreduce-fp32 predivide collective algorithm collective-table find-unused-parameters static-graph "
+     "powersgd-start join partition-bytes credit-bytes priority server-threads payload transport interface",
+     EVERY, PLAN, EFFECT_NOTHING, "it changes no memory"},
 };
 enum { ROWS = sizeof table / sizeof table[0] };
 

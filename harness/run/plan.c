@@ -6,7 +6,6 @@
 #include "harness/run/record.h"
 #include "ps/ps.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

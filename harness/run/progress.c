@@ -19,12 +19,6 @@ run_progress run_progress_begin(const run_config *config, const run_plan *plan, 
     return p;
 }
 
-static void put(const char *text, size_t length)
-{
-    ssize_t written = write(STDERR_FILENO, text, length);
-    (void)written; /* a terminal that has gone shows nothing */
-}
-
 static int64_t steps_of(const launch_view *view, int j)
 {
     const launch_job *job = &view->jobs[j];
@@ -97,7 +91,7 @@ static void draw(run_progress *p, const job_view *jobs, int count)
                     run_progress_line(line, sizeof line, columns, jobs[j].name, jobs[j].steps, jobs[j].total,
                                       jobs[j].left_s, jobs[j].loss, jobs[j].samples_per_s));
     }
-    if (out.data) put(out.data, out.length);
+    if (out.data) fputs(out.data, stderr);
     p->lines = count;
     text_free(&out);
 }
@@ -121,7 +115,7 @@ static void write_line(const run_progress *p, const launch_view *view, const job
     if (left > 0)
         text_append(&out, "; about %s left", text_format_duration(duration, sizeof duration, 1e9 * left));
     text_append(&out, "\n");
-    if (out.data) put(out.data, out.length);
+    if (out.data) fputs(out.data, stderr);
     text_free(&out);
 }
 
@@ -171,7 +165,6 @@ void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps,
 
 void run_progress_end(run_progress *p)
 {
-    char up[24];
-    if (p->lines > 0) put(up, (size_t)snprintf(up, sizeof up, "\033[%dA\r\033[J", p->lines));
+    if (p->lines > 0) fprintf(stderr, "\033[%dA\r\033[J", p->lines);
     p->lines = 0;
 }

@@ -3,19 +3,11 @@
 #include "common/base/log.h"
 #include "common/base/random.h"
 #include "common/data/batches.h"
-#include "common/net/key.h"
-#include "common/net/rendezvous.h"
 #include "harness/launch/processors.h"
 #include "harness/run/plan.h"
-#include "harness/run/record.h"
-#include "harness/run/run_result.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/random.h>
 
 int64_t rank_deadline(const rank_state *s)
 {
@@ -156,7 +148,8 @@ static status open_records(rank_state *s)
     for (rank_device *d = s->devices; d < s->devices + s->device_count; d++) {
         rank_trace_choose(&d->trace, s->steps.first + s->steps.warmup);
         trainer_set_total_steps(d->trainer, s->steps.end);
-        TRY(rank_device_record(s, d, evaluations, world));
+        TRY(record_init(&d->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations, world,
+                        s->model->param_count));
     }
     return STATUS_OK;
 }
@@ -280,21 +273,16 @@ static const rank_world process_world = {must_stop, step_ended, run_between_step
 
 /* Runs a turn. The first step of a turn is not measured, because engines finish communication between two
  * turns and other jobs use the caches. */
-static status run_turn(rank_state *s, int64_t end, bool measured)
-{
-    if (measured && s->takes_turns && s->next_step + 1 < end) TRY(rank_run_steps(s, s->next_step + 1, false));
-    return rank_run_steps(s, end, measured);
-}
-
 static status run_block(rank_state *s, int64_t end, bool measured)
 {
-    status_table *b = s->place->table;
+    const rank_place *p = s->place;
+    bool alone = measured && s->takes_turns && s->next_step + 1 < end;
     if (s->takes_turns) trainer_begin_anew(s->devices[0].trainer);
-    job_turn_wait(b, s->place->rank, s->block);
-    status rc = run_turn(s, end, measured);
+    job_turn_wait(p->table, p->rank, s->block);
+    status rc = alone ? rank_run_steps(s, s->next_step + 1, false) : STATUS_OK;
+    if (rc == STATUS_OK) rc = rank_run_steps(s, end, measured);
     if (rc == STATUS_OK && s->takes_turns) rc = rank_end_steps(s, 1);
-    job_turn_done(b, s->place->rank, s->block);
-    s->block++;
+    job_turn_done(p->table, p->rank, s->block++);
     return rc;
 }
 
@@ -326,23 +314,6 @@ static status run_all_steps(rank_state *s)
     return rc;
 }
 
-static status align_clock(rank_state *s)
-{
-    clock_bounds at_end;
-    TRY(measure_clock(s, &at_end));
-    s->clock = clock_align(s->rendezvous, s->place->rank, &s->clock_at_begin, &at_end);
-    return STATUS_OK;
-}
-
-/* Logs on rank 0 which step was saved before a stop. If the checkpoint could not be written, the error has
- * been reported already. */
-static void log_stop(const rank_state *s)
-{
-    if (job_stop_requested(s->place->table) && s->checkpoint.written_step >= 0)
-        log_info("stopped: %s has step %lld", s->config->checkpoint.save,
-                 (long long)s->checkpoint.written_step);
-}
-
 static status report(rank_state *s, const run_job *outcome)
 {
     const rank_place *p = s->place;
@@ -356,7 +327,8 @@ static void tear_down(rank_state *s)
 {
     rank_checkpoint_close(&s->checkpoint);
     for (int d = s->device_count - 1; d >= 0; d--) {
-        rank_device_close(&s->devices[d]);
+        trainer_close(&s->devices[d].trainer);
+        record_deinit(&s->devices[d].record);
         rank_trace_close(&s->devices[d].trace);
         nn_model_free(&s->devices[d].stage);
     }
@@ -375,13 +347,17 @@ status rank_run(run_config *config, const rank_place *place, run_job *out)
 {
     *out = (run_job){0};
     rank_state s = {.config = config, .place = place, .world = &process_world, .out = out};
+    clock_bounds clock_at_end;
     s.slot = status_table_slot(place->table, place->rank);
     status rc = set_up(&s, config);
     if (rc == STATUS_STOPPED) rc = error_code(); /* another rank's error ended the wait */
     if (rc == STATUS_OK) rc = run_all_steps(&s);
-    if (rc == STATUS_OK) rc = align_clock(&s);
+    if (rc == STATUS_OK) rc = measure_clock(&s, &clock_at_end);
+    if (rc == STATUS_OK) s.clock = clock_align(s.rendezvous, place->rank, &s.clock_at_begin, &clock_at_end);
     if (rc == STATUS_OK) rc = rank_merge_calls(&s);
-    if (rc == STATUS_OK) log_stop(&s);
+    /* If the checkpoint could not be written, the error has been reported already. */
+    if (rc == STATUS_OK && job_stop_requested(place->table) && s.checkpoint.written_step >= 0)
+        log_info("stopped: %s has step %lld", config->checkpoint.save, (long long)s.checkpoint.written_step);
     if (rc == STATUS_OK) rc = rank_share_results(&s, out);
     if (rc == STATUS_OK) rc = report(&s, out);
     if (rc != STATUS_OK) {

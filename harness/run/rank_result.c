@@ -54,7 +54,7 @@ static json_t *device_to_json(const rank_state *s, const rank_device *d)
     job_result_name_device(row, s->config, d->number);
     json_object_set_new(row, "slow_factor", json_real(trainer_slowdown(d->trainer)));
     if (me) json_object_set_new(row, "loader_threads", json_integer(s->batches.loader_threads));
-    overlap_to_json(&d->overlap, engine, row);
+    overlap_to_json(&d->record.overlap, engine, row);
     record_to_json(&d->record, &s->clock, row);
     if (d->trace.recorder) rank_trace_to_json(&d->trace, &d->record, &s->clock, row);
     return row;
@@ -107,7 +107,7 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
         json_object_set_new(job, "progress", progress ? json_string(progress) : json_null());
         json_object_set_new(job, "checkpoints", json_integer(s->saves));
     }
-    engine_exchange_to_json(engine, &first->overlap, job);
+    engine_exchange_to_json(engine, &first->record.overlap, job);
     if (host_costs) json_object_set_new(job, "host_costs", host_costs);
     *out = job;
     if (s->remote)

@@ -20,8 +20,6 @@ typedef struct rank_device {
     pipeline_place place;
     trainer *trainer;
     record record;
-    record_seen seen;
-    overlap overlap;
     rank_trace trace; /* `recorder` is NULL if the rank is not traced */
 } rank_device;
 
@@ -100,11 +98,6 @@ pipeline_place rank_stage_place(const run_config *config, int job, int number);
 /* Opens the trainer of a device, which has its number, stage, place and trace. `config` is the configuration
  * of all devices of the rank. */
 status rank_device_open(rank_device *d, trainer_config config);
-/* Allocates the records of a device. */
-status rank_device_record(const rank_state *s, rank_device *d, int64_t evaluations, int world);
-/* Closes a device, but not its trace and its stage. */
-void rank_device_close(rank_device *d);
-
 /* Returns the number of the step's first batch in the batch source. */
 int64_t rank_batch_of_step(const rank_state *s, int64_t step);
 /* Runs steps up to `end`, measured or not. Ends early if the job is to stop. */

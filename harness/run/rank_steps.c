@@ -22,19 +22,6 @@ status rank_device_open(rank_device *d, trainer_config config)
     return trainer_open(&config, &d->trainer);
 }
 
-status rank_device_record(const rank_state *s, rank_device *d, int64_t evaluations, int world)
-{
-    TRY(overlap_open(&d->overlap, s->model->param_count));
-    return record_init(&d->record, s->steps.end - s->steps.first - s->steps.warmup, evaluations, world);
-}
-
-void rank_device_close(rank_device *d)
-{
-    trainer_close(&d->trainer);
-    overlap_close(&d->overlap);
-    record_deinit(&d->record);
-}
-
 void rank_reset_peaks(rank_state *s)
 {
     for (int d = 0; d < s->device_count; d++) ledger_reset_peaks(trainer_ledger(s->devices[d].trainer));
@@ -43,7 +30,7 @@ void rank_reset_peaks(rank_state *s)
 void rank_count(rank_state *s, bool measured)
 {
     for (rank_device *d = s->devices; d < s->devices + s->device_count; d++)
-        record_counters(&d->record, d->trainer, &d->seen, measured);
+        record_counters(&d->record, d->trainer, measured);
 }
 
 status rank_flush(rank_state *s)
@@ -70,7 +57,7 @@ static status end_step(rank_state *s, rank_device *d, int64_t index)
     TRY(trainer_end_step(d->trainer, &result));
     rank_trace_end_step(&d->trace, &result, trainer_ledger(d->trainer));
     if (d == s->devices) s->trained_ns += result.times.total;
-    overlap_measure(&d->overlap, trainer_engine(d->trainer), &result, measured);
+    overlap_measure(&d->record.overlap, trainer_engine(d->trainer), &result, measured);
     s->world->step_ended(s, d, &result, measured);
     if (measured) record_step(&d->record, &result);
     return STATUS_OK;

@@ -24,10 +24,10 @@ const char *const record_phases[RECORD_PHASES] = {"step_s",
                                                   "first_to_backward_end_s",
                                                   "last_bucket_s"};
 
-void record_counters(record *r, trainer *t, record_seen *seen, bool keep)
+void record_counters(record *r, trainer *t, bool keep)
 {
     sync_counters now, *sum = &r->counters;
-    const sync_counters *before = &seen->engine;
+    const sync_counters *before = &r->seen;
     int64_t cpu_ns = trainer_cpu_ns(t);
     trainer_counters(t, &now);
     if (keep) {
@@ -38,11 +38,12 @@ void record_counters(record *r, trainer *t, record_seen *seen, bool keep)
         sum->messages_sent += now.messages_sent - before->messages_sent;
         sum->messages_received += now.messages_received - before->messages_received;
         sum->pushes_overtaken += now.pushes_overtaken - before->pushes_overtaken;
-        r->cpu_ns += cpu_ns - seen->cpu_ns;
+        r->cpu_ns += cpu_ns - r->seen_cpu_ns;
     }
     if (cpu_ns == STEP_NOT_MEASURED) r->cpu_ns = STEP_NOT_MEASURED;
     sum->updates_skipped = now.updates_skipped;
-    *seen = (record_seen){now, cpu_ns};
+    r->seen = now;
+    r->seen_cpu_ns = cpu_ns;
 }
 
 void record_evaluation_result(record *r, record_evaluation e)
@@ -212,19 +213,6 @@ json_t *ledger_to_json(const ledger *l)
 }
 
 /* ---- buckets --------------------------------------------------------------------- */
-
-status overlap_open(overlap *o, int params)
-{
-    *o = (overlap){.capacity = params + 1};
-    o->records = calloc((size_t)o->capacity, sizeof *o->records);
-    return o->records ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the records of %d buckets", params);
-}
-
-void overlap_close(overlap *o)
-{
-    free(o->records);
-    *o = (overlap){0};
-}
 
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured)
 {

@@ -55,6 +55,18 @@ typedef struct record_stretch {
     step_times known; /* number of steps in which each time was measured */
 } record_stretch;
 
+/* Buckets of the ring in measured steps. */
+typedef struct overlap {
+    ring_bucket_record *records; /* [capacity] records of one step */
+    int capacity;
+    int64_t seen;              /* id of the last record that was read */
+    int64_t last_bucket_bytes; /* last bucket of the last step, or 0 */
+    int64_t steps;             /* measured steps */
+    struct {
+        int64_t calls, bytes; /* calls and bytes of buckets in these steps */
+    } by[COLLECTIVE_ALGORITHM_COUNT];
+} overlap;
+
 typedef struct record {
     int64_t capacity, count;   /* measured steps */
     recorded_step *steps;      /* [kept] in order, RECORD_BLOCK of every stretch */
@@ -75,15 +87,18 @@ typedef struct record {
     int64_t waiting_error_ns;
     int world;
     sync_counters counters; /* counts of the measured steps; updates_skipped counts all steps */
+    sync_counters seen;     /* counts of the engine at the last call of record_counters() */
+    int64_t seen_cpu_ns;    /* trainer_cpu_ns() at this call */
+    overlap overlap;
     /* CPU time of the compute thread in measured steps. STEP_NOT_MEASURED if kernels run elsewhere. */
     int64_t cpu_ns;
     record_evaluation *evaluations; /* every `evaluation_stride`th, and the last */
     int64_t evaluation_capacity, evaluation_count, evaluation_stride, evaluated;
 } record;
 
-/* Allocates room for at most `steps` measured steps and `evaluations` evaluations. Returns STATUS_SYSTEM
- * if out of memory. */
-status record_init(record *r, int64_t steps, int64_t evaluations, int world);
+/* Allocates room for at most `steps` measured steps of `world` ranks with `params` parameters, and for
+ * `evaluations` evaluations. Returns STATUS_SYSTEM if out of memory. */
+status record_init(record *r, int64_t steps, int64_t evaluations, int world, int params);
 void record_deinit(record *r);
 
 /* Adds a measured step. Never allocates. The number of steps must not exceed the capacity. */
@@ -96,14 +111,9 @@ bool record_keeps_soon(const record *r);
 void record_correct_step(record *r, int64_t index, const anatomy_figures *figures, const int64_t *waited_ns);
 /* Merges stretches up to `level`, so that all ranks keep the same steps. */
 void record_merge(record *r, int level);
-/* Counts at the last call of record_counters(). The next call computes the counts since the last call, and
- * adds them to the record if `keep` is true. `keep` is true if the steps between the two calls are
- * measured. */
-typedef struct record_seen {
-    sync_counters engine;
-    int64_t cpu_ns; /* trainer_cpu_ns() */
-} record_seen;
-void record_counters(record *r, trainer *t, record_seen *seen, bool keep);
+/* Counts traffic and processor time since the last call. Adds the counts to the record if `keep` is true,
+ * which means that the steps between the two calls are measured. */
+void record_counters(record *r, trainer *t, bool keep);
 /* Adds an evaluation. Keeps at most RECORD_EVALUATIONS, evenly spaced, and the last. */
 void record_evaluation_result(record *r, record_evaluation e);
 
@@ -119,20 +129,6 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
 /* Converts a ledger to JSON: the memory in total and of each class, and for each phase the peak and the
  * memory at its end. */
 json_t *ledger_to_json(const ledger *l);
-
-typedef struct overlap {
-    ring_bucket_record *records; /* [capacity] records of one step */
-    int capacity;
-    int64_t seen;              /* id of the last record that was read */
-    int64_t last_bucket_bytes; /* last bucket of the last step, or 0 */
-    int64_t steps;             /* measured steps */
-    struct {
-        int64_t calls, bytes; /* calls and bytes of buckets in these steps */
-    } by[COLLECTIVE_ALGORITHM_COUNT];
-} overlap;
-
-status overlap_open(overlap *o, int params);
-void overlap_close(overlap *o);
 
 /* Completes result->times from the engine's records of its buckets, if it has any. Counts the buckets of
  * measured steps. Must be called after each step. */

@@ -11,19 +11,21 @@
 
 static_assert(sizeof(step_times) == RECORD_PHASES * sizeof(int64_t), "a phase for each time");
 
-status record_init(record *r, int64_t steps, int64_t evaluations, int world)
+status record_init(record *r, int64_t steps, int64_t evaluations, int world, int params)
 {
     int64_t kept = least(steps, RECORD_STRETCHES * RECORD_BLOCK);
     *r = (record){.capacity = steps,
                   .evaluation_capacity = least(evaluations, RECORD_EVALUATIONS),
                   .evaluation_stride = 1,
                   .world = world,
-                  .waiting_error_ns = -1};
+                  .waiting_error_ns = -1,
+                  .overlap.capacity = params + 1};
     r->waited_ns = calloc((size_t)world, sizeof *r->waited_ns);
     r->steps = calloc((size_t)kept + 1, sizeof *r->steps);
     r->stretches = calloc(RECORD_STRETCHES, sizeof *r->stretches);
     r->evaluations = calloc((size_t)r->evaluation_capacity + 1, sizeof *r->evaluations);
-    if (r->steps && r->stretches && r->evaluations && r->waited_ns) return STATUS_OK;
+    r->overlap.records = calloc((size_t)params + 1, sizeof *r->overlap.records);
+    if (r->steps && r->stretches && r->evaluations && r->waited_ns && r->overlap.records) return STATUS_OK;
     record_deinit(r);
     return fail(STATUS_SYSTEM, "no memory to record %lld steps", (long long)steps);
 }
@@ -34,6 +36,7 @@ void record_deinit(record *r)
     free(r->stretches);
     free(r->evaluations);
     free(r->waited_ns);
+    free(r->overlap.records);
     *r = (record){0};
 }
 

@@ -11,8 +11,6 @@
 #include "harness/launch/processors.h"
 #include "ring/ring.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -8,7 +8,6 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <protobuf-c/protobuf-c.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <time.h>

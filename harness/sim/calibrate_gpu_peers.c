@@ -7,8 +7,6 @@
 #include "common/collectives/nccl/collective_nccl.h"
 #include "harness/train/local_ranks.h"
 
-#include <string.h>
-
 enum { SMALL = 2, LARGE_ON_GPU = 64 << 20, LARGE_ON_EMULATOR = 1 << 14 };
 
 typedef struct together {

@@ -11,7 +11,6 @@
 #include "ps/ps.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -291,7 +290,8 @@ static status open_records(virtual_job *job)
     const virtual_variant *v = job->config->variant;
     const simulation *s = job->simulation;
     for (int n = 0; n < job->present; n++) {
-        TRY(rank_device_record(&job->ranks[0].state, device_at(job, n), 0, job->all));
+        TRY(record_init(&device_at(job, n)->record, job->config->steps, 0, job->all,
+                        job->config->plan->model->param_count));
         json_array_append_new(job->rows, json_null());
     }
     if (s->config.link_rate > 0 && s->topology->machines == 1 && !v->may_be_one_machine)
@@ -365,7 +365,10 @@ static void close_all(virtual_job *job)
     }
     for (int r = 0; job->ranks && r < job->rank_count; r++) {
         rank_state *s = &job->ranks[r].state;
-        for (int d = 0; d < s->device_count; d++) rank_device_close(&s->devices[d]);
+        for (int d = 0; d < s->device_count; d++) {
+            trainer_close(&s->devices[d].trainer);
+            record_deinit(&s->devices[d].record);
+        }
         free(s->devices);
     }
     for (int n = 0; job->source && n < job->present; n++) batch_source_close(&job->source[n]);

@@ -52,7 +52,7 @@ static void record_steps(record *r, int64_t steps, bool gaps)
 
 static void open_record(record *r, int64_t steps, bool gaps)
 {
-    assert_int_equal(record_init(r, steps, 0, RANKS), STATUS_OK);
+    assert_int_equal(record_init(r, steps, 0, RANKS, 1), STATUS_OK);
     record_steps(r, steps, gaps);
 }
 
@@ -212,7 +212,7 @@ static void parts_that_are_known_late_are_those_of_kept_steps(void **state)
     enum { STEPS = 10000 };
     record r;
     int64_t waited[RANKS] = {0, 7}, sum = 0, known = 0;
-    assert_int_equal(record_init(&r, STEPS, 0, RANKS), STATUS_OK);
+    assert_int_equal(record_init(&r, STEPS, 0, RANKS, 1), STATUS_OK);
     r.late_parts = true;
     bool *soon = calloc(STEPS, sizeof *soon);
     assert_non_null(soon);
@@ -242,7 +242,7 @@ static void of_many_evaluations_every_nth_is_kept_and_the_last(void **state)
     (void)state;
     for (int64_t count = 1; count <= 20001; count += count < 4090 || count > 4100 ? 500 : 1) {
         record r;
-        assert_int_equal(record_init(&r, 1, count, RANKS), STATUS_OK);
+        assert_int_equal(record_init(&r, 1, count, RANKS, 1), STATUS_OK);
         for (int64_t i = 0; i < count; i++) record_evaluation_result(&r, (record_evaluation){.step = i});
         assert_in_range(r.evaluation_count, count < RECORD_EVALUATIONS ? count : RECORD_EVALUATIONS / 2,
                         RECORD_EVALUATIONS);
