@@ -18,23 +18,14 @@ enum { NO_CAUSE, LOST_PEER_CODE, LOST_PEER_RECORD, OTHER_CODE, ENDED_EARLY, KILL
 
 static int rank_of_end(const rank_process *p)
 {
-    switch (p->end) {
-    case END_SIGNAL:
-        return KILLED;
-    case END_EARLY:
-        return ENDED_EARLY;
-    case END_CODE:
-        return p->end_value == EXIT_PEER ? LOST_PEER_CODE : OTHER_CODE;
-    default:
-        return NO_CAUSE;
-    }
+    static const int causes[] = {
+        [END_NOT_YET] = NO_CAUSE, [END_SIGNAL] = KILLED, [END_EARLY] = ENDED_EARLY, [END_CODE] = OTHER_CODE};
+    return p->end == END_CODE && p->end_value == EXIT_PEER ? LOST_PEER_CODE : causes[p->end];
 }
 
 /* Sets the outcome to "ring rank 1 (host a, process 71), at step 12 in backward: REASON". */
-static void blame(launcher *l, int job, int rank, const rank_status *s, int exit_code, const char *format,
-                  ...) __attribute__((format(printf, 6, 7)));
-static void blame(launcher *l, int job, int rank, const rank_status *s, int exit_code, const char *format,
-                  ...)
+__attribute__((format(printf, 6, 7))) static void blame(launcher *l, int job, int rank, const rank_status *s,
+                                                        int exit_code, const char *format, ...)
 {
     char where[RANK_STATUS_TEXT];
     const job_run *j = &l->jobs[job];

@@ -13,8 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static bool put(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static bool put(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static bool put(const char *format, ...)
 {
     char *variable;
     va_list args;

@@ -8,26 +8,34 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A measured step of a rank on the job's clock, or a stretch of steps. */
-typedef struct timed_step {
-    int64_t begin_ns, end_ns, samples;
-    int64_t gaps_ns; /* gaps between the steps of a stretch */
-} timed_step;
-
-typedef struct rank_steps {
-    size_t count;
-    timed_step *steps; /* [count] */
-} rank_steps;
-
+/* Measured steps of all ranks on the job's clock: the kept steps, or the stretches, which cover all steps. */
 typedef struct job_steps {
+    const json_t *ranks;
+    bool stretches;
     size_t world, count; /* ranks; steps or stretches that every rank has measured */
-    rank_steps *ranks;   /* [world] */
-    const json_t *last;  /* rank that has measured the fewest steps */
 } job_steps;
 
 static int64_t ns_of(const json_t *seconds)
 {
     return llround(1e9 * json_number_value(seconds));
+}
+
+/* Returns the object with the arrays of a rank's steps. */
+static const json_t *row_of(const job_steps *j, size_t rank)
+{
+    const json_t *row = json_array_get(j->ranks, rank);
+    return j->stretches ? report_steps_of(row).of : row;
+}
+
+static size_t count_of(const job_steps *j, size_t rank)
+{
+    return json_array_size(json_object_get(row_of(j, rank), "step_end_s"));
+}
+
+/* Returns a value of a rank's step in ns, or 0 if there is none. */
+static int64_t ns_at(const job_steps *j, size_t rank, const char *key, size_t step)
+{
+    return ns_of(json_array_get(json_object_get(row_of(j, rank), key), step));
 }
 
 /* Converts the statistics `s` of the kept steps. `count` is the number of all steps, and `sum` their time
@@ -49,48 +57,23 @@ static json_t *statistics_to_json(const statistics *s, double count, double sum)
     return object;
 }
 
-static void free_steps(job_steps *j)
+/* `stretches` chooses the stretches. */
+static job_steps steps_of(const json_t *ranks, bool stretches)
 {
-    for (size_t r = 0; j->ranks && r < j->world; r++) free(j->ranks[r].steps);
-    free(j->ranks);
-}
-
-static status read_rank(const json_t *of, rank_steps *out)
-{
-    out->count = json_array_size(json_object_get(of, "step_end_s"));
-    out->steps = calloc(out->count + 1, sizeof *out->steps);
-    if (!out->steps) return fail(STATUS_SYSTEM, "no memory for the results");
-    for (size_t i = 0; i < out->count; i++)
-        out->steps[i] = (timed_step){
-            .begin_ns = ns_of(json_array_get(json_object_get(of, "step_begin_s"), i)),
-            .end_ns = ns_of(json_array_get(json_object_get(of, "step_end_s"), i)),
-            .samples = json_integer_value(json_array_get(json_object_get(of, "step_samples"), i)),
-            .gaps_ns = ns_of(json_array_get(json_object_get(of, "gaps_s"), i))};
-    return STATUS_OK;
-}
-
-/* Reads the kept steps, or with `stretches` the stretches, which cover all steps. */
-static status read_steps(const json_t *ranks, bool stretches, job_steps *out)
-{
-    *out = (job_steps){.world = json_array_size(ranks)};
-    out->ranks = calloc(out->world, sizeof *out->ranks);
-    if (!out->ranks) return fail(STATUS_SYSTEM, "no memory for the results");
-    for (size_t r = 0; r < out->world; r++) {
-        const json_t *rank = json_array_get(ranks, r);
-        if (r == 0 ||
-            report_number_at(rank, "measured_steps") < report_number_at(out->last, "measured_steps"))
-            out->last = rank;
-        TRY(read_rank(stretches ? report_steps_of(rank).of : rank, &out->ranks[r]));
-        if (r == 0 || out->ranks[r].count < out->count) out->count = out->ranks[r].count;
-    }
-    return STATUS_OK;
+    job_steps j = {.ranks = ranks, .stretches = stretches, .world = json_array_size(ranks)};
+    j.count = count_of(&j, 0);
+    for (size_t r = 1; r < j.world; r++)
+        if (count_of(&j, r) < j.count) j.count = count_of(&j, r);
+    return j;
 }
 
 static int64_t latest_begin(const job_steps *j, size_t step)
 {
     int64_t latest = INT64_MIN;
-    for (size_t r = 0; r < j->world; r++)
-        if (j->ranks[r].steps[step].begin_ns > latest) latest = j->ranks[r].steps[step].begin_ns;
+    for (size_t r = 0; r < j->world; r++) {
+        int64_t begin = ns_at(j, r, "step_begin_s", step);
+        if (begin > latest) latest = begin;
+    }
     return latest;
 }
 
@@ -98,7 +81,7 @@ static int64_t latest_begin(const job_steps *j, size_t step)
 static bool follows(const job_steps *j, size_t step)
 {
     for (size_t r = 0; r < j->world; r++)
-        if (j->ranks[r].steps[step].begin_ns != j->ranks[r].steps[step - 1].end_ns) return false;
+        if (ns_at(j, r, "step_begin_s", step) != ns_at(j, r, "step_end_s", step - 1)) return false;
     return true;
 }
 
@@ -113,13 +96,18 @@ typedef struct rate {
  * job are the mean of the ranks' gaps. */
 static int64_t time_of(const job_steps *j, size_t step)
 {
-    int64_t gaps = 0, end = INT64_MIN;
+    int64_t gaps = 0, latest = INT64_MIN;
     for (size_t r = 0; r < j->world; r++) {
-        const timed_step *s = &j->ranks[r].steps[step];
-        gaps += s->gaps_ns;
-        if (s->end_ns > end) end = s->end_ns;
+        int64_t end = ns_at(j, r, "step_end_s", step);
+        gaps += ns_at(j, r, "gaps_s", step);
+        if (end > latest) latest = end;
     }
-    return end - latest_begin(j, step) - gaps / (int64_t)j->world;
+    return latest - latest_begin(j, step) - gaps / (int64_t)j->world;
+}
+
+static double samples_of(const job_steps *j, size_t rank, size_t step)
+{
+    return json_number_value(json_array_get(json_object_get(row_of(j, rank), "step_samples"), step));
 }
 
 /* Returns the rate of synchronous ranks: all samples over the sum of the job's step times. */
@@ -128,22 +116,21 @@ static rate over_steps(const job_steps *j)
     rate out = {0};
     for (size_t i = 0; i < j->count; i++) {
         out.ns += time_of(j, i);
-        for (size_t r = 0; r < j->world; r++) out.samples += (double)j->ranks[r].steps[i].samples;
+        for (size_t r = 0; r < j->world; r++) out.samples += samples_of(j, r, i);
     }
     return out;
 }
 
 /* Returns the samples of a rank's steps [first, end) in the window. A step that is partly in the window
  * counts in proportion. */
-static double samples_within(const rank_steps *rank, size_t first, size_t end, int64_t from_ns,
+static double samples_within(const job_steps *j, size_t rank, size_t first, size_t end, int64_t from_ns,
                              int64_t until_ns)
 {
     double samples = 0;
-    for (const timed_step *s = rank->steps + first; s < rank->steps + end; s++) {
-        int64_t begin = s->begin_ns > from_ns ? s->begin_ns : from_ns;
-        int64_t stop = s->end_ns < until_ns ? s->end_ns : until_ns;
-        if (stop > begin)
-            samples += (double)s->samples * (double)(stop - begin) / (double)(s->end_ns - s->begin_ns);
+    for (size_t i = first; i < end; i++) {
+        int64_t begin = ns_at(j, rank, "step_begin_s", i), stop = ns_at(j, rank, "step_end_s", i);
+        int64_t within = (stop < until_ns ? stop : until_ns) - (begin > from_ns ? begin : from_ns);
+        if (within > 0) samples += samples_of(j, rank, i) * (double)within / (double)(stop - begin);
     }
     return samples;
 }
@@ -155,14 +142,13 @@ static void add_window(const job_steps *j, size_t first, size_t end, bool last, 
 {
     int64_t from = latest_begin(j, first), until = INT64_MAX;
     for (size_t r = 0; r < j->world; r++) {
-        const rank_steps *s = &j->ranks[r];
-        int64_t ended = s->steps[(last ? s->count : end) - 1].end_ns;
+        int64_t ended = ns_at(j, r, "step_end_s", (last ? count_of(j, r) : end) - 1);
         if (ended < until) until = ended;
     }
     if (until <= from) return;
     sum->ns += until - from;
     for (size_t r = 0; r < j->world; r++)
-        sum->samples += samples_within(&j->ranks[r], first, last ? j->ranks[r].count : end, from, until);
+        sum->samples += samples_within(j, r, first, last ? count_of(j, r) : end, from, until);
 }
 
 /* Returns the samples per second for stretches with gaps. Counts the training time of the first rank to
@@ -182,12 +168,12 @@ static rate over_own_time(const json_t *ranks)
     return out;
 }
 
-static rate over_windows(const job_steps *j, const json_t *ranks)
+static rate over_windows(const job_steps *j)
 {
     rate out = {0};
     for (size_t r = 0; r < j->world; r++)
-        for (size_t i = 0; i < j->ranks[r].count; i++)
-            if (j->ranks[r].steps[i].gaps_ns > 0) return over_own_time(ranks);
+        for (size_t i = 0; i < count_of(j, r); i++)
+            if (ns_at(j, r, "gaps_s", i) > 0) return over_own_time(j->ranks);
     for (size_t first = 0, end; first < j->count; first = end) {
         for (end = first + 1; end < j->count && follows(j, end);) end++;
         add_window(j, first, end, end == j->count, &out);
@@ -225,7 +211,13 @@ static status add_steps(json_t *job, const job_steps *kept, const job_steps *all
     status rc = statistics_of(steps, (int64_t)kept->count, &s);
     free(steps);
     json_object_set_new(job, "step_s", times_to_json(kept));
-    json_t *counts = (json_t *)report_steps_of(all->last).counts;
+    const json_t *shortest = json_array_get(all->ranks, 0);
+    for (size_t r = 1; r < all->world; r++) {
+        const json_t *rank = json_array_get(all->ranks, r);
+        if (report_number_at(rank, "measured_steps") < report_number_at(shortest, "measured_steps"))
+            shortest = rank;
+    }
+    json_t *counts = (json_t *)report_steps_of(shortest).counts;
     json_object_set_new(job, "stretches",
                         counts ? json_pack("{s:O, s:o}", "steps", counts, "step_s", times_to_json(all))
                                : json_null());
@@ -282,20 +274,16 @@ static status add_phases(json_t *job, const json_t *ranks)
 
 status job_result_add_times(json_t *job, const json_t *ranks)
 {
-    job_steps kept = {0}, j = {0};
+    job_steps kept = steps_of(ranks, false), all = steps_of(ranks, true);
     bool synchronous = json_is_true(json_object_get(job, "synchronous"));
     double world = json_number_value(json_object_get(job, "world_size"));
     const json_t *simulated = json_object_get(job, "simulated_ranks");
     /* `ranks` may be longer than the job's world: a rank with several devices has a row for each. */
     double present = simulated ? json_number_value(simulated) : world;
-    status rc = read_steps(ranks, false, &kept);
-    if (rc == STATUS_OK) rc = read_steps(ranks, true, &j);
-    if (rc == STATUS_OK) rc = add_steps(job, &kept, &j);
-    rate r = rc != STATUS_OK ? (rate){0} : synchronous ? over_steps(&j) : over_windows(&j, ranks);
+    TRY(add_steps(job, &kept, &all));
+    rate r = synchronous ? over_steps(&all) : over_windows(&all);
     json_object_set_new(job, "throughput", rate_to_json(r, present, world, synchronous));
-    free_steps(&kept);
-    free_steps(&j);
-    return rc == STATUS_OK ? add_phases(job, ranks) : rc;
+    return add_phases(job, ranks);
 }
 
 /* ---- evaluations ------------------------------------------------------------------------------ */

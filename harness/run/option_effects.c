@@ -173,29 +173,8 @@ static bool is_moved(const run_config *c, const option_binding *b, const option 
            !(never && run_config_is_virtual(c));
 }
 
-status option_effects_check_device(const run_config *c)
-{
-    effect_device device = device_of(c);
-    for (int b = 0; b < BINDING_COUNT; b++)
-        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
-            const option *o = &c->bindings[b].table->options[i];
-            const option_effect *e = NULL;
-            bool all = is_moved(c, &c->bindings[b], o);
-            for (int engine = 0; engine < ENGINE_COUNT && all; engine++) {
-                if (!run_config_uses(c, engine)) continue;
-                const option_effect *found = option_effect_of(o->name, column_of(c, engine), device);
-                all = is_refused_here(found);
-                if (all && found->devices != ALL) e = found;
-            }
-            if (!all || !e) continue;
-            return fail(code_of(e), "--%s: expected %s, got %s%s", o->name, e->text,
-                        strncmp(e->text, "--device", 8) == 0 ? "" : "--device ", c->run.device);
-        }
-    return STATUS_OK;
-}
-
 /* Returns the row of an option that was given and that no engine of the run uses, or NULL if an engine
- * uses it. */
+ * uses it. If several engines have a row, the first one counts. */
 static const option_effect *in_this_run(const run_config *c, const option_binding *b, const option *o)
 {
     const option_effect *first = NULL;
@@ -208,13 +187,24 @@ static const option_effect *in_this_run(const run_config *c, const option_bindin
     return first;
 }
 
-/* Returns false if policies were given, but none for an engine of the run. */
-static bool policy_is_used(const run_config *c)
+status option_effects_check_device(const run_config *c)
 {
-    bool used = !c->run.policy;
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        used = used || (run_config_uses(c, e) && engine_has_one_of(c->run.policy, engine_table[e]->name));
-    return used;
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *e = NULL;
+            bool refused = is_moved(c, &c->bindings[b], o);
+            for (int engine = 0; engine < ENGINE_COUNT && refused; engine++) {
+                if (!run_config_uses(c, engine)) continue;
+                const option_effect *found = option_effect_of(o->name, column_of(c, engine), device_of(c));
+                refused = is_refused_here(found);
+                if (refused && found->devices != ALL) e = found;
+            }
+            if (refused && e)
+                return fail(code_of(e), "--%s: expected %s, got %s%s", o->name, e->text,
+                            strncmp(e->text, "--device", 8) == 0 ? "" : "--device ", c->run.device);
+        }
+    return STATUS_OK;
 }
 
 status option_effects_check_engines(const run_config *c)
@@ -228,7 +218,10 @@ status option_effects_check_engines(const run_config *c)
                 return fail(code_of(e), "--%s: expected %s, got --mode %s", o->name, e->text,
                             options_format(&c->bindings[0], 0, mode, sizeof mode));
         }
-    if (!policy_is_used(c))
+    bool used = !c->run.policy;
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        used = used || (run_config_uses(c, e) && engine_has_one_of(c->run.policy, engine_table[e]->name));
+    if (!used)
         return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
                     options_format(&c->bindings[0], 0, mode, sizeof mode), c->run.policy);
     return STATUS_OK;

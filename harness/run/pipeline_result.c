@@ -4,44 +4,31 @@
 #include "common/pipeline/schedule.h"
 #include "harness/report/report.h"
 
+/* Times of the ranks of a stage in all steps. */
 typedef struct share {
     double idle_s, busy_s;
 } share;
 
-enum { TIMES = 4 };
-static const char *const times[TIMES] = {"forward_s", "backward_s", "exposed_communication_s", "waiting_s"};
-
-static double sum_of(const json_t *rank, const char *key)
+/* Sums the times of a stage. Adds the mean of each time per step to `row`, or null if none was measured. */
+static share add_times(json_t *row, const json_t *ranks, int stage, int replicas)
 {
-    double known;
-    report_steps steps = report_steps_of(rank);
-    return report_steps_sum(&steps, key, 0, 1, &known);
-}
-
-/* Sums the idle and the busy time of the ranks of a stage. */
-static share share_of(const json_t *ranks, int stage, int replicas)
-{
-    share s = {0};
+    static const char *const keys[] = {"forward_s", "backward_s", "exposed_communication_s", "waiting_s"};
+    enum { FORWARD, BACKWARD, EXPOSED, WAITING, TIMES };
+    double sums[TIMES] = {0}, steps[TIMES] = {0}, known;
+    share out = {0};
     for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
-        const json_t *rank = json_array_get(ranks, (size_t)r);
-        s.idle_s += sum_of(rank, "waiting_s") + sum_of(rank, "exposed_communication_s");
-        s.busy_s += sum_of(rank, "forward_s") + sum_of(rank, "backward_s");
-    }
-    return s;
-}
-
-/* Adds the mean of each of `times` per step, over the ranks of a stage, or null if none was measured. */
-static void add_times(json_t *to, const json_t *ranks, int stage, int replicas)
-{
-    for (int i = 0; i < TIMES; i++) {
-        double sum = 0, steps = 0, known;
-        for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
-            report_steps of = report_steps_of(json_array_get(ranks, (size_t)r));
-            sum += report_steps_sum(&of, times[i], 0, 1, &known);
-            steps += known;
+        report_steps of = report_steps_of(json_array_get(ranks, (size_t)r));
+        double own[TIMES];
+        for (int i = 0; i < TIMES; i++) {
+            sums[i] += own[i] = report_steps_sum(&of, keys[i], 0, 1, &known);
+            steps[i] += known;
         }
-        json_object_set_new(to, times[i], steps > 0 ? json_real(sum / steps) : json_null());
+        out.idle_s += own[WAITING] + own[EXPOSED];
+        out.busy_s += own[FORWARD] + own[BACKWARD];
     }
+    for (int i = 0; i < TIMES; i++)
+        json_object_set_new(row, keys[i], steps[i] > 0 ? json_real(sums[i] / steps[i]) : json_null());
+    return out;
 }
 
 static json_t *ratio(share s)
@@ -81,15 +68,15 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
     share all = {0};
     for (int s = 0; s < cut.count; s++) {
         const nn_stage *stage = &cut.stages[s];
-        share own = share_of(ranks, s, replicas);
-        all.idle_s += own.idle_s;
-        all.busy_s += own.busy_s;
         json_t *row = json_pack(
-            "{s:s, s:I, s:f, s:i, s:I, s:I, s:o}", "begins_at", m->layers[stage->begin].name, "parameters",
+            "{s:s, s:I, s:f, s:i, s:I, s:I, s:n}", "begins_at", m->layers[stage->begin].name, "parameters",
             (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
             pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
-            "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle", ratio(own));
-        add_times(row, ranks, s, replicas);
+            "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle");
+        share own = add_times(row, ranks, s, replicas);
+        json_object_set_new(row, "idle", ratio(own));
+        all.idle_s += own.idle_s;
+        all.busy_s += own.busy_s;
         json_array_append_new(stages, row);
     }
     const char *on = run_config_devices(c) > 1 ? "devices" : "ranks";

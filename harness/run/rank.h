@@ -46,6 +46,10 @@ status rank_open_meeting(const run_config *config, rank_slot *slot, const char *
  * `config`. Returns STATUS_STOPPED if a stop was requested before all ranks had joined. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);
 
+/* Exchanges the handshakes of all ranks and servers. all[members] stay valid until the next call of `r`. */
+status rank_gather_handshakes(const run_config *config, rendezvous *r, int members, sync_blob mine,
+                              sync_blob *all);
+
 /* ---- server.c: a parameter server in a separate process ---- */
 
 /* Parameters without gradients in the layout of the ranks' program, and the optimizer's state. */
@@ -138,10 +142,5 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
  * job_result_finish() keeps one of them. */
 void rank_trace_to_json(const rank_trace *t, const record *record, const clock_alignment *clock,
                         json_t *rank);
-
-/* Appends the events of all ranks to *text on rank 0, each followed by a comma. All ranks call this
- * function for each of their devices. Does nothing without --trace. */
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t limit_ns,
-                         int world, text_buffer *text);
 
 #endif

@@ -64,22 +64,17 @@ static status exchange_calls(rank_state *s, anatomy_call *calls, int64_t count)
     return rc;
 }
 
-/* Returns the error of the times in messages. Messages of ps are converted with the clock's offset at the
- * start of the steps, so the drift since then adds to the error. */
-static int64_t error_of_messages(const rank_state *s)
-{
-    int64_t drift = s->clock.end_offset_ns - s->clock.begin_offset_ns;
-    return s->clock.error_ns + (drift < 0 ? -drift : drift);
-}
-
 status rank_merge_calls(rank_state *s)
 {
     anatomy *a = trainer_engine(s->devices[0].trainer)->context.anatomy;
     anatomy_call *calls = NULL;
     int64_t count = 0;
     if (!anatomy_keeps_steps(a)) {
+        /* Messages of ps are converted with the clock's offset at the start of the steps, so the drift since
+         * then adds to the error. */
+        int64_t drift = s->clock.end_offset_ns - s->clock.begin_offset_ns;
         if (s->clock.aligned && s->place->engine == ENGINE_PS)
-            s->devices[0].record.waiting_error_ns = error_of_messages(s);
+            s->devices[0].record.waiting_error_ns = s->clock.error_ns + (drift < 0 ? -drift : drift);
         return STATUS_OK;
     }
     status rc = anatomy_calls(a, &calls, &count);

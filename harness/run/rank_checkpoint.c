@@ -1,4 +1,6 @@
-#include "harness/run/rank_tensors.h"
+/* --save and --load. A rank has all tensors of the run's model, on one device or on several, or only the
+ * tensors of its stage. */
+#include "harness/run/rank_state.h"
 
 #include "common/base/log.h"
 #include "common/checkpoint/checkpoint.h"
@@ -7,6 +9,115 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- tensors of the whole model ----------------------------------------------------------------- */
+
+typedef struct rank_tensors {
+    const rank_state *rank;                   /* borrowed */
+    checkpoint_subject subject;               /* the whole model */
+    checkpoint_arenas arenas[NN_MOST_STAGES]; /* [device_count] arenas of this rank's devices */
+} rank_tensors;
+
+/* Bytes per broadcast. */
+enum { PIECE = 32 << 20 };
+_Static_assert((int)PIECE <= (int)RENDEZVOUS_BLOB_MAX, "a piece is one contribution");
+
+static rank_tensors tensors_of(const rank_state *s)
+{
+    rank_tensors x = {.rank = s,
+                      .subject = {.model = s->model,
+                                  .type = trainer_params(s->devices[0].trainer)->type,
+                                  .model_options = &s->checkpoint.model_binding,
+                                  .optimizer = &s->config->optimizer,
+                                  .cut = s->checkpoint.cut}};
+    for (int d = 0; d < s->device_count; d++) {
+        trainer *t = s->devices[d].trainer;
+        x.arenas[d] = checkpoint_arenas_of(trainer_params(t), trainer_stream(t), trainer_optimizer(t));
+    }
+    return x;
+}
+
+/* Finds the tensor in the model of a device. Returns false if only other stages have the tensor. */
+static bool find_own(const rank_tensors *x, int device, const checkpoint_tensor *t, checkpoint_tensor *own)
+{
+    const nn_model *whole = x->subject.model, *stage = x->arenas[device].set->model;
+    *own = *t;
+    if (stage == whole) return true;
+    own->index = t->kind == CHECKPOINT_BUFFER ? nn_find_buffer(stage, whole->buffers[t->index].name)
+                                              : nn_find_param(stage, whole->params[t->index].name);
+    return own->index != NN_NONE;
+}
+
+/* Writes a tensor to this rank's devices that have the tensor (checkpoint_sink). */
+static status write_tensor(void *context, const checkpoint_tensor *t, dtype type, const void *values)
+{
+    rank_tensors *x = context;
+    for (int d = 0; d < x->rank->device_count; d++) {
+        checkpoint_sink arenas = checkpoint_arenas_sink(&x->arenas[d]);
+        checkpoint_tensor own;
+        if (find_own(x, d, t, &own)) TRY(arenas.write(arenas.context, &own, type, values));
+    }
+    return STATUS_OK;
+}
+
+static status read_own(rank_tensors *x, const checkpoint_tensor *t, void *values)
+{
+    checkpoint_tensor own;
+    int device = 0;
+    while (device < x->rank->device_count && !find_own(x, device, t, &own)) device++;
+    if (device == x->rank->device_count)
+        return fail(STATUS_INTERNAL, "%s is not a tensor of this rank", t->name);
+    checkpoint_source arenas = checkpoint_arenas_source(&x->arenas[device]);
+    return arenas.read(arenas.context, &own, values);
+}
+
+/* Passes a tensor from rank `from`, which is not rank 0, to rank 0. */
+static status pass(const rank_state *s, int from, int64_t bytes, char *values)
+{
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        size_t size = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
+        rendezvous_blob blob;
+        TRY(rendezvous_broadcast(s->rendezvous, "tensors of stages", from, values ? values + at : NULL, size,
+                                 rank_deadline(s), &blob));
+        if (blob.bytes != size)
+            return fail(STATUS_PROTOCOL, "rank %d sent %zu bytes of a tensor, not %zu", from, blob.bytes,
+                        size);
+        if (s->place->rank == 0) memcpy(values + at, blob.data, size);
+    }
+    return STATUS_OK;
+}
+
+/* Copies a tensor to rank 0 (checkpoint_source). All ranks call this function for the same tensors; `values`
+ * is NULL on the other ranks. While rank 0 saves, each other rank calls send_tensors(). */
+static status gather_tensor(void *context, const checkpoint_tensor *t, void *values)
+{
+    rank_tensors *x = context;
+    const rank_place *p = x->rank->place;
+    const nn_cut *cut = x->subject.cut;
+    int from = cut ? checkpoint_stage_of(&x->subject, t) * (p->world / cut->count) : 0;
+    if (from == 0) return p->rank == 0 ? read_own(x, t, values) : STATUS_OK;
+    if (p->rank != from) return pass(x->rank, from, t->bytes, values);
+    void *own = malloc((size_t)t->bytes);
+    status rc = own ? read_own(x, t, own) : fail(STATUS_SYSTEM, "no memory to send %s", t->name);
+    if (rc == STATUS_OK) rc = pass(x->rank, from, t->bytes, own);
+    free(own);
+    return rc;
+}
+
+/* Sends the tensors in the order in which rank 0 reads them. */
+static status send_tensors(rank_tensors *x)
+{
+    const checkpoint_subject *s = &x->subject;
+    checkpoint_contents contents;
+    TRY(checkpoint_contents_make(s->model, s->type, s->optimizer, &contents));
+    status rc = STATUS_OK;
+    for (int i = 0; i < contents.count && rc == STATUS_OK; i++)
+        if (contents.tensors[i].kind != CHECKPOINT_BATCHES) rc = gather_tensor(x, &contents.tensors[i], NULL);
+    checkpoint_contents_free(&contents);
+    return rc;
+}
+
+/* ---- loading ----------------------------------------------------------------------------------- */
 
 status rank_load(rank_state *s, checkpoint_progress *progress)
 {
@@ -17,8 +128,8 @@ status rank_load(rank_state *s, checkpoint_progress *progress)
     c->model_binding = (option_binding){.table = &model_option_table, .storage = &c->model};
     if (save && s->place->rank == 0) TRY(checkpoint_probe(save));
     if (!c->file) return STATUS_OK;
-    rank_tensors tensors = rank_tensors_of(s);
-    TRY(checkpoint_load(c->file, &tensors.subject, &(checkpoint_sink){&tensors, rank_tensors_write}));
+    rank_tensors tensors = tensors_of(s);
+    TRY(checkpoint_load(c->file, &tensors.subject, &(checkpoint_sink){&tensors, write_tensor}));
     *progress = checkpoint_get_info(c->file)->progress;
     c->batches_tracked = progress->batches_tracked - progress->step;
     for (int d = 0; d < s->device_count; d++)
@@ -37,13 +148,13 @@ void rank_checkpoint_close(rank_checkpoint *c)
 status rank_gather_param(rank_state *s, int param, float *values)
 {
     const nn_param *p = &s->model->params[param];
-    rank_tensors tensors = rank_tensors_of(s);
+    rank_tensors tensors = tensors_of(s);
     checkpoint_tensor t = {.kind = CHECKPOINT_PARAM,
                            .index = param,
                            .type = DTYPE_F32,
                            .elements = p->elements,
                            .bytes = p->elements * dtype_size(DTYPE_F32)};
-    return rank_tensors_gather(&tensors, &t, values);
+    return gather_tensor(&tensors, &t, values);
 }
 
 /* ---- optimizer state of other ranks ------------------------------------------------------------ */
@@ -112,27 +223,18 @@ static status gather_state(rank_state *s, int index, piece_list owned, char *pac
     return STATUS_OK;
 }
 
-/* Finds whether rank 0 lacks a part of the optimizer state, because other ranks update these parameters. */
-static status state_is_spread(rank_state *s, piece_list owned, bool *out)
-{
-    int64_t all = s->model->parameter_elements;
-    double partial = piece_list_elements(owned) < all;
-    TRY(rendezvous_sum(s->rendezvous, "state owners", &partial, 1, rank_deadline(s)));
-    *out = partial == s->place->world;
-    return STATUS_OK;
-}
-
 static status gather_states(rank_state *s)
 {
     trainer *t = s->devices[0].trainer;
     int world = s->place->world;
     piece_list owned = {0};
-    bool spread = false;
     int states = optimizer_state_count(&s->config->optimizer);
     sync_reduced_gradients(trainer_engine(t), &owned);
     if (states == 0 || world == 1 || s->checkpoint.cut || s->device_count > 1) return STATUS_OK;
-    TRY(state_is_spread(s, owned, &spread));
-    if (!spread) return STATUS_OK;
+    /* Rank 0 lacks a part of the optimizer state if each rank updates only some of the parameters. */
+    double partial = piece_list_elements(owned) < s->model->parameter_elements;
+    TRY(rendezvous_sum(s->rendezvous, "state owners", &partial, 1, rank_deadline(s)));
+    if (partial < world) return STATUS_OK;
     size_t size = (size_t)dtype_size(trainer_params(t)->type);
     char *packed = malloc((size_t)CHUNK * size + ((size_t)owned.count + 1) * sizeof(piece));
     rendezvous_blob *blobs = calloc((size_t)world, sizeof *blobs);
@@ -149,7 +251,7 @@ static status gather_states(rank_state *s)
 static status write_file(rank_state *s, int64_t steps, batch_position next)
 {
     const rank_checkpoint *c = &s->checkpoint;
-    rank_tensors tensors = rank_tensors_of(s);
+    rank_tensors tensors = tensors_of(s);
     for (int i = 0; i < 2; i++) {
         if (!c->states[i]) continue;
         tensors.arenas[0].states[i] = c->states[i];
@@ -162,7 +264,7 @@ static status write_file(rank_state *s, int64_t steps, batch_position next)
                                     .batches_tracked = c->batches_tracked + steps,
                                     .seed = s->config->run.seed};
     return checkpoint_save(s->config->checkpoint.save, &tensors.subject, &progress,
-                           &(checkpoint_source){&tensors, rank_tensors_gather});
+                           &(checkpoint_source){&tensors, gather_tensor});
 }
 
 /* Checks parameters and buffers. A value that is not finite never replaces a checkpoint. */
@@ -201,8 +303,8 @@ status rank_save(rank_state *s, int64_t steps, batch_position next)
         TRY(write_file(s, steps, next));
         s->checkpoint.written_step = steps;
     } else if (unfit == 0 && cut) {
-        rank_tensors tensors = rank_tensors_of(s);
-        TRY(rank_tensors_send(&tensors));
+        rank_tensors tensors = tensors_of(s);
+        TRY(send_tensors(&tensors));
     }
     return rendezvous_barrier(s->rendezvous, "checkpoint", rank_deadline(s));
 }

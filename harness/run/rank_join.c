@@ -99,25 +99,26 @@ status rank_join(rank_state *s, run_config *config)
     return rc == STATUS_OK ? draw_token(s) : rc;
 }
 
+status rank_gather_handshakes(const run_config *c, rendezvous *r, int members, sync_blob mine, sync_blob *all)
+{
+    rendezvous_blob *got = calloc((size_t)members, sizeof *got);
+    if (!got) return fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks and servers", members);
+    status rc = rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
+                                     clock_now_ns() + c->run.connect_timeout_ns, got);
+    for (int m = 0; m < members && rc == STATUS_OK; m++)
+        all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
+    free(got);
+    return rc;
+}
+
 static status connect_device(const rank_state *s, rendezvous *r, int members, trainer *t)
 {
     sync_blob mine, *all = calloc((size_t)members, sizeof *all);
-    rendezvous_blob *got = calloc((size_t)members, sizeof *got);
-    status rc;
-    if (!all || !got) {
-        rc = fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks", members);
-        goto out;
-    }
-    TRY_GOTO(rc, sync_handshake(trainer_engine(t), &mine), out);
-    TRY_GOTO(rc,
-             rendezvous_allgather(r, "handshakes", mine.data, mine.bytes,
-                                  clock_now_ns() + s->config->run.connect_timeout_ns, got),
-             out);
-    for (int m = 0; m < members; m++) all[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
-    rc = trainer_connect(t, all);
-out:
+    if (!all) return fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks", members);
+    status rc = sync_handshake(trainer_engine(t), &mine);
+    if (rc == STATUS_OK) rc = rank_gather_handshakes(s->config, r, members, mine, all);
+    if (rc == STATUS_OK) rc = trainer_connect(t, all);
     free(all);
-    free(got);
     return rc;
 }
 

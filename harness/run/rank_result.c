@@ -165,16 +165,40 @@ static status keep_params(rank_state *s, run_job *out)
     return STATUS_OK;
 }
 
-/* Gathers the traces of all ranks and their devices. *text is set on rank 0, and the caller frees it. */
-static status gather_traces(rank_state *s, char **text)
+static status gather(rank_state *s, const char *tag, const char *text, size_t length, text_buffer *texts)
 {
-    text_buffer all = {0};
-    status rc = STATUS_OK;
-    for (int d = 0; d < s->device_count && rc == STATUS_OK; d++)
-        rc = rank_trace_gather(&s->devices[d].trace, s->rendezvous, s->place->job, s->place->rank,
-                               s->devices[d].number, s->config->shared.stall_timeout_ns, s->place->world,
-                               &all);
-    *text = all.data;
+    return rendezvous_gather(s->rendezvous, tag, s->place->rank, s->place->world, text, length,
+                             s->config->shared.stall_timeout_ns, texts);
+}
+
+static status gather_results(rank_state *s, run_job *out, text_buffer *texts)
+{
+    json_t *rows = rank_rows_to_json(s);
+    char *text = json_dumps(rows, JSON_COMPACT);
+    json_decref(rows);
+    /* Must follow the measurement of memory. */
+    status rc = sync_gather_parameters(trainer_engine(s->devices[0].trainer));
+    if (rc == STATUS_OK && !s->remote) rc = keep_params(s, out);
+    if (rc == STATUS_OK) rc = gather(s, "results", text, strlen(text), texts);
+    free(text);
+    return rc == STATUS_OK && s->place->rank == 0 ? merge_results(s, texts, out) : rc;
+}
+
+/* Gathers the events of all ranks and their devices. */
+static status gather_traces(rank_state *s, run_job *out, text_buffer *texts)
+{
+    text_buffer mine = {0}, all = {0};
+    if (!s->config->run.trace) return STATUS_OK;
+    for (int d = 0; d < s->device_count; d++)
+        rank_trace_write(&s->devices[d].trace, s->place->job, s->devices[d].number, &mine);
+    status rc = gather(s, "trace", mine.data, mine.length, texts);
+    all.out_of_memory = mine.out_of_memory;
+    for (int r = 0; r < s->place->world; r++) {
+        if (texts[r].data) text_append(&all, "%s", texts[r].data);
+        all.out_of_memory = all.out_of_memory || texts[r].out_of_memory;
+    }
+    text_free(&mine);
+    out->trace = all.data;
     return rc == STATUS_OK && all.out_of_memory ? fail(STATUS_SYSTEM, "no memory for a trace") : rc;
 }
 
@@ -194,26 +218,16 @@ static status agree_on_steps(rank_state *s)
 status rank_share_results(rank_state *s, run_job *out)
 {
     TRY(agree_on_steps(s));
-    text_buffer *texts = calloc((size_t)s->place->world, sizeof *texts);
-    json_t *mine = rank_rows_to_json(s);
-    char *text = json_dumps(mine, JSON_COMPACT);
-    status rc = texts ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the results");
-    /* Must follow the measurement of memory. */
-    if (rc == STATUS_OK) rc = sync_gather_parameters(trainer_engine(s->devices[0].trainer));
-    if (rc == STATUS_OK && !s->remote) rc = keep_params(s, out);
-    if (rc == STATUS_OK)
-        rc = rendezvous_gather(s->rendezvous, "results", s->place->rank, s->place->world, text, strlen(text),
-                               s->config->shared.stall_timeout_ns, texts);
-    if (rc == STATUS_OK && s->place->rank == 0) rc = merge_results(s, texts, out);
-    if (rc == STATUS_OK) rc = gather_traces(s, &out->trace);
-    if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
-    if (rc == STATUS_OK) { /* a GPU's memory is freed once no other process has it open */
-        for (int d = 0; d < s->device_count; d++) trainer_leave(s->devices[d].trainer);
-        rc = rendezvous_barrier(s->rendezvous, "left", rank_deadline(s));
-    }
-    free(text);
-    json_decref(mine);
-    for (int r = 0; texts && r < s->place->world; r++) text_free(&texts[r]);
+    int world = s->place->world;
+    text_buffer *texts = calloc(2 * (size_t)world, sizeof *texts);
+    if (!texts) return fail(STATUS_SYSTEM, "no memory for the results");
+    status rc = gather_results(s, out, texts);
+    if (rc == STATUS_OK) rc = gather_traces(s, out, texts + world);
+    for (int r = 0; r < 2 * world; r++) text_free(&texts[r]);
     free(texts);
-    return rc;
+    if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
+    if (rc != STATUS_OK) return rc;
+    /* A GPU's memory is freed once no other process has it open. */
+    for (int d = 0; d < s->device_count; d++) trainer_leave(s->devices[d].trainer);
+    return rendezvous_barrier(s->rendezvous, "left", rank_deadline(s));
 }

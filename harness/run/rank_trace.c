@@ -147,22 +147,3 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
     if (t->processes) snprintf(name + used, sizeof name - (size_t)used, " device %d", device);
     trace_write(t->recorder, job * TRACE_MOST_RANKS + number + 1, name, out);
 }
-
-status rank_trace_gather(rank_trace *t, rendezvous *r, int job, int rank, int number, int64_t limit_ns,
-                         int world, text_buffer *text)
-{
-    text_buffer mine = {0}, *all = calloc((size_t)world, sizeof *all);
-    status rc = STATUS_OK;
-    if (t->to_file) rank_trace_write(t, job, number, &mine);
-    if (!all || mine.out_of_memory) rc = fail(STATUS_SYSTEM, "no memory for a trace");
-    if (rc == STATUS_OK && t->to_file)
-        rc = rendezvous_gather(r, "trace", rank, world, mine.data, mine.length, limit_ns, all);
-    for (int i = 0; all && i < world; i++) {
-        if (all[i].data) text_append(text, "%s", all[i].data);
-        text->out_of_memory = text->out_of_memory || all[i].out_of_memory;
-        text_free(&all[i]);
-    }
-    free(all);
-    text_free(&mine);
-    return rc;
-}

@@ -92,21 +92,12 @@ static const char *param_of_element(const nn_model *m, int64_t element)
     return "";
 }
 
-/* Compares the gradients of the first step. Under `dp` the loss of each rank is scaled by 1/n before the
- * backward pass, which is exact for powers of two. */
-static json_t *first_gradient(const run_result_input *in)
-{
-    const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
-    int ranks = (int)json_integer_value(json_object_get(ring->result, "world_size"));
-    bool scaled = json_is_true(json_object_get(ps->result, "one_loss")) && (ranks & (ranks - 1));
-    return agreement_compare(
-        ps->gradients, ring->gradients, in->plan->model, ranks,
-        scaled ? "dp divides the loss by the ranks before the backward pass, which rounds" : NULL);
-}
-
+/* Compares the parameters, and the gradients of the first step. Under `dp` the loss of each rank is scaled by
+ * 1/n before the backward pass, which is exact for powers of two. */
 static json_t *agreement_to_json(const run_result_input *in)
 {
     const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
+    const nn_model *model = in->plan->model;
     if (!ps->params || !ring->params || ps->param_count != ring->param_count) return NULL;
     double largest = 0;
     int64_t at = 0;
@@ -116,11 +107,16 @@ static json_t *agreement_to_json(const run_result_input *in)
         largest = difference;
         at = i;
     }
+    int ranks = (int)json_integer_value(json_object_get(ring->result, "world_size"));
+    bool scaled = json_is_true(json_object_get(ps->result, "one_loss")) && (ranks & (ranks - 1));
+    json_t *gradient = agreement_compare(
+        ps->gradients, ring->gradients, model, ranks,
+        scaled ? "dp divides the loss by the ranks before the backward pass, which rounds" : NULL);
     bool equal = memcmp(ps->params, ring->params, (size_t)ps->param_count * sizeof(float)) == 0;
-    return json_pack("{s:o, s:b, s:O, s:O, s:f, s:s}", "first_gradient", first_gradient(in),
-                     "parameters_equal", (int)equal, "hash_ps", json_object_get(ps->result, "parameter_hash"),
-                     "hash_ring", json_object_get(ring->result, "parameter_hash"), "largest_difference",
-                     largest, "largest_difference_in", equal ? "" : param_of_element(in->plan->model, at));
+    return json_pack("{s:o, s:b, s:O, s:O, s:f, s:s}", "first_gradient", gradient, "parameters_equal",
+                     (int)equal, "hash_ps", json_object_get(ps->result, "parameter_hash"), "hash_ring",
+                     json_object_get(ring->result, "parameter_hash"), "largest_difference", largest,
+                     "largest_difference_in", equal ? "" : param_of_element(model, at));
 }
 
 status run_result_build(const run_result_input *in, json_t **out)

@@ -88,15 +88,8 @@ static status open_memory(server_state *s)
 static status exchange(void *context, sync_blob mine, const sync_blob **handshakes)
 {
     server_state *s = context;
-    rendezvous_blob *got = calloc((size_t)member_count(s), sizeof *got);
-    if (!got)
-        return fail(STATUS_SYSTEM, "no memory for the handshakes of %d ranks and servers", member_count(s));
-    int64_t deadline = clock_now_ns() + s->config->run.connect_timeout_ns;
-    status rc = rendezvous_allgather(s->members, "handshakes", mine.data, mine.bytes, deadline, got);
-    for (int m = 0; m < member_count(s) && rc == STATUS_OK; m++)
-        s->handshakes[m] = (sync_blob){(void *)got[m].data, got[m].bytes};
+    status rc = rank_gather_handshakes(s->config, s->members, member_count(s), mine, s->handshakes);
     *handshakes = s->handshakes;
-    free(got);
     rank_slot_enter(status_table_slot(s->place->table, s->place->rank), RANK_SERVE, clock_now_ns());
     return rc;
 }
