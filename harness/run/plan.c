@@ -238,14 +238,14 @@ out:
 static status plan_job(const run_config *c, const run_plan *p, int number, json_t *jobs)
 {
     int world = run_config_world(c, number), engine = job_engine(number);
-    const sync_engine_type *type = engine_table[engine];
     sync_requirements needs = {0};
     planned_job planned = {0};
     json_t *ranks = json_array();
-    json_t *job = json_pack("{s:s, s:s, s:s, s:i, s:o}", "name", job_name(number), "engine", type->name,
-                            "policy", c->policies[engine], "world_size", world, "ranks", ranks);
+    json_t *job =
+        json_pack("{s:s, s:s, s:s, s:i, s:o}", "name", job_name(number), "engine", engine_table[engine]->name,
+                  "policy", c->policies[engine], "world_size", world, "ranks", ranks);
     json_array_append_new(jobs, job);
-    TRY(type->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
+    TRY(run_config_requirements(c, engine, world, &needs));
     for (int r = 0; r < world; r++) {
         if (r <= needs.alike_from) TRY(plan_rank(c, p, number, r, &needs, &planned));
         json_array_append_new(ranks,
@@ -292,7 +292,7 @@ static status describe(const run_config *c, const run_plan *plan, int job, char 
     planned_job first = {0}, other = {0};
     char table[320], most[32], least[32], more[32];
     out[0] = '\0';
-    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], world, &needs));
+    TRY(run_config_requirements(c, engine, world, &needs));
     if (needs.alike_from == 0 || needs.alike_from >= world) return STATUS_OK;
     TRY(plan_rank(c, plan, job, 0, &needs, &first));
     TRY(plan_rank(c, plan, job, needs.alike_from, &needs, &other));

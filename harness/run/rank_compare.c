@@ -35,12 +35,12 @@ status rank_describe_inputs(const rank_state *s, text_buffer *out)
 
 status rank_compare_replicas(rank_state *s, bool last)
 {
-    int e = s->place->engine, world = s->place->world;
+    int world = s->place->world;
     int replicas = run_config_replicas(s->config, s->place->job); /* ranks of a stage are consecutive */
     rendezvous_blob all[JOB_MOST_RANKS];
     sync_requirements needs = {0};
     uint64_t own = 0, hash;
-    TRY(engine_table[e]->requirements(s->config->engine_options[e], s->config->policies[e], world, &needs));
+    TRY(run_config_requirements(s->config, s->place->engine, world, &needs));
     if (!needs.replicates || world == 1) return STATUS_OK;
     for (int d = 0; d < s->device_count; d++) {
         trainer *t = s->devices[d].trainer;

@@ -100,11 +100,9 @@ static void release(void *context, void *data)
 status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set,
                          const nn_model *model, rank_batches *out)
 {
-    int engine = place->engine;
     *out = (rank_batches){.loaders = {.context = out, .allocate = allocate, .release = release}};
     sync_requirements needs = {0};
-    TRY(engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], place->world,
-                                           &needs));
+    TRY(run_config_requirements(c, place->engine, place->world, &needs));
     bool elsewhere = needs.whole_batch && place->rank != 0; /* rank 0 loads the batches of this rank */
     int replicas = run_config_replicas(c, place->job);      /* stages of a replica have the same data */
     batches_config b = {.set = set,

@@ -99,6 +99,11 @@ static status choose_device(run_config *c)
     return run_config_choose_ranks(c, gpus);
 }
 
+status run_config_requirements(const run_config *c, int engine, int world, sync_requirements *out)
+{
+    return engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], world, out);
+}
+
 int run_config_precision(const run_config *c)
 {
     return c->run.tf32 ? DEVICE_PRECISION_TF32 : c->run.bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
@@ -317,8 +322,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
                                       &unused));
         if (e == ENGINE_RING && c->run.stages > 1 && strcmp(unused.collective, "mpi") == 0)
             return fail(STATUS_USAGE, "--collective: expected shm with --stages, got mpi");
-        TRY(engine_table[e]->requirements(c->engine_options[e], c->policies[e], run_config_world(c, e),
-                                          &needs));
+        TRY(run_config_requirements(c, e, run_config_world(c, e), &needs));
         if (needs.virtual_only && !run_config_is_virtual(c))
             return fail(STATUS_USAGE, "%s", needs.virtual_only);
     }

@@ -116,6 +116,9 @@ status config_file_failed(const char *path, const json_t *option, status rc);
  * value is not valid. */
 status run_config_read(run_config *config, const char *path);
 
+/* Reads the requirements of an engine in a job of `world` ranks. */
+status run_config_requirements(const run_config *config, int engine, int world, sync_requirements *out);
+
 /* Returns the precision of matmuls, a device_precision. */
 int run_config_precision(const run_config *config);
 

@@ -23,8 +23,7 @@ status server_memory_open(server_memory *m, const run_config *c, int world, cons
                           const nn_program *program)
 {
     sync_requirements needs = {0};
-    TRY(engine_table[ENGINE_PS]->requirements(c->engine_options[ENGINE_PS], c->policies[ENGINE_PS], world,
-                                              &needs));
+    TRY(run_config_requirements(c, ENGINE_PS, world, &needs));
     param_set_config params = {.param_kind = needs.param_kind};
     TRY(param_set_open(m->device, model, program, &params, &m->params));
     dtype type = device_get_info(m->device)->compute_type;

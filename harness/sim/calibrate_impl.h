@@ -13,28 +13,6 @@ typedef struct calibration_workload {
     int64_t batch;
 } calibration_workload;
 
-/* A compiled model and all memory that a training step needs. The inputs are not initialized. */
-typedef struct calibration_program {
-    device *device; /* Borrowed, like the stream. */
-    device_stream *stream;
-    nn_model *model;
-    nn_program *program;
-    param_set *params;
-    nn_instance *instance;
-    nn_memory memory;
-    device_memory input, target;
-} calibration_program;
-
-/* Compiles the model and allocates all memory. `kind` is the kind of memory for parameters and gradients.
- * Must be closed even after a failure; closing a zeroed program does nothing. */
-status calibration_program_open(calibration_program *p, device *d, device_stream *s,
-                                const calibration_workload *w, device_memory_kind kind);
-void calibration_program_close(calibration_program *p);
-
-/* Runs forward and backward on the stream. Calls `after_op` after every launched operation. */
-status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op),
-                               void *context, ledger *l);
-
 /* Sums over the operations of a class, by the limit of the roofline: the peak (0) or the memory (1).
  * roofline_s is the time of a roofline with efficiency 1. */
 typedef struct calibration_sums {
@@ -42,11 +20,16 @@ typedef struct calibration_sums {
     double traffic_s[SIM_EFFICIENCIES]; /* Seconds of all operations of the class, whatever their limit. */
 } calibration_sums;
 
-/* Adds an operation that took `s` seconds, including launch_us for its launch. Ignores an operation whose
- * roofline time is less than least_us: its time depends on the start and end of a kernel and not on the
- * memory. */
-void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
-                        double least_us, calibration_sums *sums);
+/* Rates with which the times of operations are compared. */
+typedef struct calibration_rates {
+    double peak_tflops, memory_gbs;
+    double launch_us; /* part of each time that belongs to the launch */
+    double least_us;  /* operations with a shorter roofline time are ignored */
+} calibration_rates;
+
+/* Adds an operation that took `s` seconds. The time of an operation below least_us depends on the start and
+ * end of a kernel and not on the memory. */
+void calibration_add_op(const op_desc *op, double s, const calibration_rates *rates, calibration_sums *sums);
 
 static inline void keep_least(int64_t *best, int64_t ns)
 {
@@ -69,32 +52,43 @@ typedef enum calibration_setting {
     CALIBRATION_SETTINGS
 } calibration_setting;
 
-/* A compiled model with its memory, on a separate CPU device. */
+/* A compiled model with all memory that a training step needs, and the times of its operations. The inputs
+ * are not initialized. */
 typedef struct calibration_run {
     device *device;
     device_stream *stream;
-    calibration_program work;
-    optimizer *optimizer;
+    nn_model *model;
+    nn_program *program;
+    param_set *params;
+    nn_instance *instance;
+    nn_memory memory;
+    device_memory input, target;
+    optimizer *optimizers[2]; /* SGD and Adam; Adam may be NULL */
     ledger ledger;
-    int64_t *times; /* [op_count][CALIBRATION_SETTINGS][CALIBRATION_REPEATS], in ns. */
-    /* Times of the optimizer's pass over all parameters, in ns. */
-    int64_t updates[CALIBRATION_SETTINGS][CALIBRATION_REPEATS];
-    calibration_setting setting;
-    int repeat; /* Negative during warm-up. */
-    int64_t since;
+    /* [op_count + 2][CALIBRATION_SETTINGS][CALIBRATION_REPEATS] times of the operations, and of the
+     * optimizers' updates of all parameters, in ns. */
+    int64_t *times;
 } calibration_run;
 
-/* Opens workload 0 (ResNet-18), 1 (a small BERT), 2 (ResNet-18 with a quarter of the batch) or 3 (a wide
- * BERT of few rows) with `threads` compute threads. Must be closed even after a failure. */
-status calibration_open(calibration_run *r, int workload, int threads);
+/* Compiles the model and allocates all memory on a device. `kind` is the kind of memory for parameters and
+ * gradients. Must be closed even after a failure. calibration_close() does not close device and stream. */
+status calibration_open(calibration_run *r, device *d, device_stream *s, const calibration_workload *w,
+                        device_memory_kind kind, bool adam);
 void calibration_close(calibration_run *r);
 
-/* Runs forward, backward and update. The times are stored at index `repeat` of the setting. */
+/* Opens workload 0 (ResNet-18), 1 (a small BERT), 2 (ResNet-18 with a quarter of the batch) or 3 (a wide
+ * BERT of few rows) on a separate CPU device with `threads` compute threads. */
+status calibration_open_cpu(calibration_run *r, int workload, int threads);
+void calibration_close_cpu(calibration_run *r);
+
+/* Runs forward, backward and updates. The times are stored at index `repeat` of the setting, unless `repeat`
+ * is negative. */
 status calibration_step(calibration_run *r, calibration_setting setting, int repeat);
 
-/* Return the median time of an operation, and of the update, in ns. Both sort the times. */
+/* Returns the median time of operation `op`, or of the update by SGD if `op` is op_count, in ns. */
 double calibration_op_ns(calibration_run *r, calibration_setting setting, int op);
-double calibration_update_ns(calibration_run *r, calibration_setting setting);
+/* Adds the operations and updates of CALIBRATION_ALONE. */
+void calibration_add_run(calibration_run *r, const calibration_rates *rates, calibration_sums *sums);
 
 /* Binds the calling thread of a rank, if ranks are to be bound. */
 static inline status calibration_bind(const calibration *c, int rank)

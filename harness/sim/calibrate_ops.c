@@ -7,17 +7,17 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { WARM = 3 };
+enum { WARM = 3, FIRST_MARK = 16 };
 #define SHORTEST_S 50e-6
 
 static void take_peak(calibration_run *r, calibration *c)
 {
-    for (int i = 0; i < r->work.program->op_count; i++) {
+    for (int i = 0; i < r->program->op_count; i++) {
         double s = calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9;
-        op_cost cost = op_cost_of(&r->work.program->ops[i].desc);
+        op_cost cost = op_cost_of(&r->program->ops[i].desc);
         double tflops = cost.flops / s * 1e-12, gbs = (cost.bytes_read + cost.bytes_written) / s * 1e-9;
         bool long_enough = s > SHORTEST_S;
-        sim_constant efficiency = sim_efficiency_of(&r->work.program->ops[i].desc);
+        sim_constant efficiency = sim_efficiency_of(&r->program->ops[i].desc);
         bool counts = efficiency != SIM_CONVOLUTION_3X3_FORWARD && efficiency != SIM_CONVOLUTION_3X3_BACKWARD;
         if (long_enough && counts && tflops > c->peak_tflops) c->peak_tflops = tflops;
         if (long_enough && gbs > c->memory_gbs) c->memory_gbs = gbs;
@@ -25,34 +25,33 @@ static void take_peak(calibration_run *r, calibration *c)
     }
 }
 
-void calibration_add_op(const op_desc *op, double s, double peak_tflops, double memory_gbs, double launch_us,
-                        double least_us, calibration_sums *sums)
+void calibration_add_op(const op_desc *op, double s, const calibration_rates *rates, calibration_sums *sums)
 {
     op_cost cost = op_cost_of(op);
     int class = (int)sim_efficiency_of(op) - SIM_CONVOLUTION_FORWARD;
-    double arithmetic = cost.flops / (peak_tflops * 1e12);
-    double traffic = (cost.bytes_read + cost.bytes_written) / (memory_gbs * 1e9);
+    double arithmetic = cost.flops / (rates->peak_tflops * 1e12);
+    double traffic = (cost.bytes_read + cost.bytes_written) / (rates->memory_gbs * 1e9);
     int side = arithmetic > traffic ? 0 : 1;
-    if (fmax(arithmetic, traffic) < least_us * 1e-6) return;
-    double net = s - launch_us * 1e-6;
+    if (fmax(arithmetic, traffic) < rates->least_us * 1e-6) return;
+    double net = s - rates->launch_us * 1e-6;
     sums->measured_s[class][side] += net > 0 ? net : 0;
     sums->roofline_s[class][side] += side == 0 ? arithmetic : traffic;
     sums->traffic_s[class] += traffic;
     sums->weight_bytes[class] += sim_weight_bytes(op);
 }
 
-static void add_op(const calibration *c, const op_desc *op, double ns, calibration_sums *out)
+void calibration_add_run(calibration_run *r, const calibration_rates *rates, calibration_sums *sums)
 {
-    calibration_add_op(op, ns * 1e-9, c->peak_tflops, c->memory_gbs, c->launch_us, 0, out);
-}
-
-static void add_run(calibration_run *r, const calibration *c, calibration_sums *out)
-{
-    int64_t logical = r->work.params->model->parameter_elements;
-    op_desc update = {.kind = OP_sgd, .type = DTYPE_F32, .u.optimizer = {.count = logical}};
-    for (int i = 0; i < r->work.program->op_count; i++)
-        add_op(c, &r->work.program->ops[i].desc, calibration_op_ns(r, CALIBRATION_ALONE, i), out);
-    add_op(c, &update, calibration_update_ns(r, CALIBRATION_ALONE), out);
+    static const op_kind kinds[] = {OP_sgd, OP_adam};
+    int count = r->program->op_count;
+    for (int i = 0; i < count; i++)
+        calibration_add_op(&r->program->ops[i].desc, calibration_op_ns(r, CALIBRATION_ALONE, i) * 1e-9, rates,
+                           sums);
+    for (int k = 0; k < 2 && r->optimizers[k]; k++) {
+        op_desc update = {
+            .kind = kinds[k], .type = DTYPE_F32, .u.optimizer = {.count = r->model->parameter_elements}};
+        calibration_add_op(&update, calibration_op_ns(r, CALIBRATION_ALONE, count + k) * 1e-9, rates, sums);
+    }
 }
 
 static void set_efficiency(calibration *c, sim_constant class, double of_both)
@@ -133,11 +132,12 @@ status calibrate_operations(calibration *c)
     status rc = STATUS_OK;
     int opened = 0;
     for (; opened < CALIBRATION_WORKLOADS && rc == STATUS_OK; opened++)
-        rc = calibration_open(&runs[opened], opened, c->threads);
+        rc = calibration_open_cpu(&runs[opened], opened, c->threads);
     if (rc == STATUS_OK) rc = run_steps(runs);
     for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
+    calibration_rates rates = {c->peak_tflops, c->memory_gbs, c->launch_us, 0};
     for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++)
-        add_run(&runs[i], c, &sums[i / CALIBRATION_MODELS]);
+        calibration_add_run(&runs[i], &rates, &sums[i / CALIBRATION_MODELS]);
     for (int k = 0; k < SIM_EFFICIENCIES && rc == STATUS_OK; k++) {
         double measured = sums[0].measured_s[k][0] + sums[0].measured_s[k][1];
         double roofline = sums[0].roofline_s[k][0] + sums[0].roofline_s[k][1];
@@ -145,7 +145,7 @@ status calibrate_operations(calibration *c)
     }
     if (rc == STATUS_OK) take_weights(sums, c);
     if (rc == STATUS_OK) take_products(&sums[1], c);
-    for (int i = 0; i < opened; i++) calibration_close(&runs[i]);
+    for (int i = 0; i < opened; i++) calibration_close_cpu(&runs[i]);
     return rc;
 }
 
@@ -170,72 +170,90 @@ static int64_t *times_of(const calibration_run *r, calibration_setting setting, 
     return &r->times[((int64_t)op * CALIBRATION_SETTINGS + setting) * CALIBRATION_REPEATS];
 }
 
-static void after_op(void *context, const nn_op *op)
+/* ---- open and close --------------------------------------------------------------------------- */
+
+static status open_memory(calibration_run *r, int64_t batch)
 {
-    calibration_run *r = context;
-    int64_t now = clock_now_ns();
-    if (r->repeat >= 0) times_of(r, r->setting, (int)(op - r->work.program->ops))[r->repeat] = now - r->since;
-    r->since = clock_now_ns();
+    const nn_model *m = r->model;
+    device *d = r->device;
+    nn_memory *memory = &r->memory;
+    memory->activation_bytes = r->program->activation_bytes;
+    memory->workspace_bytes = (int64_t)nn_instance_workspace(r->instance);
+    size_t input = (size_t)(batch * shape_elements(m->layers[0].sample)) * sizeof(float);
+    size_t target = (size_t)(batch * m->rows_per_sample) * sizeof(int32_t);
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->activation_bytes, &memory->activations));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->workspace_bytes, &memory->workspace));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &memory->loss));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, input, &r->input));
+    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, target, &r->target));
+    nn_bindings bindings = {.memory = memory, .input = r->input.data, .target = r->target.data};
+    return nn_instance_bind(r->instance, &bindings);
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------
- */
-
-void calibration_close(calibration_run *r)
+status calibration_open(calibration_run *r, device *d, device_stream *s, const calibration_workload *w,
+                        device_memory_kind kind, bool adam)
 {
-    optimizer_close(&r->optimizer);
-    calibration_program_close(&r->work);
-    device_stream_close(&r->stream);
-    device_close(&r->device);
-    free(r->times);
-}
-
-status calibration_open(calibration_run *r, int workload, int threads)
-{
-    device_config device = {.name = "cpu", .world = 1, .threads = threads};
-    *r = (calibration_run){.repeat = -1};
-    TRY(device_open(&device, &r->device));
-    TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
-    TRY(calibration_program_open(&r->work, r->device, r->stream, &workloads[workload], DEVICE_MEMORY_SHARED));
-    const param_set *set = r->work.params;
-    optimizer_options options = optimizer_defaults(OPTIMIZER_SGD);
-    TRY(optimizer_open(r->device, &options, set->type, set->arena_elements, set->model->parameter_elements,
-                       &r->ledger, &r->optimizer));
-    r->times = calloc((size_t)r->work.program->op_count * CALIBRATION_SETTINGS * CALIBRATION_REPEATS,
-                      sizeof *r->times);
+    static const optimizer_kind kinds[] = {OPTIMIZER_SGD, OPTIMIZER_ADAM};
+    nn_program_config program = {.batch = w->batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    param_set_config params = {.param_kind = kind, .grad_kind = kind, .gradients = true};
+    *r = (calibration_run){.device = d, .stream = s};
+    r->memory.activations.fd = r->memory.workspace.fd = r->memory.loss.fd = r->input.fd = r->target.fd = -1;
+    TRY(model_build(&w->model, &r->model));
+    TRY(nn_program_compile(r->model, &program, &r->program));
+    TRY(param_set_open(d, r->model, r->program, &params, &r->params));
+    TRY(param_set_initialize(r->params, s, 1));
+    TRY(nn_instance_open(d, s, r->program, r->params, &r->instance));
+    TRY(open_memory(r, w->batch));
+    for (int k = 0; k <= adam; k++) {
+        optimizer_options options = optimizer_defaults(kinds[k]);
+        TRY(optimizer_open(d, &options, r->params->type, r->params->arena_elements,
+                           r->model->parameter_elements, &r->ledger, &r->optimizers[k]));
+    }
+    int count = r->program->op_count;
+    if (FIRST_MARK + count + 2 >= DEVICE_MARKS)
+        return fail(STATUS_INTERNAL, "%s has %d operations, more than there are marks", r->model->name,
+                    count);
+    r->times = calloc((size_t)(count + 2) * CALIBRATION_SETTINGS * CALIBRATION_REPEATS, sizeof *r->times);
     return r->times ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for times");
 }
 
+void calibration_close(calibration_run *r)
+{
+    if (!r->device) return;
+    for (int k = 0; k < 2; k++) optimizer_close(&r->optimizers[k]);
+    nn_instance_close(&r->instance);
+    param_set_close(&r->params);
+    nn_program_free(&r->program);
+    nn_model_free(&r->model);
+    device_free(r->device, &r->memory.activations);
+    device_free(r->device, &r->memory.workspace);
+    device_free(r->device, &r->memory.loss);
+    device_free(r->device, &r->input);
+    device_free(r->device, &r->target);
+    free(r->times);
+}
+
+status calibration_open_cpu(calibration_run *r, int workload, int threads)
+{
+    device_config config = {.name = "cpu", .world = 1, .threads = threads};
+    device *d = NULL;
+    device_stream *s = NULL;
+    *r = (calibration_run){0};
+    TRY(device_open(&config, &d));
+    status rc = device_stream_open(d, DEVICE_STREAM_COMPUTE, &s);
+    if (rc == STATUS_OK) return calibration_open(r, d, s, &workloads[workload], DEVICE_MEMORY_SHARED, false);
+    device_close(&d);
+    return rc;
+}
+
+void calibration_close_cpu(calibration_run *r)
+{
+    calibration_close(r);
+    device_stream_close(&r->stream);
+    device_close(&r->device);
+}
+
 /* ---- steps ------------------------------------------------------------------------------------ */
-
-static status update(calibration_run *r)
-{
-    param_set *set = r->work.params;
-    piece_list all = param_set_pieces(set, 0, set->model->param_count);
-    int64_t begin = clock_now_ns();
-    TRY(optimizer_update(r->optimizer, r->stream, set->params.data, set->grads.data, all, 0, 0.0, 1.0));
-    if (r->repeat >= 0) r->updates[r->setting][r->repeat] = clock_now_ns() - begin;
-    return STATUS_OK;
-}
-
-status calibration_step(calibration_run *r, calibration_setting setting, int repeat)
-{
-    r->setting = setting;
-    r->repeat = repeat;
-    r->since = clock_now_ns();
-    TRY(calibration_program_run(&r->work, after_op, r, &r->ledger));
-    return update(r);
-}
-
-double calibration_op_ns(calibration_run *r, calibration_setting setting, int op)
-{
-    return calibration_median(times_of(r, setting, op), CALIBRATION_REPEATS);
-}
-
-double calibration_update_ns(calibration_run *r, calibration_setting setting)
-{
-    return calibration_median(r->updates[setting], CALIBRATION_REPEATS);
-}
 
 static status ignore_param(void *context, int param)
 {
@@ -252,63 +270,41 @@ static status ignore_sum(void *context, double *values, int count)
     return STATUS_OK;
 }
 
-static status open_memory(calibration_program *p, int64_t batch)
+static void mark_op(void *context, const nn_op *op)
 {
-    const nn_model *m = p->model;
-    device *d = p->device;
-    nn_memory *memory = &p->memory;
-    memory->activation_bytes = p->program->activation_bytes;
-    memory->workspace_bytes = (int64_t)nn_instance_workspace(p->instance);
-    size_t input = (size_t)(batch * shape_elements(m->layers[0].sample)) * sizeof(float);
-    size_t target = (size_t)(batch * m->rows_per_sample) * sizeof(int32_t);
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->activation_bytes, &memory->activations));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)memory->workspace_bytes, &memory->workspace));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &memory->loss));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, input, &p->input));
-    TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, target, &p->target));
-    nn_bindings bindings = {.memory = memory, .input = p->input.data, .target = p->target.data};
-    return nn_instance_bind(p->instance, &bindings);
+    const calibration_run *r = context;
+    device_mark(r->stream, FIRST_MARK + 1 + (int)(op - r->program->ops));
 }
 
-status calibration_program_open(calibration_program *p, device *d, device_stream *s,
-                                const calibration_workload *w, device_memory_kind kind)
+status calibration_step(calibration_run *r, calibration_setting setting, int repeat)
 {
-    nn_program_config program = {.batch = w->batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
-    param_set_config params = {.param_kind = kind, .grad_kind = kind, .gradients = true};
-    *p = (calibration_program){.device = d, .stream = s};
-    p->memory.activations.fd = p->memory.workspace.fd = p->memory.loss.fd = p->input.fd = p->target.fd = -1;
-    TRY(model_build(&w->model, &p->model));
-    TRY(nn_program_compile(p->model, &program, &p->program));
-    TRY(param_set_open(d, p->model, p->program, &params, &p->params));
-    TRY(param_set_initialize(p->params, s, 1));
-    TRY(nn_instance_open(d, s, p->program, p->params, &p->instance));
-    return open_memory(p, w->batch);
-}
-
-void calibration_program_close(calibration_program *p)
-{
-    if (!p->device) return;
-    nn_instance_close(&p->instance);
-    param_set_close(&p->params);
-    nn_program_free(&p->program);
-    nn_model_free(&p->model);
-    device_free(p->device, &p->memory.activations);
-    device_free(p->device, &p->memory.workspace);
-    device_free(p->device, &p->memory.loss);
-    device_free(p->device, &p->input);
-    device_free(p->device, &p->target);
-}
-
-status calibration_program_run(calibration_program *p, void (*after_op)(void *context, const nn_op *op),
-                               void *context, ledger *l)
-{
-    nn_observer observer = {.context = context,
+    nn_observer observer = {.context = r,
                             .need = ignore_param,
                             .ready = ignore_param,
                             .group_sum = ignore_sum,
-                            .after_op = after_op};
+                            .after_op = mark_op};
     op_scalars scalars = {.loss_normalizer = 1};
-    return nn_run(p->instance, NN_FORWARD, NN_BACKWARD, &observer, &scalars, l);
+    param_set *set = r->params;
+    piece_list all = param_set_pieces(set, 0, set->model->param_count);
+    int count = r->program->op_count;
+    TRY(device_mark(r->stream, 0));
+    TRY(device_mark(r->stream, FIRST_MARK));
+    TRY(nn_run(r->instance, NN_FORWARD, NN_BACKWARD, &observer, &scalars, &r->ledger));
+    for (int k = 0; k < 2 && r->optimizers[k]; k++, count++) {
+        TRY(optimizer_update(r->optimizers[k], r->stream, set->params.data, set->grads.data, all, 0, 0.0,
+                             1.0));
+        TRY(device_mark(r->stream, FIRST_MARK + 1 + count));
+    }
+    TRY(device_stream_synchronize(r->stream));
+    for (int i = 0; i < count && repeat >= 0; i++)
+        times_of(r, setting, i)[repeat] =
+            device_mark_ns(r->stream, FIRST_MARK + 1 + i) - device_mark_ns(r->stream, FIRST_MARK + i);
+    return STATUS_OK;
+}
+
+double calibration_op_ns(calibration_run *r, calibration_setting setting, int op)
+{
+    return calibration_median(times_of(r, setting, op), CALIBRATION_REPEATS);
 }
 
 static int by_value(const void *a, const void *b)

@@ -35,9 +35,9 @@ typedef struct pair {
  * and all other operations together with the optimizer's update. */
 static void add_times(calibration_run *r, calibration_setting setting, double sums[CALIBRATED_CONTENTIONS])
 {
-    for (int i = 0; i < r->work.program->op_count; i++)
-        sums[sim_contention_of(r->work.program->ops[i].desc.kind)] += calibration_op_ns(r, setting, i) * 1e-9;
-    sums[sim_contention_of(OP_sgd)] += calibration_update_ns(r, setting) * 1e-9;
+    for (int i = 0; i < r->program->op_count; i++)
+        sums[sim_contention_of(r->program->ops[i].desc.kind)] += calibration_op_ns(r, setting, i) * 1e-9;
+    sums[sim_contention_of(OP_sgd)] += calibration_op_ns(r, setting, r->program->op_count) * 1e-9;
 }
 
 /* ---- passes ----------------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ typedef struct halves {
 
 static halves halves_of(const pair *p, int rank)
 {
-    int64_t all = p->runs[rank].work.params->arena_elements, half = all / 2;
+    int64_t all = p->runs[rank].params->arena_elements, half = all / 2;
     halves first = {0, half, half, all - half}, second = {half, all - half, 0, half};
     return rank == 0 ? first : second;
 }
@@ -67,11 +67,10 @@ static status serve(pair *p, int rank, halves h)
     for (int64_t i = h.begin; i < h.begin + h.count; i += SERVER_CHUNK) {
         int64_t left = h.begin + h.count - i;
         piece chunk = {i, left < SERVER_CHUNK ? left : SERVER_CHUNK};
-        const void *grads[] = {at(p->runs[0].work.params->grads.data, i),
-                               at(p->runs[1].work.params->grads.data, i)};
+        const void *grads[] = {at(p->runs[0].params->grads.data, i), at(p->runs[1].params->grads.data, i)};
         void *sums[] = {at(p->sums[rank].data, i)};
         reduce_many(DTYPE_F32, REDUCE_MEAN, sums, 1, grads, PAIR, chunk.count);
-        TRY(optimizer_update(own->optimizer, own->stream, own->work.params->params.data, p->sums[rank].data,
+        TRY(optimizer_update(own->optimizers[0], own->stream, own->params->params.data, p->sums[rank].data,
                              (piece_list){&chunk, 1}, 0, 0.0, 1.0));
     }
     return STATUS_OK;
@@ -80,14 +79,14 @@ static status serve(pair *p, int rank, halves h)
 static status do_pass(pair *p, int rank, pass which)
 {
     calibration_run *own = &p->runs[rank];
-    param_set *others = p->runs[1 - rank].work.params;
+    param_set *others = p->runs[1 - rank].params;
     halves h = halves_of(p, rank);
     const void *buckets[] = {at(p->buckets[0].data, h.begin), at(p->buckets[1].data, h.begin)};
-    void *back[] = {at(own->work.params->grads.data, h.begin)};
+    void *back[] = {at(own->params->grads.data, h.begin)};
     switch (which) {
     case PASS_PACK: /* Packs the gradients into buckets. */
-        reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->work.params->grads.data,
-                       own->work.params->arena_elements, PAIR);
+        reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->params->grads.data,
+                       own->params->arena_elements, PAIR);
         break;
     case PASS_SERVE:
         return serve(p, rank, h);
@@ -95,11 +94,11 @@ static status do_pass(pair *p, int rank, pass which)
         reduce_many(DTYPE_F32, REDUCE_SUM, back, 1, buckets, PAIR, h.count);
         break;
     case PASS_ALL_GATHER:
-        memcpy(at(own->work.params->grads.data, h.other_begin), at(others->grads.data, h.other_begin),
+        memcpy(at(own->params->grads.data, h.other_begin), at(others->grads.data, h.other_begin),
                (size_t)h.other_count * sizeof(float));
         break;
     case PASS_COPY: /* Copies the parameters that the other rank has updated. */
-        memcpy(at(own->work.params->params.data, h.other_begin), at(others->params.data, h.other_begin),
+        memcpy(at(own->params->params.data, h.other_begin), at(others->params.data, h.other_begin),
                (size_t)h.other_count * sizeof(float));
         break;
     case PASSES:
@@ -122,7 +121,7 @@ static status run_passes(local_ranks *group, pair *p, int rank, int turn)
 static status open_passes(pair *p, int rank)
 {
     calibration_run *r = &p->runs[rank];
-    size_t bytes = (size_t)r->work.params->arena_elements * sizeof(float);
+    size_t bytes = (size_t)r->params->arena_elements * sizeof(float);
     TRY(device_allocate(r->device, DEVICE_MEMORY_SHARED, bytes, &p->buckets[rank]));
     return device_allocate(r->device, DEVICE_MEMORY_PRIVATE, bytes, &p->sums[rank]);
 }
@@ -171,15 +170,15 @@ static status compute_all(local_ranks *group, pair *p, int rank, bool passes)
 /* Runs the passes only with the first model, whose gradients are larger than caches. */
 static status measure_model(local_ranks *group, pair *p, int rank, int model)
 {
-    status rc = calibration_open(&p->runs[rank], model, p->result->threads);
+    status rc = calibration_open_cpu(&p->runs[rank], model, p->result->threads);
     bool passes = model == 0;
     if (rc == STATUS_OK && passes) rc = open_passes(p, rank);
     if (rc == STATUS_OK && passes && rank == 0)
-        p->bytes = (double)p->runs[rank].work.model->parameter_elements * sizeof(float);
+        p->bytes = (double)p->runs[rank].model->parameter_elements * sizeof(float);
     if (rc == STATUS_OK) rc = compute_all(group, p, rank, passes);
     if (rc == STATUS_OK) rc = local_ranks_barrier(group);
     close_passes(p, rank);
-    calibration_close(&p->runs[rank]);
+    calibration_close_cpu(&p->runs[rank]);
     return rc;
 }
 

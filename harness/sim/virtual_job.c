@@ -307,17 +307,16 @@ static status open_records(virtual_job *job)
 static status open_all(virtual_job *job)
 {
     const virtual_job_config *c = job->config;
-    const void *options = job->run->engine_options[c->engine];
-    const char *policy = job->run->policies[c->engine];
     if (c->traced)
         TRY(virtual_trace_open(job->run, c->plan->model, c->engine, job->all, c->warmup, &job->trace));
     TRY(cut_model(job));
-    TRY(engine_table[c->engine]->requirements(options, policy, job->all, &job->needs));
+    TRY(run_config_requirements(job->run, c->engine, job->all, &job->needs));
     TRY(virtual_machines_open(c, &job->needs, &job->simulation));
     if (c->engine == ENGINE_PS) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
     job->world.simulated_ranks = job->present / run_config_devices(job->run);
-    TRY(engine_servers(c->engine, options, policy, job->all, &job->server_count));
+    TRY(engine_servers(c->engine, job->run->engine_options[c->engine], job->run->policies[c->engine],
+                       job->all, &job->server_count));
     job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
     job->handshakes = calloc((size_t)(job->all + job->server_count), sizeof *job->handshakes);
     if (!job->handshakes || !job->servers)

@@ -84,12 +84,11 @@ static void a_product_shorter_than_a_kernels_overhead_says_nothing_of_the_memory
         linear_attributes shape;
         double took_us;
     } products[] = {{{.m = 2048, .in = 1024, .out = 1024}, 120}, {{.m = 16, .in = 1024, .out = 2}, 17.7}};
-    const double peak_tflops = 51, memory_gbs = 4000, kernel_us = 2;
+    const calibration_rates rates = {.peak_tflops = 51, .memory_gbs = 4000, .launch_us = 2, .least_us = 2};
     calibration_sums sums = {0};
     for (int i = 0; i < 2; i++) {
         op_desc op = {.kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = products[i].shape};
-        calibration_add_op(&op, products[i].took_us * 1e-6, peak_tflops, memory_gbs, kernel_us, kernel_us,
-                           &sums);
+        calibration_add_op(&op, products[i].took_us * 1e-6, &rates, &sums);
     }
     int gemm = SIM_GEMM_FORWARD - SIM_CONVOLUTION_FORWARD;
     assert_true(sums.roofline_s[gemm][0] > 0 && sums.measured_s[gemm][0] > 0);
