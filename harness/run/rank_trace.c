@@ -4,7 +4,6 @@
 #include "harness/run/engines.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {

@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 const char *const record_phases[RECORD_PHASES] = {"step_s",

@@ -1,11 +1,9 @@
 #include "harness/run/run_options.h"
 
-#include "common/base/random.h"
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
 #include "common/net/link.h"
 #include "common/net/status_table.h"
-#include "common/nn/stages.h"
 #include "common/pipeline/schedule.h"
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"
@@ -13,7 +11,6 @@
 #include "harness/run/option_effects.h"
 #include "ring/policies/policy.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 /* Times operations in training steps and fits the efficiency of each class against a roofline. */
-#include "common/base/clock.h"
 #include "common/sim/price.h"
 #include "harness/sim/calibrate_impl.h"
 
