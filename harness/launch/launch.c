@@ -67,13 +67,6 @@ static void request_stop(launcher *l, int signal)
     }
 }
 
-static void read_signals(launcher *l)
-{
-    struct signalfd_siginfo info;
-    while (read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        if (!l->ending && !l->failing) request_stop(l, (int)info.ssi_signo); /* later signals are ignored */
-}
-
 static rank_end judge(const launcher *l, const job_run *j, int rank, const siginfo_t *info)
 {
     rank_status s;
@@ -107,15 +100,6 @@ static void note_end(launcher *l, job_run *j, int rank)
     if (p->end != END_WELL && p->end != END_STOPPED && !l->killed) begin_to_fail(l);
 }
 
-/* Begins to end the run if a rank has recorded a failure. Does not wait for the end of this rank, because
- * the rank may hang. */
-static void note_records(launcher *l)
-{
-    job_failure failure;
-    for (int i = 0; i < l->options.job_count; i++)
-        if (job_first_failure(l->jobs[i].table, &failure)) begin_to_fail(l);
-}
-
 static int fill_poll(launcher *l)
 {
     int count = 0;
@@ -141,7 +125,9 @@ static int sleep_ms(const launcher *l)
 static void read_events(launcher *l)
 {
     int count = 1;
-    if (l->polled[0].revents) read_signals(l);
+    struct signalfd_siginfo info;
+    while (l->polled[0].revents && read(l->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
+        if (!l->ending && !l->failing) request_stop(l, (int)info.ssi_signo); /* later signals are ignored */
     for (int i = 0; i < l->options.job_count; i++) {
         job_run *j = &l->jobs[i];
         if (l->polled[count++].revents) {
@@ -185,7 +171,11 @@ static status loop(launcher *l)
         if (poll(l->polled, (nfds_t)count, sleep_ms(l)) < 0 && errno != EINTR)
             return fail_errno(STATUS_SYSTEM, "launch: waiting for ranks");
         read_events(l);
-        note_records(l);
+        /* A recorded failure ends the run without a wait for the end of its rank, which may hang. */
+        for (int i = 0; i < l->options.job_count; i++) {
+            job_failure failure;
+            if (job_first_failure(l->jobs[i].table, &failure)) begin_to_fail(l);
+        }
         launch_turns_advance(l);
         keep_time(l);
     }

@@ -59,14 +59,6 @@ static void lock(int fd, short type)
     while (fcntl(fd, F_SETLKW, &whole) != 0 && type == F_WRLCK) continue;
 }
 
-static const char *reason_of(const sync_engine *e)
-{
-    const ring_settings *s = e->type == &sync_ring ? ring_get_settings(e) : NULL;
-    if (s && s->options.hook != RING_HOOK_NONE) return "--comm-hook changes the gradients that the ring sums";
-    if (s && s->options.join != RING_JOIN_NONE) return "--join averages gradients differently";
-    return "";
-}
-
 /* Writes the averages that this rank holds. If every rank holds all averages, only rank 0 writes them. */
 static status write_averages(agreement_head *h, trainer *t)
 {
@@ -91,7 +83,12 @@ static status write_all(const agreement *a, agreement_head *h, trainer *t)
     const sync_engine *e = trainer_engine(t);
     h->params = set->model->param_count;
     h->arena_elements = set->arena_elements;
-    snprintf(h->reason, sizeof h->reason, "%s", reason_of(e));
+    const ring_settings *ring = e->type == &sync_ring ? ring_get_settings(e) : NULL;
+    const char *reason =
+        ring && ring->options.hook != RING_HOOK_NONE ? "--comm-hook changes the gradients that the ring sums"
+        : ring && ring->options.join != RING_JOIN_NONE ? "--join averages gradients differently"
+                                                       : "";
+    snprintf(h->reason, sizeof h->reason, "%s", reason);
     memcpy(pieces_of(h), set->pieces, (size_t)h->params * sizeof(piece));
     TRY(write_averages(h, t));
     if (e->type != &sync_ring) return STATUS_OK;

@@ -167,15 +167,6 @@ status config_file_read(const char *path, const json_t **out)
     return rc;
 }
 
-static status set_option(run_config *c, const char *name, const json_t *option)
-{
-    const char *text = json_string_value(json_object_get(option, "text")),
-               *first = json_string_value(json_array_get(json_object_get(option, "texts"), 0));
-    if (strcmp(name, "config") == 0) return fail(STATUS_USAGE, "--config: expected no option of that name");
-    TRY(options_set(c->bindings, BINDING_COUNT, name, text ? text : first));
-    return text ? STATUS_OK : fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
-}
-
 status run_config_read(run_config *c, const char *path)
 {
     const json_t *options;
@@ -183,6 +174,15 @@ status run_config_read(run_config *c, const char *path)
     const char *name;
     TRY(config_file_read(path, &options));
     json_object_foreach((json_t *)options, name, option)
-        TRY(config_file_failed(path, option, set_option(c, name, option)));
+    {
+        const char *text = json_string_value(json_object_get(option, "text")),
+                   *first = json_string_value(json_array_get(json_object_get(option, "texts"), 0));
+        status rc = strcmp(name, "config") == 0
+                        ? fail(STATUS_USAGE, "--config: expected no option of that name")
+                        : options_set(c->bindings, BINDING_COUNT, name, text ? text : first);
+        if (rc == STATUS_OK && !text)
+            rc = fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
+        TRY(config_file_failed(path, option, rc));
+    }
     return STATUS_OK;
 }

@@ -60,17 +60,16 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
                                   (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* Returns the mean of the loss at `path` over the ranks that have one. A rank may be without samples, and
- * under some policies rank 0 computes one loss for all. */
-static json_t *mean_loss(const json_t *ranks, const char *path)
+/* Returns the mean of the losses at `path`, or of the element `index` of the arrays there unless `index` is
+ * negative, over the ranks that have one. A rank may be without samples, and under some policies rank 0
+ * computes one loss for all. */
+static json_t *mean_loss(const json_t *ranks, const char *path, int index)
 {
     double sum = 0;
     int numbers = 0;
-    size_t r;
-    json_t *rank;
-    json_array_foreach((json_t *)ranks, r, rank)
-    {
-        const json_t *value = report_at(rank, path);
+    for (size_t r = 0; r < json_array_size(ranks); r++) {
+        const json_t *value = report_at(json_array_get(ranks, r), path);
+        if (index >= 0) value = json_array_get(value, (size_t)index);
         numbers += json_is_number(value);
         sum += json_number_value(value);
     }
@@ -80,12 +79,8 @@ static json_t *mean_loss(const json_t *ranks, const char *path)
 static json_t *mean_losses(const json_t *ranks, const char *path)
 {
     json_t *losses = json_array();
-    char at[64];
-    size_t count = json_array_size(report_at(json_array_get(ranks, 0), path));
-    for (size_t i = 0; i < count; i++) {
-        snprintf(at, sizeof at, "%s.%zu", path, i);
-        json_array_append_new(losses, mean_loss(ranks, at));
-    }
+    int count = (int)json_array_size(report_at(json_array_get(ranks, 0), path));
+    for (int i = 0; i < count; i++) json_array_append_new(losses, mean_loss(ranks, path, i));
     return losses;
 }
 
@@ -93,7 +88,7 @@ static void add_losses(json_t *job, const json_t *ranks)
 {
     json_t *losses = mean_losses(ranks, "losses"), *stretches = json_object_get(job, "stretches");
     json_object_set(job, "loss_first", json_array_size(losses) > 0 ? json_array_get(losses, 0) : json_null());
-    json_object_set_new(job, "loss_last", mean_loss(ranks, "loss_last"));
+    json_object_set_new(job, "loss_last", mean_loss(ranks, "loss_last", -1));
     json_object_set_new(job, "losses", losses);
     if (json_is_object(stretches))
         json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));

@@ -123,15 +123,6 @@ static status check_rules(const json_t *schema, const json_t *object, const json
     return STATUS_OK;
 }
 
-/* Checks the rule x-numbered: the value of `key`, in an object of a list, is the object's index. */
-static status check_number(const char *key, const json_t *object, size_t i, const json_place *at)
-{
-    json_place place = {at, key, 0};
-    const json_t *found = json_object_get(object, key);
-    return found && json_integer_value(found) != (json_int_t)i ? json_refuse(&place, found, "%zu", i)
-                                                               : STATUS_OK;
-}
-
 /* ---- values ------------------------------------------------------------------------------------ */
 
 /* Checks the type of a value. `types` is a name or a list of names. */
@@ -213,7 +204,10 @@ static status check(const checker *c, const json_t *schema, json_t *value, const
     {
         json_place place = {at, NULL, i};
         TRY(check(c, items, element, json_array_get(computed, i), &place));
-        if (number && !c->is_older) TRY(check_number(number, element, i, &place));
+        /* x-numbered names a key of the objects of a list, whose value is the index of the object. */
+        const json_t *found = number && !c->is_older ? json_object_get(element, number) : NULL;
+        if (found && json_integer_value(found) != (json_int_t)i)
+            return json_refuse(&(json_place){&place, number, 0}, found, "%zu", i);
     }
     return STATUS_OK;
 }

@@ -37,8 +37,8 @@ static json_t *fallbacks_to_json(const device *d)
     return out;
 }
 
-/* Returns the row of a device. A process adds the facts that a virtual rank does not have. */
-static json_t *device_to_json(const rank_state *s, const rank_device *d)
+/* A process adds the facts that a virtual rank does not have. */
+json_t *rank_device_to_json(const rank_state *s, const rank_device *d)
 {
     device *at = trainer_device(d->trainer);
     const sync_engine *engine = trainer_engine(d->trainer);
@@ -58,13 +58,6 @@ static json_t *device_to_json(const rank_state *s, const rank_device *d)
     record_to_json(&d->record, &s->clock, row);
     if (d->trace.recorder) rank_trace_to_json(&d->trace, &d->record, &s->clock, row);
     return row;
-}
-
-json_t *rank_rows_to_json(const rank_state *s)
-{
-    json_t *rows = json_array();
-    for (int d = 0; d < s->device_count; d++) json_array_append_new(rows, device_to_json(s, &s->devices[d]));
-    return rows;
 }
 
 /* Returns the values of --target-loss and --target-accuracy, or null if neither was given. */
@@ -173,7 +166,9 @@ static status gather(rank_state *s, const char *tag, const char *text, size_t le
 
 static status gather_results(rank_state *s, run_job *out, text_buffer *texts)
 {
-    json_t *rows = rank_rows_to_json(s);
+    json_t *rows = json_array();
+    for (int d = 0; d < s->device_count; d++)
+        json_array_append_new(rows, rank_device_to_json(s, &s->devices[d]));
     char *text = json_dumps(rows, JSON_COMPACT);
     json_decref(rows);
     /* Must follow the measurement of memory. */

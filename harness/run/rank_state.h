@@ -1,7 +1,7 @@
 /* State of a rank between set-up and end.
  *
  * A rank is a process (rank.c) or a fiber in virtual time (harness/sim/virtual_job.c). Both open the rank's
- * devices, run the steps with rank_run_steps(), and convert the results with rank_rows_to_json() and
+ * devices, run the steps with rank_run_steps(), and convert the results with rank_device_to_json() and
  * rank_job_to_json(). The rest differs: a process meets the other ranks in a rendezvous, takes
  * turns with other jobs, evaluates, saves, and stops on request. */
 #ifndef HARNESS_RUN_RANK_STATE_H
@@ -158,9 +158,8 @@ status rank_merge_calls(rank_state *s);
 
 /* ---- rank_result.c ---- */
 
-/* Returns the rank's row of the results, or a row for each of its devices, which count as ranks in the
- * results. The caller owns the array. */
-json_t *rank_rows_to_json(const rank_state *s);
+/* Returns the row of a device in the results, in which devices count as ranks. The caller owns the row. */
+json_t *rank_device_to_json(const rank_state *s, const rank_device *d);
 /* Builds the job's result from rank 0 and the rows of all ranks or devices. `servers` are the rows of servers
  * in separate processes, and `host_costs` belongs to virtual hosts; both are NULL if there are none, and both
  * references are taken over. `hash` is the hash of the parameters, or NULL. *out is a new reference. */

@@ -19,24 +19,19 @@ static bool is_cuda(const run_config *c)
     return strcmp(c->run.device, "cuda") == 0;
 }
 
-/* Counts the cores that the ranks of this host share. A process that a job manager has bound does not see
- * these cores. */
-static status count_cores(run_config *c, bool managed)
-{
-    processors p;
-    TRY(processors_open("", NULL, &p));
-    c->cores = managed && p.restricted ? 0 : processors_cores(&p);
-    processors_close(&p);
-    return STATUS_OK;
-}
-
 status run_config_choose_ranks(run_config *c, int gpus)
 {
     enum { VIRTUAL_RANKS = 2 };
     int started = 0, local = 0;
     bool virtual = run_config_is_virtual(c);
     if (c->run.rendezvous) launch_environment_count(&started, &local);
-    if (!virtual && !launch_environment_is_rank()) TRY(count_cores(c, started > 0));
+    if (!virtual && !launch_environment_is_rank()) {
+        processors p;
+        TRY(processors_open("", NULL, &p));
+        /* A process that a job manager has bound does not see the cores that the ranks share. */
+        c->cores = started > 0 && p.restricted ? 0 : processors_cores(&p);
+        processors_close(&p);
+    }
     int cores = c->cores > 0 ? c->cores : 1, most = COLLECTIVE_MOST_SHARED_RANKS;
     if (c->run.mode == ENGINE_NONE) c->run.gpus = 1;
     if (!c->run.gpus)
@@ -55,18 +50,14 @@ bool run_config_is_oversubscribed(const run_config *c)
     return c->cores > 0 && c->local_ranks > c->cores;
 }
 
-/* Returns true if the run has a job of one rank with all cores and the batch of all ranks. On a GPU a rank
- * cannot have more than one device. Returns false if the job has one rank with all processors, because the
- * second job would be the same. */
-static bool uses_all_cores(const run_config *c)
-{
-    bool same = c->run.gpus == 1 && run_config_threads(c, ENGINE_NONE) == c->processors;
-    return c->run.mode == ENGINE_BOTH && strcmp(c->run.device, "cpu") == 0 && !same;
-}
-
 bool run_config_uses(const run_config *c, int job)
 {
-    if (job == JOB_ALL_CORES) return uses_all_cores(c);
+    if (job == JOB_ALL_CORES) {
+        /* On a GPU a rank cannot have more than one device. If the only rank of `none` has all processors,
+         * the second job would be the same. */
+        bool same = c->run.gpus == 1 && run_config_threads(c, ENGINE_NONE) == c->processors;
+        return c->run.mode == ENGINE_BOTH && strcmp(c->run.device, "cpu") == 0 && !same;
+    }
     if (job == JOB_ISOLATED) return c->run.isolated && c->run.gpus > 1;
     return c->run.mode == ENGINE_BOTH ? engine_in_both(job) : c->run.mode == job;
 }

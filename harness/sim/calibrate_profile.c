@@ -48,6 +48,12 @@ static void number(profile_text *p, sim_constant c, double value, const char *so
     constant(p, c, &value, 1, source);
 }
 
+static void efficiencies(profile_text *p, const double values[SIM_EFFICIENCIES][2], const char *source)
+{
+    for (int k = 0; k < SIM_EFFICIENCIES; k++)
+        if (values[k][0] > 0) constant(p, (sim_constant)(SIM_CONVOLUTION_FORWARD + k), values[k], 2, source);
+}
+
 status calibration_path(const char *file, char *path, size_t size)
 {
     char folder[PATH_MAX];
@@ -107,10 +113,8 @@ status calibration_write(const calibration *c, const char *path)
            "the fastest operation of a ResNet-18 and a small BERT, 3 x 3 convolutions apart");
     number(&p, SIM_MEMORY_BANDWIDTH, c->memory_gbs,
            "the operation that moves most bytes a second, caches included");
-    for (int k = 0; k < SIM_EFFICIENCIES; k++)
-        if (c->efficiency[k][0] > 0)
-            constant(&p, (sim_constant)(SIM_CONVOLUTION_FORWARD + k), c->efficiency[k], 2,
-                     "operations within steps of ResNet-18 and small BERTs, against a roofline");
+    efficiencies(&p, c->efficiency,
+                 "operations within steps of ResNet-18 and small BERTs, against a roofline");
     if (c->weight_gbs > 0)
         number(&p, SIM_WEIGHT_BANDWIDTH, c->weight_gbs,
                "part of the time of convolutions, except 3 x 3, that does not grow with the batch");
@@ -138,10 +142,7 @@ static void write_gpu(profile_text *p, const gpu_calibration *c)
     number(p, SIM_PEAK_FP32, c->peak_tflops, "a large matrix product in float32");
     if (c->tf32_tflops > 0) number(p, SIM_PEAK_TF32, c->tf32_tflops, "a large matrix product in TF32");
     number(p, SIM_MEMORY_BANDWIDTH, c->memory_gbs, "a large copy, bytes read and written");
-    for (int k = 0; k < SIM_EFFICIENCIES; k++)
-        if (c->efficiency[k][0] > 0)
-            constant(p, (sim_constant)(SIM_CONVOLUTION_FORWARD + k), c->efficiency[k], 2,
-                     "operations within training steps, against a roofline");
+    efficiencies(p, c->efficiency, "operations within training steps, against a roofline");
     number(p, SIM_LAUNCH_TIME, c->launch_us, "the host's time of an operation on one element");
     number(p, SIM_KERNEL_OVERHEAD, c->kernel_us,
            "the GPU's time of an operation on one element, launched before");

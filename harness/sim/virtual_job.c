@@ -100,15 +100,6 @@ static void step_ended(rank_state *s, const rank_device *d, step_result *result,
         show_step(job, 1e-9 * (double)(result->end_ns - result->begin_ns));
 }
 
-/* Keeps the rows of the rank as they are when the rank ends. Servers and other ranks still work. */
-static void keep_rows(virtual_job *job, const rank_state *s)
-{
-    json_t *rows = rank_rows_to_json(s);
-    for (int d = 0; d < s->device_count; d++)
-        json_array_set(job->rows, (size_t)s->devices[d].number, json_array_get(rows, (size_t)d));
-    json_decref(rows);
-}
-
 /* Runs a rank from its first step to its end, on a fiber. */
 static status drive(void *context)
 {
@@ -124,7 +115,9 @@ static status drive(void *context)
         TRY(device_stream_synchronize(trainer_stream(s->devices[d].trainer)));
     }
     rank_count(s, true);
-    keep_rows(job, s);
+    /* The rows show the end of this rank, after which servers and other ranks still work. */
+    for (const rank_device *d = s->devices; d < s->devices + s->device_count; d++)
+        json_array_set_new(job->rows, (size_t)d->number, rank_device_to_json(s, d));
     if (--job->running == 0) simulation_stop(job->simulation);
     return STATUS_OK;
 }

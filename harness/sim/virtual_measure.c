@@ -84,34 +84,31 @@ static void read_figures(virtual_figures *f)
     f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s"));
 }
 
-static status run(run_config *config, run_plan *plan, const command_words *w, virtual_variant variant,
-                  virtual_figures *out)
-{
-    char note[192];
-    run_job job;
-    TRY(run_config_init(config));
-    TRY(run_config_parse(config, w->count, w->words));
-    if (config->run.mode == ENGINE_BOTH || !run_config_is_virtual(config))
-        return fail(STATUS_INTERNAL, "expected one engine on a virtual device");
-    TRY(run_plan_make(config, plan));
-    variant.step = on_step;
-    variant.context = out;
-    TRY(virtual_run_job(config, plan, config->run.mode, &variant, &job, note, sizeof note));
-    out->job = job.result;
-    free(job.trace);
-    out->workload = run_workload_to_json(config, plan);
-    read_figures(out);
-    return STATUS_OK;
-}
-
 status virtual_measure(const virtual_workload *workload, virtual_figures *out)
 {
     command_words w = {0};
     run_plan plan = {0};
-    run_config *config = calloc(1, sizeof *config);
+    run_job job;
+    virtual_variant variant = workload->variant;
+    char note[192];
+    status rc;
     virtual_figures_free(out);
-    status rc = config ? write_words(workload, &w) : fail(STATUS_SYSTEM, "no memory for a configuration");
-    if (rc == STATUS_OK) rc = run(config, &plan, &w, workload->variant, out);
+    run_config *config = calloc(1, sizeof *config);
+    if (!config) return fail(STATUS_SYSTEM, "no memory for a configuration");
+    TRY_GOTO(rc, write_words(workload, &w), done);
+    TRY_GOTO(rc, run_config_init(config), done);
+    TRY_GOTO(rc, run_config_parse(config, w.count, w.words), done);
+    if (config->run.mode == ENGINE_BOTH || !run_config_is_virtual(config))
+        TRY_GOTO(rc, fail(STATUS_INTERNAL, "expected one engine on a virtual device"), done);
+    TRY_GOTO(rc, run_plan_make(config, &plan), done);
+    variant.step = on_step;
+    variant.context = out;
+    TRY_GOTO(rc, virtual_run_job(config, &plan, config->run.mode, &variant, &job, note, sizeof note), done);
+    free(job.trace);
+    out->job = job.result;
+    out->workload = run_workload_to_json(config, &plan);
+    read_figures(out);
+done:
     if (rc != STATUS_OK) virtual_figures_free(out);
     run_plan_free(&plan);
     free(w.words);
