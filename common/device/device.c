@@ -2,7 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/text.h"
-#include "common/device/device_impl.h"
+#include "common/device/record.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -92,24 +92,30 @@ void device_unpin(device *d, void *data)
 
 status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type, int64_t count)
 {
+    TRY(device_end_graph());
     return s->device->backend->upload(s, to, host, host_type, type, count);
 }
 
 status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                        int64_t count)
 {
+    TRY(device_end_graph());
     return s->device->backend->download(s, host, from, type, host_type, count);
 }
 
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                       int64_t count, double divisor)
 {
+    status rc;
+    if (device_is_replayed(s, &rc)) return rc;
     return s->device->backend->convert(s, to, to_type, from, from_type, count, divisor);
 }
 
 status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
                    double divisor)
 {
+    status rc;
+    if (device_is_replayed(s, &rc)) return rc;
     return s->device->backend->pack(s, ranges, count, to_type, from_type, divisor);
 }
 
@@ -121,11 +127,15 @@ status device_flatten(device_stream *s, dtype type, int64_t count)
 
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
 {
+    status rc;
+    if (device_is_replayed(s, &rc)) return rc;
     return s->device->backend->add(s, to, a, b, type, count);
 }
 
 status device_clear(device_stream *s, void *data, size_t bytes)
 {
+    status rc;
+    if (device_is_replayed(s, &rc)) return rc;
     return s->device->backend->clear(s, data, bytes);
 }
 
@@ -184,7 +194,7 @@ void device_stream_slow_down(device_stream *s, double factor)
 static status begin_launch(device_stream *s, int64_t *begun_ns)
 {
     *begun_ns = 0;
-    if (s->stretch <= 0 || s->records) return STATUS_OK;
+    if (s->stretch <= 0) return STATUS_OK;
     if (!s->device->info.host_addressable) TRY(device_stream_synchronize(s));
     *begun_ns = clock_now_ns();
     return STATUS_OK;
@@ -205,9 +215,19 @@ static status end_launch(device_stream *s, int64_t begun_ns)
 status device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
                      const op_scalars *scalars, void *workspace)
 {
+    int64_t begun_ns = 0;
+    status rc;
+    if (device_is_replayed(s, &rc)) return rc;
+    if (!s->record) TRY(begin_launch(s, &begun_ns)); /* A graph is measured as a whole. */
+    TRY(s->device->backend->launch(s, kernel, operands, scalars, workspace));
+    return end_launch(s, begun_ns);
+}
+
+status device_launch_graph(device_stream *s, device_graph *graph)
+{
     int64_t begun_ns;
     TRY(begin_launch(s, &begun_ns));
-    TRY(s->device->backend->launch(s, kernel, operands, scalars, workspace));
+    TRY(s->device->backend->graph_launch(s, graph));
     return end_launch(s, begun_ns);
 }
 
@@ -249,11 +269,13 @@ void device_fence_close(device_fence **f)
 
 status device_stream_signal(device_stream *s, device_fence *f, uint64_t value)
 {
+    TRY(device_end_graph());
     return s->device->backend->stream_signal(s, f, value);
 }
 
 status device_stream_wait(device_stream *s, device_fence *f, uint64_t value)
 {
+    TRY(device_end_graph());
     return s->device->backend->stream_wait(s, f, value);
 }
 
@@ -279,37 +301,8 @@ void device_fail(device *d, const error_record *error)
 
 status device_stream_synchronize(device_stream *s)
 {
+    TRY(device_end_graph());
     return s->device->backend->stream_synchronize(s);
-}
-
-status device_capture_begin(device_stream *s)
-{
-    const device *d = s->device;
-    if (!d->backend->capture_begin)
-        return fail(STATUS_CONFIG, "--cuda-graph: expected --device cuda, got %s", d->backend->name);
-    s->records = true;
-    return d->backend->capture_begin(s);
-}
-
-status device_capture_end(device_stream *s, device_graph **out)
-{
-    *out = NULL;
-    s->records = false;
-    return s->device->backend->capture_end(s, out);
-}
-
-status device_graph_launch(device_stream *s, device_graph *graph)
-{
-    int64_t begun_ns;
-    TRY(begin_launch(s, &begun_ns));
-    TRY(s->device->backend->graph_launch(s, graph));
-    return end_launch(s, begun_ns);
-}
-
-void device_graph_close(device_graph **graph)
-{
-    if (*graph) (*graph)->device->backend->graph_close(*graph);
-    *graph = NULL;
 }
 
 void device_set_idle(device *d, device_idle_function idle, void *context)
@@ -321,6 +314,7 @@ void device_set_idle(device *d, device_idle_function idle, void *context)
 status device_mark(device_stream *s, int slot)
 {
     assert(slot >= 0 && slot < DEVICE_MARKS);
+    TRY(device_end_graph());
     return s->device->backend->mark(s, slot);
 }
 
@@ -332,6 +326,7 @@ int64_t device_mark_ns(device_stream *s, int slot)
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot)
 {
     const device_backend *b = s->device->backend;
+    TRY(device_end_graph());
     return b->stream_wait_mark ? b->stream_wait_mark(s, of, slot) : STATUS_OK;
 }
 
@@ -344,6 +339,7 @@ bool device_mark_passed(device_stream *s, int slot)
 status device_mark_wait(device_stream *s, int slot)
 {
     const device_backend *b = s->device->backend;
+    TRY(device_end_graph());
     return b->mark_wait ? b->mark_wait(s, slot) : STATUS_OK;
 }
 

@@ -44,7 +44,7 @@ typedef struct device device;
 typedef struct device_stream device_stream;
 typedef struct device_fence device_fence;
 typedef struct device_kernel device_kernel;
-typedef struct device_graph device_graph;
+typedef struct device_record device_record;
 
 /* The type of the factors in matrix multiplications if tensors are stored as float32. */
 typedef enum device_precision {
@@ -257,14 +257,14 @@ status device_stream_synchronize(device_stream *s);
 
 /* ---- recorded work ---------------------------------------------------------------------------- */
 
-/* Record the operations that this thread launches on the stream between begin and end. The operations do not
- * run while they are recorded. *out may be launched repeatedly, with the recorded operands and scalars.
- * Copies from or to the host, marks and fences cannot be recorded. End the recording even if an operation
- * failed. STATUS_CONFIG on all devices but cuda. */
-status device_capture_begin(device_stream *s);
-status device_capture_end(device_stream *s, device_graph **out);
-status device_graph_launch(device_stream *s, device_graph *graph);
-void device_graph_close(device_graph **graph);
+/* Records the operations that this thread launches on the stream between begin and end, if *record is NULL.
+ * Otherwise the thread must make the same calls again: the launches do nothing, and the recorded operations
+ * run with the recorded operands and scalars. Copies from or to the host, marks and fences are not recorded;
+ * they happen at their place among the operations. Call device_record_end() even if an operation failed.
+ * STATUS_CONFIG on all devices but cuda. */
+status device_record_begin(device_stream *s, device_record **record);
+status device_record_end(device_stream *s);
+void device_record_close(device_record **record);
 
 /* A function that a blocking wait on a CPU calls repeatedly, so that an engine progresses inline. Sets
  * *worked to true if the function did anything. If `idle` is NULL, a wait spins briefly and then sleeps until

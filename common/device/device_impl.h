@@ -12,6 +12,11 @@
 /* A function behind an interface rarely needs all of its parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
+/* A recorded graph of launches. */
+typedef struct device_graph {
+    device *device;
+} device_graph;
+
 typedef struct device_backend {
     const char *name;
     /* Sets *backend to the back end to be used instead, which is in a module. NULL if there is no module. */
@@ -96,16 +101,12 @@ struct device {
 struct device_stream {
     device *device;
     device_stream_role role;
-    bool records;    /* between capture_begin and capture_end */
-    double stretch;  /* factor of device_stream_slow_down() minus 1, or 0 */
-    int64_t debt_ns; /* time that the launching thread still has to sleep */
+    device_record *record; /* NULL unless launches are recorded or replayed */
+    double stretch;        /* factor of device_stream_slow_down() minus 1, or 0 */
+    int64_t debt_ns;       /* time that the launching thread still has to sleep */
 };
 
 struct device_fence {
-    device *device;
-};
-
-struct device_graph {
     device *device;
 };
 

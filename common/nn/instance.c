@@ -151,19 +151,13 @@ status nn_instance_bind(nn_instance *instance, const nn_bindings *bindings)
     return STATUS_OK;
 }
 
-static void acquire_values(const nn_program *p, const nn_op *op, ledger *l)
+/* Begins or ends the lifetimes of values in the ledger. */
+static void count_values(const nn_program *p, const int *values, int count, ledger *l,
+                         void (*change)(ledger *l, ledger_class c, int64_t logical, int64_t reserved))
 {
-    for (int i = 0; i < op->live_count; i++) {
-        const nn_value *v = &p->values[p->births[op->live_first + i]];
-        ledger_acquire(l, v->ledger_class, v->bytes, plan_align(v->bytes));
-    }
-}
-
-static void release_values(const nn_program *p, const nn_op *op, ledger *l)
-{
-    for (int i = 0; i < op->dead_count; i++) {
-        const nn_value *v = &p->values[p->deaths[op->dead_first + i]];
-        ledger_release(l, v->ledger_class, v->bytes, plan_align(v->bytes));
+    for (int i = 0; i < count; i++) {
+        const nn_value *v = &p->values[values[i]];
+        change(l, v->ledger_class, v->bytes, plan_align(v->bytes));
     }
 }
 
@@ -222,21 +216,19 @@ static status run_op(nn_instance *instance, int index, const nn_observer *observ
     const nn_program *p = instance->program;
     const nn_op *op = &p->ops[index];
     void *const *operands = instance->operands[index];
-    int needs = observer->release || index < p->forward_end ? op->need_count : 0;
+    int needs = observer->need && (observer->release || index < p->forward_end) ? op->need_count : 0;
     for (int i = 0; i < needs; i++) TRY(observer->need(observer->context, p->needs[op->need_first + i]));
-    acquire_values(p, op, l);
-    if (!observer->recorded) {
-        TRY(copy_weights_to_bf16(instance, index));
-        TRY(device_launch(instance->stream, instance->kernels[index], operands, scalars,
-                          instance->memory->workspace.data));
-    }
-    if (op->group_reduce)
+    count_values(p, p->births + op->live_first, op->live_count, l, ledger_acquire);
+    TRY(copy_weights_to_bf16(instance, index));
+    TRY(device_launch(instance->stream, instance->kernels[index], operands, scalars,
+                      instance->memory->workspace.data));
+    if (op->group_reduce && observer->group_sum)
         TRY(observer->group_sum(observer->context, operands[op->group_slot], op->group_reduce));
-    for (int i = 0; i < op->ready_count; i++)
+    for (int i = 0; observer->ready && i < op->ready_count; i++)
         TRY(observer->ready(observer->context, p->ready_order[op->ready_first + i]));
     for (int i = 0; observer->release && i < op->release_count; i++)
         TRY(observer->release(observer->context, p->releases[op->release_first + i]));
-    release_values(p, op, l);
+    count_values(p, p->deaths + op->dead_first, op->dead_count, l, ledger_release);
     if (observer->after_op) observer->after_op(observer->context, op);
     return STATUS_OK;
 }

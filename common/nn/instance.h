@@ -12,19 +12,18 @@
 
 typedef struct nn_instance nn_instance;
 
+/* A function that is NULL is not called. */
 typedef struct nn_observer {
     void *context;
     status (*need)(void *context, int param);
     status (*ready)(void *context, int param);
-    /* Called after ready(). NULL if parameters never move. If release() is NULL, need() is called only in the
+    /* Called after ready(). If release() is NULL, because parameters never move, need() is called only in the
      * forward pass. */
     status (*release)(void *context, int param);
-    /* Sums `count` float64 values over all ranks, in stream order. */
+    /* Sums `count` float64 values over all ranks, in stream order. NULL if there is only one rank. */
     status (*group_sum)(void *context, double *values, int count);
-    /* Called after each operation, for profiles. May be NULL. */
+    /* Called after each operation, for profiles. */
     void (*after_op)(void *context, const nn_op *op);
-    /* True if a recorded graph launches the operations, so that the pass makes only the observer's calls. */
-    bool recorded;
 } nn_observer;
 
 /* Memory that the programs of one rank share. Two programs never run at the same time. */

@@ -163,11 +163,6 @@ static nn_init bias_init(nn_init weight, double fan_in)
     return (nn_init){NN_INIT_CONSTANT, 0};
 }
 
-static nn_init constant(double value)
-{
-    return (nn_init){NN_INIT_CONSTANT, value};
-}
-
 /* ---- layers ----------------------------------------------------------------------------------- */
 
 static nn_ref add_input(nn_model *m, nn_input_kind kind, shape sample, int64_t vocabulary)
@@ -286,8 +281,8 @@ nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int b
 
 static void add_norm_params(nn_model *m, nn_layer *l, int64_t c)
 {
-    add_named_param(m, l, 0, "weight", shape_1d(c), constant(1));
-    add_named_param(m, l, 1, "bias", shape_1d(c), constant(0));
+    add_named_param(m, l, 0, "weight", shape_1d(c), (nn_init){NN_INIT_CONSTANT, 1});
+    add_named_param(m, l, 1, "bias", shape_1d(c), (nn_init){NN_INIT_CONSTANT, 0});
 }
 
 nn_ref nn_batchnorm(nn_model *m, nn_ref x, const char *name, double eps, bool sync)

@@ -125,9 +125,6 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     set->device = d;
     set->type = program->config.type;
     set->sent = config->shards.mixed ? DTYPE_BF16 : set->type;
-    set->params.fd = set->bf16_copy.fd = set->grads.fd = set->buffers.fd = -1;
-    set->gathered.fd = set->grad_shards.fd = set->whole.fd = -1;
-    set->masters.fd = set->wide.fd = set->wide_grads.fd = set->wide_shards.fd = -1;
     set->pieces = calloc((size_t)model->param_count + 1, sizeof *set->pieces);
     set->layouts = calloc((size_t)model->param_count + 1, sizeof *set->layouts);
     set->buffer_pieces = calloc((size_t)model->buffer_count + 1, sizeof *set->buffer_pieces);
@@ -140,7 +137,7 @@ status param_set_open(device *d, const nn_model *model, const nn_program *progra
     TRY_GOTO(rc, place_tensors(set, program, &config->shards), failed);
     size_t buffers = (size_t)set->buffer_elements * (size_t)dtype_size(set->type);
     size_t copy = config->bf16_copy && program->config.bf16 && !config->shards.mixed
-                      ? param_set_bf16_copy_reserved(set)
+                      ? (size_t)set->arena_elements * (size_t)dtype_size(DTYPE_BF16)
                       : 0;
     TRY_GOTO(rc, allocate_arenas(set, config), failed);
     TRY_GOTO(rc, allocate(set, LEDGER_PARAMETERS, DEVICE_MEMORY_PRIVATE, copy, &set->bf16_copy), failed);
@@ -156,17 +153,10 @@ void param_set_close(param_set **pointer)
 {
     param_set *set = *pointer;
     if (!set) return;
-    device_free(set->device, &set->params);
-    device_free(set->device, &set->bf16_copy);
-    device_free(set->device, &set->grads);
-    device_free(set->device, &set->gathered);
-    device_free(set->device, &set->grad_shards);
-    device_free(set->device, &set->whole);
-    device_free(set->device, &set->masters);
-    device_free(set->device, &set->wide);
-    device_free(set->device, &set->wide_grads);
-    device_free(set->device, &set->wide_shards);
-    device_free(set->device, &set->buffers);
+    device_memory *arenas[] = {&set->params,      &set->bf16_copy,   &set->grads,   &set->gathered,
+                               &set->grad_shards, &set->whole,       &set->masters, &set->wide,
+                               &set->wide_grads,  &set->wide_shards, &set->buffers};
+    for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++) device_free(set->device, arenas[i]);
     param_shards_close(&set->shards);
     free(set->pieces);
     free(set->layouts);
@@ -213,16 +203,10 @@ static void convert(void *to, dtype to_type, const void *from, dtype from_type, 
         for (int64_t i = 0; i < count; i++) ((float *)to)[i] = (float)value_at(from, from_type, i);
 }
 
-/* Elements [from, from + count) of a tensor, to be written to `to`. */
-typedef struct import_range {
-    void *to;
-    int64_t from, count;
-} import_range;
-
-/* Converts a host tensor in PyTorch's order to the device's type and layout, and uploads ranges of the
- * result. */
-static status import_ranges(param_set *set, device_stream *s, const device_layout *layout, dtype host_type,
-                            const void *plain, int64_t count, const import_range *ranges, int range_count)
+/* Converts a host tensor of `count` elements in PyTorch's order to the device's type and layout, and uploads
+ * `part` of the result. */
+static status import_part(param_set *set, device_stream *s, const device_layout *layout, dtype host_type,
+                          const void *plain, int64_t count, piece part, void *to)
 {
     if (!device_get_info(set->device)->real) return STATUS_OK;
     int64_t bytes = count * dtype_size(set->type);
@@ -235,21 +219,11 @@ static status import_ranges(param_set *set, device_stream *s, const device_layou
         packed = typed + bytes;
         TRY_GOTO(rc, device_layout_pack(set->device, layout, typed, packed), out);
     }
-    for (int i = 0; i < range_count; i++)
-        TRY_GOTO(rc,
-                 device_upload(s, ranges[i].to, (char *)packed + ranges[i].from * dtype_size(set->type),
-                               set->type, set->type, ranges[i].count),
-                 out);
+    TRY_GOTO(rc, device_upload(s, to, at(set, packed, part), set->type, set->type, part.count), out);
     rc = device_stream_synchronize(s);
 out:
     free(typed);
     return rc;
-}
-
-static status import_tensor(param_set *set, device_stream *s, const device_layout *layout, void *to,
-                            dtype host_type, const void *plain, int64_t count)
-{
-    return import_ranges(set, s, layout, host_type, plain, count, &(import_range){to, 0, count}, 1);
 }
 
 /* Returns true if `arena` is an arena of shards. */
@@ -271,8 +245,8 @@ static status import_shard(param_set *set, device_stream *s, void *arena, int pa
     for (int i = u->first; i < u->first + u->count; i++) {
         piece own = h->own[i];
         if (own.offset < p.offset || own.offset >= p.offset + p.count) continue;
-        import_range range = {at(set, arena, h->pieces[i]), own.offset - p.offset, own.count};
-        return import_ranges(set, s, &set->layouts[param], host_type, plain, p.count, &range, 1);
+        return import_part(set, s, &set->layouts[param], host_type, plain, p.count,
+                           (piece){own.offset - p.offset, own.count}, at(set, arena, h->pieces[i]));
     }
     return STATUS_OK;
 }
@@ -313,7 +287,8 @@ status param_set_import(param_set *set, device_stream *s, void *arena, int param
     if (arena == set->params.data) param_set_forget_bf16_copy(set);
     if (arena == set->params.data && param_set_is_mixed(set)) arena = set->masters.data;
     if (is_cut(set, arena)) return import_shard(set, s, arena, param, host_type, plain);
-    return import_tensor(set, s, &set->layouts[param], at(set, arena, p), host_type, plain, p.count);
+    return import_part(set, s, &set->layouts[param], host_type, plain, p.count, (piece){0, p.count},
+                       at(set, arena, p));
 }
 
 status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,
@@ -329,7 +304,8 @@ status param_set_import_buffer(param_set *set, device_stream *s, int buffer, dty
                                const void *plain)
 {
     piece p = set->buffer_pieces[buffer];
-    return import_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
+    return import_part(set, s, NULL, host_type, plain, p.count, (piece){0, p.count},
+                       at(set, set->buffers.data, p));
 }
 
 status param_set_export_buffer(const param_set *set, device_stream *s, int buffer, dtype host_type,

@@ -100,26 +100,15 @@ static inline void *param_set_values(const param_set *set)
     return param_set_gathers(set) ? set->whole.data : set->params.data;
 }
 
-/* Returns the bytes of the bfloat16 copy, padding included. */
-static inline size_t param_set_bf16_copy_reserved(const param_set *set)
-{
-    return (size_t)(set->arena_elements * dtype_size(DTYPE_BF16));
-}
-
-/* Returns the bytes of the bfloat16 copy without padding. */
-static inline int64_t param_set_bf16_copy_bytes(const param_set *set)
-{
-    return set->model->parameter_elements * dtype_size(DTYPE_BF16);
-}
-
-static inline bool param_set_has_bf16_copy(const param_set *set)
-{
-    return set->bf16_copy.bytes > 0;
-}
-
 /* Writes the bfloat16 copy of all parameters in stream order, if updates keep the copy and it is not
  * current. */
 status param_set_refresh_bf16_copy(param_set *set, device_stream *s);
+
+/* Returns the gradient of a parameter in `grads`, without mixed precision. */
+static inline void *param_set_gradient(const param_set *set, int param)
+{
+    return (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
+}
 
 static inline piece_list param_set_pieces(const param_set *set, int first, int count)
 {

@@ -21,8 +21,8 @@ static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {
                                DRESIDUAL},
     [OP_batchnorm_stats] = {X, SUMS},
     [OP_batchnorm_apply] = {X, PARAM0, PARAM1, RESIDUAL, BUFFER0, BUFFER1, Y, MEAN, INVSTD, SUMS},
-    [OP_batchnorm_backward_stats] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, DRESIDUAL,
-                                     DPARAM0, DPARAM1, DSUMS},
+    [OP_batchnorm_backward_stats] = {X, Y, PARAM0, PARAM1, RESIDUAL, MEAN, INVSTD, DY, DY2, NONE, DPARAM0,
+                                     DPARAM1, DRESIDUAL, DSUMS},
     [OP_batchnorm_backward_apply] = {X, PARAM0, MEAN, INVSTD, DRESIDUAL, DX, DSUMS, COUNT},
     [OP_layernorm_forward] = {X, RESIDUAL, PARAM0, PARAM1, Y, SUM, MEAN, INVSTD},
     [OP_layernorm_backward] = {SUM, PARAM0, MEAN, INVSTD, DY, DSUM, DX, DPARAM0, DPARAM1},
@@ -135,30 +135,17 @@ static status allocate_tables(build *b)
     nn_program *p = b->program;
     size_t layers = (size_t)b->model->layer_count, params = (size_t)b->model->param_count + 1;
     b->nodes = calloc(layers, sizeof *b->nodes);
-    b->consumers = calloc(layers, sizeof *b->consumers);
-    b->fused = calloc(layers, sizeof *b->fused);
-    b->out = calloc(layers, sizeof *b->out);
-    b->gradients = calloc(layers, sizeof *b->gradients);
+    b->layers = calloc(layers, sizeof *b->layers);
     b->written = calloc(params, sizeof *b->written);
     p->needs = calloc(2 * params, sizeof *p->needs);
     p->releases = calloc(2 * params, sizeof *p->releases);
     p->ready_order = calloc(params, sizeof *p->ready_order);
     p->ops = calloc(layers * MOST_PER_NODE, sizeof *p->ops);
     p->values = calloc(layers * MOST_PER_NODE, sizeof *p->values);
-    if (b->nodes && b->consumers && b->fused && b->out && b->gradients && b->written && p->needs &&
-        p->releases && p->ready_order && p->ops && p->values)
+    if (b->nodes && b->layers && b->written && p->needs && p->releases && p->ready_order && p->ops &&
+        p->values)
         return STATUS_OK;
     return fail(STATUS_SYSTEM, "no memory to compile model %s", b->model->name);
-}
-
-static void free_tables(build *b)
-{
-    free(b->nodes);
-    free(b->consumers);
-    free(b->fused);
-    free(b->out);
-    free(b->gradients);
-    free(b->written);
 }
 
 static status compile(build *b)
@@ -187,7 +174,9 @@ status nn_program_compile(const nn_model *model, const nn_program_config *config
     p->input_value = p->input_gradient_value = NN_NONE;
     build b = {.model = model, .program = p, .head_node = -1};
     status rc = compile(&b);
-    free_tables(&b);
+    free(b.nodes);
+    free(b.layers);
+    free(b.written);
     if (rc != STATUS_OK) nn_program_free(&p);
     *out = p;
     return rc;

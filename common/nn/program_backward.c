@@ -13,14 +13,9 @@ static bool is_samples(const build *b, nn_ref r)
     return b->model->layers[r].kind == NN_INPUT && !b->model->received;
 }
 
-static bool reads_input(const build *b, const build_node *node)
-{
-    return is_samples(b, node->x);
-}
-
 static void contribute(build *b, nn_ref r, nn_operand gradient)
 {
-    build_gradient *g = &b->gradients[build_through_flatten(b->model, r)];
+    build_gradient *g = &b->layers[build_through_flatten(b->model, r)].gradient;
     if (g->count == (int)(sizeof g->parts / sizeof g->parts[0])) {
         b->failure = fail(STATUS_CONFIG, "model %s: layer %s has too many readers", b->model->name,
                           b->model->layers[r].name);
@@ -39,7 +34,7 @@ static bool same_value(nn_operand x, nn_operand y)
 static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
 {
     for (nn_ref layer = 0; layer < b->model->layer_count; layer++) {
-        const build_gradient *g = &b->gradients[layer];
+        const build_gradient *g = &b->layers[layer].gradient;
         int others = layer == r ? g->count - 1 : g->count;
         for (int i = 0; i < others; i++)
             if (same_value(g->parts[i], gradient)) return true;
@@ -52,7 +47,7 @@ static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
  * works on fewer rows. */
 static nn_operand input_gradient(build *b, const build_node *node, bool *accumulate)
 {
-    const build_gradient *g = &b->gradients[node->x];
+    const build_gradient *g = &b->layers[node->x].gradient;
     nn_operand last = g->count > 0 ? g->parts[g->count - 1] : (nn_operand){0};
     bool in_head = b->head_node >= 0 && node >= &b->nodes[b->head_node];
     *accumulate = g->count > 0 && !in_head && last.offset_bytes == 0 && !same_value(last, node->at[DY]) &&
@@ -73,7 +68,7 @@ static nn_operand add_gradients(build *b, const build_node *node, nn_operand x, 
 /* Takes the gradient of layer `r`'s output as at most `most` parts. The remaining parts become NONE. */
 static void take_gradient(build *b, const build_node *node, nn_ref r, int most, nn_operand *parts)
 {
-    build_gradient *g = &b->gradients[r];
+    build_gradient *g = &b->layers[r].gradient;
     while (g->count > most) {
         g->parts[g->count - 2] = add_gradients(b, node, g->parts[g->count - 2], g->parts[g->count - 1]);
         g->count--;
@@ -93,7 +88,7 @@ static void backward_input(build *b, build_node *node)
     nn_layer_kind kind = node->layer->kind;
     if (kind == NN_CONV2D) build_emit(b, OP_conv2d_backward_weights, node);
     if (kind == NN_ACTIVATION && node->act == ACTIVATION_RELU) node->at[X] = node->at[Y];
-    if (reads_input(b, node)) return;
+    if (is_samples(b, node->x)) return;
     node->at[DX] = gradient_value(b, node->at[X]);
     build_emit(b, kinds[kind], node);
     contribute(b, node->x, node->at[DX]);
@@ -104,7 +99,7 @@ static void backward_linear(build *b, build_node *node)
     bool accumulate;
     if (node->act == ACTIVATION_RELU) node->at[SLOPE] = node->at[Y];
     build_emit(b, OP_linear_backward_weights, node);
-    if (reads_input(b, node)) return;
+    if (is_samples(b, node->x)) return;
     node->at[DX] = input_gradient(b, node, &accumulate);
     build_emit(b, OP_linear_backward_data, node)->desc.accumulate = accumulate;
     if (!accumulate) contribute(b, node->x, node->at[DX]);
@@ -118,7 +113,7 @@ static void backward_sync_batchnorm(build *b, build_node *node)
     node->at[COUNT].offset_bytes = 2 * c * (int64_t)sizeof(double);
     nn_op *stats = build_emit(b, OP_batchnorm_backward_stats, node);
     stats->group_reduce = (int)(2 * c);
-    stats->group_slot = BN_BSTATS_SUMS;
+    stats->group_slot = BN_BWD_SUMS;
     build_emit(b, OP_batchnorm_backward_apply, node);
 }
 
@@ -156,7 +151,7 @@ static void backward_layernorm(build *b, build_node *node)
         contribute(b, node->x, node->at[DX]);
         contribute(b, node->residual, node->at[DX]);
     } else {
-        b->gradients[normalized] = (build_gradient){.parts = {node->at[DX]}, .count = 1};
+        b->layers[normalized].gradient = (build_gradient){.parts = {node->at[DX]}, .count = 1};
     }
 }
 
@@ -192,7 +187,7 @@ static void backward_node(build *b, build_node *node)
 {
     take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1, &node->at[DY]);
     if (node->at[DY].space == NN_SPACE_NONE) return; /* the loss does not depend on this node */
-    b->gradients[node->output].count = 0;
+    b->layers[node->output].gradient.count = 0;
     nn_layer_kind kind = node->layer->kind;
     if (kind == NN_LINEAR)
         backward_linear(b, node);
@@ -217,7 +212,7 @@ status build_backward(build *b)
 {
     for (int i = b->node_count - 1; i >= 0 && b->failure == STATUS_OK; i--) {
         backward_node(b, &b->nodes[i]);
-        build_gradient *g = &b->gradients[b->nodes[i].x];
+        build_gradient *g = &b->layers[b->nodes[i].x].gradient;
         if (i == b->head_node && g->count == 1)
             g->parts[0] = build_move_rows(b, OP_scatter_rows, g->parts[0]);
     }

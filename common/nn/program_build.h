@@ -61,18 +61,23 @@ typedef struct build_gradient {
     int count;
 } build_gradient;
 
+/* A layer of the model. */
+typedef struct build_layer {
+    int consumers; /* number of layers that read it */
+    bool fused;    /* true if the node of another layer computes it */
+    nn_operand out;
+    build_gradient gradient; /* gradient of `out` */
+} build_layer;
+
 typedef struct build {
     const nn_model *model;
     nn_program *program;
     build_node *nodes;
     int node_count;
-    int *consumers;            /* per layer: number of layers that read it */
-    bool *fused;               /* per layer: true if the node of another layer computes it */
-    nn_operand *out;           /* per layer: its output */
-    build_gradient *gradients; /* per layer */
-    int head_node;             /* first node of the masked head, or -1 */
-    bool *written;             /* per parameter: true if an operation already writes its gradient */
-    status failure;            /* first failure; operations that are built later are discarded */
+    build_layer *layers;
+    int head_node;  /* first node of the masked head, or -1 */
+    bool *written;  /* per parameter: true if an operation already writes its gradient */
+    status failure; /* first failure; operations that are built later are discarded */
 } build;
 
 /* program_fuse.c: fills `nodes` and finds the masked head. */

@@ -46,7 +46,8 @@ static void forward_layernorm(build *b, build_node *node)
     node->at[MEAN] = saved_vector(b, rows);
     node->at[INVSTD] = saved_vector(b, rows);
     if (node->residual != NN_NONE)
-        b->out[node->sum_output] = node->at[SUM] = output_like(b, node, build_storage(b), LEDGER_ACTIVATIONS);
+        b->layers[node->sum_output].out = node->at[SUM] =
+            output_like(b, node, build_storage(b), LEDGER_ACTIVATIONS);
     build_emit(b, OP_layernorm_forward, node);
     if (node->residual == NN_NONE) node->at[SUM] = node->at[X];
 }
@@ -56,8 +57,8 @@ static void forward_attention(build *b, build_node *node)
     const attention_attributes *a = &node->attributes.attention;
     int64_t bytes = a->heads * a->width * dtype_size(build_storage(b));
     bool packed = node->x == node->k;
-    node->at[K] = b->out[node->k];
-    node->at[V] = b->out[node->v];
+    node->at[K] = b->layers[node->k].out;
+    node->at[V] = b->layers[node->v].out;
     if (packed) node->at[K].offset_bytes = bytes;
     if (packed) node->at[V].offset_bytes = 2 * bytes;
     node->at[LSE] = saved_vector(b, a->batch * a->heads * a->sequence);
@@ -76,10 +77,10 @@ static void forward_node(build *b, build_node *node)
     bool slope = node->act != ACTIVATION_NONE && node->act != ACTIVATION_RELU;
     ledger_class class =
         node->output == b->model->output && !b->model->sent ? LEDGER_OUTPUTS : LEDGER_ACTIVATIONS;
-    node->at[X] = b->out[node->x];
-    if (node->residual != NN_NONE) node->at[RESIDUAL] = b->out[node->residual];
+    node->at[X] = b->layers[node->x].out;
+    if (node->residual != NN_NONE) node->at[RESIDUAL] = b->layers[node->residual].out;
     for (int i = 0; kind == NN_CONCAT && i < NN_MAX_INPUTS && node->layer->input[i] != NN_NONE; i++)
-        node->at[PART + i] = b->out[node->layer->input[i]];
+        node->at[PART + i] = b->layers[node->layer->input[i]].out;
     node->at[Y] = output_like(b, node, build_storage(b), class);
     if (kind == NN_LINEAR && training(b) && slope)
         node->at[SLOPE] = output_like(b, node, build_storage(b), LEDGER_ACTIVATIONS);
@@ -92,23 +93,23 @@ static void forward_node(build *b, build_node *node)
         forward_attention(b, node);
     else
         build_emit(b, kinds[kind], node);
-    b->out[node->output] = node->at[Y];
+    b->layers[node->output].out = node->at[Y];
 }
 
 status build_forward(build *b)
 {
-    b->out[0] = (nn_operand){NN_SPACE_INPUT, 0, 0};
+    b->layers[0].out = (nn_operand){NN_SPACE_INPUT, 0, 0};
     if (b->model->received) {
-        b->out[0] =
+        b->layers[0].out =
             build_value(b, build_shape(b, b->model->layers[0].sample), build_storage(b), LEDGER_ACTIVATIONS);
-        b->program->input_value = b->out[0].index;
+        b->program->input_value = b->layers[0].out.index;
     }
     for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) {
-        nn_operand *read = &b->out[b->nodes[i].x]; /* only the head reads this output */
+        nn_operand *read = &b->layers[b->nodes[i].x].out; /* only the head reads this output */
         if (i == b->head_node) *read = build_move_rows(b, OP_gather_rows, *read);
         forward_node(b, &b->nodes[i]);
     }
-    b->program->output_value = b->out[build_through_flatten(b->model, b->model->output)].index;
+    b->program->output_value = b->layers[build_through_flatten(b->model, b->model->output)].out.index;
     return b->failure;
 }
 
@@ -123,12 +124,12 @@ status build_loss(build *b)
     if (training(b)) {
         gradient = build_value(b, s, build_storage(b), m->sent ? LEDGER_ACTIVATIONS : LEDGER_OUTPUTS);
         p->output_gradient_value = gradient.index;
-        b->gradients[output] = (build_gradient){.parts = {gradient}, .count = 1};
+        b->layers[output].gradient = (build_gradient){.parts = {gradient}, .count = 1};
     }
     if (p->config.external_loss) return b->failure;
     nn_op *op = build_op(b, m->loss == NN_LOSS_MSE ? OP_mean_squared_error : OP_cross_entropy, NULL);
     op->desc.u.loss = (loss_attributes){.rows = s.dims[0], .classes = m->classes, .gradient = training(b)};
-    op->operands[LOSS_LOGITS] = b->out[output];
+    op->operands[LOSS_LOGITS] = b->layers[output].out;
     op->operands[LOSS_TARGETS] = (nn_operand){NN_SPACE_TARGET, 0, 0};
     op->operands[LOSS_DLOGITS] = gradient;
     op->operands[LOSS_SUMS] = (nn_operand){NN_SPACE_LOSS, 0, 0};

@@ -20,10 +20,10 @@ static void count_consumers(build *b)
         const nn_layer *l = &m->layers[i];
         for (int j = 0; j < NN_MAX_INPUTS; j++) {
             bool repeated = j > 0 && l->input[j] == l->input[j - 1];
-            if (l->input[j] != NN_NONE && !repeated) b->consumers[l->input[j]]++;
+            if (l->input[j] != NN_NONE && !repeated) b->layers[l->input[j]].consumers++;
         }
     }
-    b->consumers[m->output]++; /* the loss */
+    b->layers[m->output].consumers++; /* the loss */
 }
 
 /* Returns the first layer after `after` that reads `r`, or NN_NONE. */
@@ -43,7 +43,7 @@ static bool is_kind(const build *b, nn_ref r, nn_layer_kind kind)
 /* Returns the only reader of `r` if it is of kind `kind`, else NN_NONE. */
 static nn_ref only_reader(const build *b, nn_ref r, nn_layer_kind kind)
 {
-    nn_ref reader = b->consumers[r] == 1 ? next_reader(b, r, r) : NN_NONE;
+    nn_ref reader = b->layers[r].consumers == 1 ? next_reader(b, r, r) : NN_NONE;
     return is_kind(b, reader, kind) ? reader : NN_NONE;
 }
 
@@ -63,7 +63,7 @@ static void fuse_activation(build *b, build_node *node)
     if (node->layer->kind == NN_LINEAR && read_by(b, act, NN_ADD)) return;
     node->act = b->model->layers[act].attributes.elementwise.act;
     node->output = act;
-    b->fused[act] = true;
+    b->layers[act].fused = true;
 }
 
 static void fuse_residual(build *b, build_node *node)
@@ -75,7 +75,7 @@ static void fuse_residual(build *b, build_node *node)
     if (other >= self) return; /* `add` has an input that is computed later */
     node->residual = other;
     node->output = add;
-    b->fused[add] = true;
+    b->layers[add].fused = true;
 }
 
 /* Returns true if the first reader of an addition is a LayerNorm, which computes the addition itself. */
@@ -87,7 +87,8 @@ static bool belongs_to_layernorm(const build *b, nn_ref add)
 static void fuse_sum(build *b, build_node *node)
 {
     nn_ref add = node->x;
-    if (b->fused[add] || !belongs_to_layernorm(b, add) || next_reader(b, add, add) != node->output) return;
+    if (b->layers[add].fused || !belongs_to_layernorm(b, add) || next_reader(b, add, add) != node->output)
+        return;
     const nn_ref *in = b->model->layers[add].input;
     /* The sum may overwrite x, so x is the input that is computed last. */
     node->sum_output = add;
@@ -165,12 +166,12 @@ static void find_head(build *b)
     nn_ref wanted = m->output;
     for (int i = b->node_count - 1; i >= 0; i--) {
         const build_node *node = &b->nodes[i];
-        if (node->output != wanted || b->consumers[wanted] != 1 || !works_row_by_row(node)) break;
+        if (node->output != wanted || b->layers[wanted].consumers != 1 || !works_row_by_row(node)) break;
         b->head_node = i;
         wanted = node->x;
     }
     /* No other layer may read the input of the head. */
-    while (b->head_node >= 0 && b->consumers[b->nodes[b->head_node].x] != 1)
+    while (b->head_node >= 0 && b->layers[b->nodes[b->head_node].x].consumers != 1)
         b->head_node = b->head_node + 1 < b->node_count ? b->head_node + 1 : -1;
     b->program->masked = b->head_node >= 0;
 }
@@ -180,7 +181,7 @@ void build_fuse(build *b)
     const nn_model *m = b->model;
     count_consumers(b);
     for (int i = 0; i < m->layer_count; i++)
-        if (m->layers[i].kind != NN_INPUT && m->layers[i].kind != NN_FLATTEN && !b->fused[i] &&
+        if (m->layers[i].kind != NN_INPUT && m->layers[i].kind != NN_FLATTEN && !b->layers[i].fused &&
             !belongs_to_layernorm(b, i))
             make_node(b, i);
     find_head(b);

@@ -61,13 +61,6 @@ static void place_unit(param_shards *s, const nn_model *m, int unit, int line, p
     s->elements += u->reserved;
 }
 
-static void add_own(param_shards *s, param_unit *u, piece own, int64_t at)
-{
-    s->own[s->piece_count] = own;
-    s->pieces[s->piece_count++] = (piece){at, own.count};
-    u->own += own.count;
-}
-
 static void list_own(param_shards *s, const nn_model *m, int unit, const piece *pieces)
 {
     param_unit *u = &s->units[unit];
@@ -81,7 +74,11 @@ static void list_own(param_shards *s, const nn_model *m, int unit, const piece *
         int64_t begin = pieces[i].offset > shard.offset ? pieces[i].offset : shard.offset;
         int64_t end = pieces[i].offset + pieces[i].count;
         if (end > shard.offset + shard.count) end = shard.offset + shard.count;
-        if (begin < end) add_own(s, u, (piece){begin, end - begin}, at + begin - shard.offset);
+        if (begin < end) {
+            s->own[s->piece_count] = (piece){begin, end - begin};
+            s->pieces[s->piece_count++] = (piece){at + begin - shard.offset, end - begin};
+            u->own += end - begin;
+        }
         if (s->config.rows) at += chunk;
     }
     u->count = s->piece_count - u->first;

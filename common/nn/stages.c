@@ -15,13 +15,6 @@ typedef struct places {
     double *flops; /* [layers + 1] cost of all layers before each, per sample */
 } places;
 
-static void free_places(places *p)
-{
-    free(p->at);
-    free(p->crosses);
-    free(p->flops);
-}
-
 /* Returns the only layer before `at` that layers from `at` on read, or NN_NONE if there are several. */
 static nn_ref crossing(const nn_model *m, nn_ref at)
 {
@@ -114,8 +107,9 @@ static status choose(const places *p, int layers, int stages, int *chosen)
     return STATUS_OK;
 }
 
-static bool uses(const nn_model *m, const nn_stage *s, int param)
+bool nn_stage_uses(const nn_model *m, const nn_cut *cut, int stage, int param)
 {
+    const nn_stage *s = &cut->stages[stage];
     for (nn_ref l = s->begin; l < s->end; l++)
         for (int i = 0; i < NN_MAX_LAYER_PARAMS; i++)
             if (m->layers[l].param[i] == param) return true;
@@ -133,7 +127,7 @@ static void describe(const nn_model *m, const places *p, const int *chosen, nn_c
         s->crosses = last ? 0 : shape_elements(m->layers[s->output].sample);
         s->flops = p->flops[s->end] - (i == 0 ? 0 : p->flops[s->begin]);
         for (int param = 0; param < m->param_count; param++)
-            if (uses(m, s, param)) s->parameters += m->params[param].elements;
+            if (nn_stage_uses(m, out, i, param)) s->parameters += m->params[param].elements;
     }
 }
 
@@ -151,19 +145,16 @@ status nn_cut_model(const nn_model *m, int stages, nn_cut *out)
                   p.count + 1, m->name, p.count, p.count == 1 ? "" : "s", stages);
     if (rc == STATUS_OK) rc = choose(&p, m->layer_count, stages, chosen);
     if (rc == STATUS_OK) describe(m, &p, chosen, out);
-    free_places(&p);
+    free(p.at);
+    free(p.crosses);
+    free(p.flops);
     return rc;
-}
-
-bool nn_stage_uses(const nn_model *m, const nn_cut *cut, int stage, int param)
-{
-    return uses(m, &cut->stages[stage], param);
 }
 
 int nn_stage_of_param(const nn_model *m, const nn_cut *cut, int param)
 {
     int stage = 0;
-    while (stage < cut->count - 1 && !uses(m, &cut->stages[stage], param)) stage++;
+    while (stage < cut->count - 1 && !nn_stage_uses(m, cut, stage, param)) stage++;
     return stage;
 }
 
@@ -187,26 +178,18 @@ static status allocate(const nn_model *m, const nn_stage *s, nn_model *out)
     out->units = calloc((size_t)m->unit_count + 1, sizeof *out->units);
     if (!out->layers || !out->params || !out->buffers || !out->units)
         return fail(STATUS_SYSTEM, "no memory for a stage of model %s", m->name);
-    out->layer_count = out->layer_capacity = layers;
-    out->param_capacity = m->param_count + 1;
-    out->buffer_capacity = m->buffer_count + 1;
-    out->unit_count = out->unit_capacity = m->unit_count;
+    out->layer_count = layers;
+    out->unit_count = m->unit_count;
     if (m->unit_count > 0) memcpy(out->units, m->units, (size_t)m->unit_count * sizeof *m->units);
     return STATUS_OK;
 }
 
 static void copy_layers(const nn_model *m, const nn_stage *s, nn_model *out)
 {
+    out->layers[0] = m->layers[0];
     if (out->received) {
-        nn_layer *input = &out->layers[0];
-        input->kind = NN_INPUT;
-        snprintf(input->name, sizeof input->name, "input");
-        for (int i = 0; i < NN_MAX_INPUTS; i++) input->input[i] = NN_NONE;
-        for (int i = 0; i < NN_MAX_LAYER_PARAMS; i++) input->param[i] = NN_NONE;
-        input->buffer[0] = input->buffer[1] = NN_NONE;
-        input->sample = m->layers[s[-1].output].sample;
-    } else {
-        out->layers[0] = m->layers[0];
+        out->layers[0].sample = m->layers[s[-1].output].sample;
+        out->layers[0].vocabulary = 0;
     }
     for (nn_ref l = s->begin; l < s->end; l++) {
         nn_layer *copy = &out->layers[l - s->begin + 1];
@@ -217,16 +200,17 @@ static void copy_layers(const nn_model *m, const nn_stage *s, nn_model *out)
     }
 }
 
-static void copy_params(const nn_model *m, const nn_cut *cut, const nn_stage *s, nn_model *out)
+static void copy_params(const nn_model *m, const nn_cut *cut, int stage, nn_model *out)
 {
+    const nn_stage *s = &cut->stages[stage];
     for (int p = 0; p < m->param_count; p++) {
-        if (!uses(m, s, p)) continue;
+        if (!nn_stage_uses(m, cut, stage, p)) continue;
         nn_param *copy = &out->params[out->param_count];
         *copy = m->params[p];
         copy->layer = NN_NONE;
         for (int i = 0; i < cut->count; i++)
             if (nn_stage_uses(m, cut, i, p)) copy->stages |= UINT64_C(1) << i;
-        copy->repeated = s > &cut->stages[nn_stage_of_param(m, cut, p)];
+        copy->repeated = stage > nn_stage_of_param(m, cut, p);
         for (nn_ref l = s->begin; l < s->end; l++)
             for (int i = 0; i < NN_MAX_LAYER_PARAMS; i++) {
                 if (m->layers[l].param[i] != p) continue;
@@ -255,19 +239,20 @@ status nn_stage_model(const nn_model *m, const nn_cut *cut, int stage, nn_model 
     TRY(nn_model_create(m->name, out));
     nn_model *copy = *out;
     status rc = allocate(m, s, copy);
-    if (rc == STATUS_OK) {
-        copy->received = stage > 0;
-        copy->sent = stage < cut->count - 1;
-        copy->input_kind = m->input_kind;
-        copy_layers(m, s, copy);
-        copy_params(m, cut, s, copy);
-        copy_buffers(m, s, copy);
-        copy->loss = m->loss;
-        copy->output = s->output - s->begin + 1;
-        shape sample = m->layers[s->output].sample;
-        copy->classes = sample.dims[sample.rank - 1];
-        copy->rows_per_sample = shape_elements(sample) / copy->classes;
+    if (rc != STATUS_OK) {
+        nn_model_free(out);
+        return rc;
     }
-    if (rc != STATUS_OK) nn_model_free(out);
-    return rc;
+    copy->received = stage > 0;
+    copy->sent = stage < cut->count - 1;
+    copy->input_kind = m->input_kind;
+    copy_layers(m, s, copy);
+    copy_params(m, cut, stage, copy);
+    copy_buffers(m, s, copy);
+    copy->loss = m->loss;
+    copy->output = s->output - s->begin + 1;
+    shape sample = m->layers[s->output].sample;
+    copy->classes = sample.dims[sample.rank - 1];
+    copy->rows_per_sample = shape_elements(sample) / copy->classes;
+    return STATUS_OK;
 }

@@ -2,23 +2,15 @@
  * intermediate results (common/device/reference). Bytes count each operand once. */
 #include "common/ops/op.h"
 
-/* Operations per value. RELU: a comparison. SILU: x / (1 + exp(-x)). GELU: x/2 erfc(-x/sqrt 2). GELU_TANH:
- * x/2 (1 + tanh(a (x + b x^3))). */
-static double activation_flops(activation act)
-{
-    static const double flops[ACTIVATION_COUNT] = {
-        [ACTIVATION_RELU] = 1, [ACTIVATION_SILU] = 4, [ACTIVATION_GELU] = 4, [ACTIVATION_GELU_TANH] = 9};
-    return flops[act];
-}
-
-/* Operations per value of dy act'(x). RELU: a selection. SILU: s (1 + x (1 - s)). GELU: cdf + x density.
- * GELU_TANH: 1/2 (1 + t + x (1 - t^2) u'). */
-static double slope_flops(activation act)
-{
-    static const double flops[ACTIVATION_COUNT] = {
-        [ACTIVATION_RELU] = 1, [ACTIVATION_SILU] = 9, [ACTIVATION_GELU] = 10, [ACTIVATION_GELU_TANH] = 17};
-    return flops[act];
-}
+/* Operations per value of act(x), and of dy act'(x). RELU: a comparison, a selection. SILU: x / (1 +
+ * exp(-x)), s (1 + x (1 - s)). GELU: x/2 erfc(-x/sqrt 2), cdf + x density. GELU_TANH: x/2 (1 + tanh(a (x + b
+ * x^3))), 1/2 (1 + t + x (1 - t^2) u'). */
+static const struct {
+    double forward, slope;
+} flops_of[ACTIVATION_COUNT] = {[ACTIVATION_RELU] = {1, 1},
+                                [ACTIVATION_SILU] = {4, 9},
+                                [ACTIVATION_GELU] = {4, 10},
+                                [ACTIVATION_GELU_TANH] = {9, 17}};
 
 /* Operations and traffic of a call. `in` and `out` count elements of activations, which may be bfloat16.
  * `f32_in` and `f32_out` count elements that always have the operation's type. `other_in` and `other_out` are
@@ -83,7 +75,7 @@ static traffic linear_cost(const op_desc *op)
     traffic t = {.flops = 2 * x * (double)a->out};
     switch (op->kind) {
     case OP_linear_forward:
-        t.flops += (a->bias ? y : 0) + y * activation_flops(a->act);
+        t.flops += (a->bias ? y : 0) + y * flops_of[a->act].forward;
         read_x(&t, op, x);
         t.in += weights + bias;
         t.out = y + (keeps_slope ? y : 0);
@@ -93,7 +85,7 @@ static traffic linear_cost(const op_desc *op)
         t.out = x;
         break;
     default:
-        t.flops += (a->bias ? y : 0) + y * slope_flops(a->act);
+        t.flops += (a->bias ? y : 0) + y * flops_of[a->act].slope;
         read_x(&t, op, x);
         t.in += y + (a->act != ACTIVATION_NONE ? y : 0);
         t.out = a->act != ACTIVATION_NONE ? y : 0;
@@ -108,7 +100,7 @@ static traffic batchnorm_forward_cost(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;
     double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c, residual = a->residual ? x : 0;
-    double normalize = 3 * x + residual + x * activation_flops(a->act);
+    double normalize = 3 * x + residual + x * flops_of[a->act].forward;
     traffic t = {.flops = normalize, .in = x + residual, .out = x, .f32_in = 4 * c};
     switch (op->kind) {
     case OP_batchnorm_forward: /* reads and writes the running statistics; writes mean and invstd */
@@ -127,7 +119,7 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element: 1 to add dy2, slope_flops() for g, 5 for the sums of g and g xhat, and 5 for dx,
+/* Operations per element: 1 to add dy2, flops_of[].slope for g, 5 for the sums of g and g xhat, and 5 for dx,
  * with factors per channel folded. The argument of an activation other than RELU is recomputed, which takes
  * 3, and 1 for the residual. */
 static traffic batchnorm_backward_cost(const op_desc *op)
@@ -138,7 +130,7 @@ static traffic batchnorm_backward_cost(const op_desc *op)
         return (traffic){.flops = 5 * x, .in = 2 * x, .out = x, .f32_in = 3 * c, .other_in = 8 * (2 * c + 1)};
     bool relu = a->act == ACTIVATION_RELU, recomputes = a->act != ACTIVATION_NONE && !relu;
     bool residual_read = a->residual && recomputes;
-    traffic t = {.flops = 5 * x + x * slope_flops(a->act) + (a->dy2 ? x : 0),
+    traffic t = {.flops = 5 * x + x * flops_of[a->act].slope + (a->dy2 ? x : 0),
                  .in = 2 * x + (a->dy2 ? x : 0) + (relu ? x : 0),
                  .f32_in = 4 * c};
     t.flops += (recomputes ? 3 * x : 0) + (residual_read ? x : 0);
@@ -187,9 +179,9 @@ static traffic elementwise_cost(const op_desc *op)
     activation act = op->u.elementwise.act;
     switch (op->kind) {
     case OP_activation_forward:
-        return (traffic){.flops = count * activation_flops(act), .in = count, .out = count};
+        return (traffic){.flops = count * flops_of[act].forward, .in = count, .out = count};
     case OP_activation_backward:
-        return (traffic){.flops = count * slope_flops(act), .in = 2 * count, .out = count};
+        return (traffic){.flops = count * flops_of[act].slope, .in = 2 * count, .out = count};
     case OP_add:
         return (traffic){.flops = count, .in = 2 * count, .out = count};
     case OP_divide:

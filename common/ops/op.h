@@ -214,9 +214,11 @@ enum {
     LINEAR_BWD_WEIGHTS_ACT
 };
 
-/* Training. mean and invstd [c] belong to this batch, with invstd = 1/sqrt(biased variance + eps). The
- * running statistics move by `momentum` towards mean and unbiased variance.
- *   y = act((x - mean) * invstd * gamma + beta + residual)        all tensors [n,h,w,c] or [c] */
+/* batchnorm_forward: training. mean and invstd [c] belong to this batch, with invstd = 1/sqrt(biased variance
+ * + eps). The running statistics move by `momentum` towards mean and unbiased variance. y = act((x - mean) *
+ * invstd * gamma + beta + residual)        all tensors [n,h,w,c] or [c] batchnorm_inference: evaluation, with
+ * the running statistics. MEAN and INVSTD are not used. batchnorm_apply: the second half of SyncBatchNorm,
+ * which reads SUMS, see below. */
 enum {
     BN_FWD_X,
     BN_FWD_GAMMA,
@@ -226,23 +228,15 @@ enum {
     BN_FWD_RUNNING_VAR,
     BN_FWD_Y,
     BN_FWD_MEAN,
-    BN_FWD_INVSTD
+    BN_FWD_INVSTD,
+    BN_FWD_SUMS
 };
-/* Evaluation, with the running statistics. */
-enum {
-    BN_INF_X,
-    BN_INF_GAMMA,
-    BN_INF_BETA,
-    BN_INF_RESIDUAL,
-    BN_INF_RUNNING_MEAN,
-    BN_INF_RUNNING_VAR,
-    BN_INF_Y
-};
-/* g = (dy + dy2) * act', dresidual = g; dgamma, dbeta and dx are the usual gradients. RELU's mask selects the
- * positive y. If there is no residual, a device may compute the mask from x, gamma and beta instead. Other
- * activations recompute their argument from x and residual. DRESIDUAL is required if there is a residual,
- * holds g, and may be DY's memory. If act is NONE and there is no dy2, dresidual is dy and the slot is NULL.
- * DX may be DY's memory unless DRESIDUAL is. */
+/* batchnorm_backward: g = (dy + dy2) * act', dresidual = g; dgamma, dbeta and dx are the usual gradients.
+ * RELU's mask selects the positive y. If there is no residual, a device may compute the mask from x, gamma
+ * and beta instead. Other activations recompute their argument from x and residual. DRESIDUAL is required if
+ * there is a residual, holds g, and may be DY's memory. If act is NONE and there is no dy2, dresidual is dy
+ * and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. batchnorm_backward_stats: writes g,
+ * dgamma, dbeta and SUMS, see below. DX is not used. */
 enum {
     BN_BWD_X,
     BN_BWD_Y,
@@ -256,41 +250,15 @@ enum {
     BN_BWD_DX,
     BN_BWD_DGAMMA,
     BN_BWD_DBETA,
-    BN_BWD_DRESIDUAL
+    BN_BWD_DRESIDUAL,
+    BN_BWD_SUMS
 };
 /* SyncBatchNorm in two halves, with an all-reduce of SUMS between them. `stats` writes the sums of this rank,
  * and `apply` reads the sums over all ranks.
  *   forward   SUMS [2c+1] = [ sum x (c) | sum x^2 (c) | count ]   float64 on every device
  *   backward  SUMS [2c]   = [ sum g (c) | sum g xhat (c) ]        float64; dgamma, dbeta are this rank's
- * G is always written, may be DY's memory, and is also the residual's gradient. DX may be G's memory. */
+ * G, which is DRESIDUAL in the first half, is always written and may be DY's memory. DX may be G's memory. */
 enum { BN_STATS_X, BN_STATS_SUMS };
-enum {
-    BN_APPLY_X,
-    BN_APPLY_GAMMA,
-    BN_APPLY_BETA,
-    BN_APPLY_RESIDUAL,
-    BN_APPLY_RUNNING_MEAN,
-    BN_APPLY_RUNNING_VAR,
-    BN_APPLY_Y,
-    BN_APPLY_MEAN,
-    BN_APPLY_INVSTD,
-    BN_APPLY_SUMS
-};
-enum {
-    BN_BSTATS_X,
-    BN_BSTATS_Y,
-    BN_BSTATS_GAMMA,
-    BN_BSTATS_BETA,
-    BN_BSTATS_RESIDUAL,
-    BN_BSTATS_MEAN,
-    BN_BSTATS_INVSTD,
-    BN_BSTATS_DY,
-    BN_BSTATS_DY2,
-    BN_BSTATS_G,
-    BN_BSTATS_DGAMMA,
-    BN_BSTATS_DBETA,
-    BN_BSTATS_SUMS
-};
 /* COUNT [1] float64: samples over all ranks (the last element of the forward's SUMS). */
 enum {
     BN_BAPPLY_X,

@@ -166,49 +166,33 @@ static status prepare_kernels(optimizer *o, dtype type)
                      : STATUS_OK;
 }
 
-static status open_with(device *d, const optimizer_options *options, dtype type, int64_t elements,
-                        int64_t logical, ledger *l, bool idle, optimizer **out)
+status optimizer_open_idle(device *d, const optimizer_options *options, dtype type, int64_t elements,
+                           int64_t logical, ledger *l, optimizer **out)
 {
-    *out = NULL;
-    optimizer *o = calloc(1, sizeof *o);
+    optimizer *o = *out = calloc(1, sizeof *o);
     if (!o) return fail(STATUS_SYSTEM, "no memory for an optimizer");
     *o = (optimizer){.device = d,
                      .options = *options,
-                     .state = {{.fd = -1}, {.fd = -1}},
-                     .workspace = {.fd = -1},
-                     .sum = {.fd = -1},
-                     .flag = {.fd = -1},
-                     .flags = {.fd = -1},
                      .state_count = optimizer_state_count(options),
                      .elements = elements,
                      .logical = logical,
                      .element_size = dtype_size(type),
                      .ledger = l};
-    status rc;
-    TRY_GOTO(rc, prepare_kernels(o, type), failed);
-    for (int i = 0; i < o->state_count && !idle; i++)
-        TRY_GOTO(rc,
-                 ledger_blame(LEDGER_OPTIMIZER,
-                              device_allocate(d, DEVICE_MEMORY_PRIVATE, (size_t)(elements * o->element_size),
-                                              &o->state[i])),
-                 failed);
-    *out = o;
-    return STATUS_OK;
-failed:
-    optimizer_close(&o);
+    status rc = prepare_kernels(o, type);
+    if (rc != STATUS_OK) optimizer_close(out);
     return rc;
 }
 
 status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements,
                       int64_t logical, ledger *l, optimizer **out)
 {
-    return open_with(d, options, type, elements, logical, l, false, out);
-}
-
-status optimizer_open_idle(device *d, const optimizer_options *options, dtype type, int64_t elements,
-                           int64_t logical, ledger *l, optimizer **out)
-{
-    return open_with(d, options, type, elements, logical, l, true, out);
+    size_t bytes = (size_t)(elements * dtype_size(type));
+    status rc = optimizer_open_idle(d, options, type, elements, logical, l, out);
+    for (int i = 0; rc == STATUS_OK && i < optimizer_state_count(options); i++)
+        rc = ledger_blame(LEDGER_OPTIMIZER,
+                          device_allocate(d, DEVICE_MEMORY_PRIVATE, bytes, &(*out)->state[i]));
+    if (rc != STATUS_OK) optimizer_close(out);
+    return rc;
 }
 
 void optimizer_close(optimizer **pointer)

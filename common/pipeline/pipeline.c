@@ -21,14 +21,15 @@ typedef struct shared_group {
 
 /* A channel is a queue of the process group, and message n its call n. */
 struct pipeline {
-    pipeline_config config;
+    pipeline_place place;
+    sync_context context;
     process_group *calls;
     collective_world *world;
     collective_group *chain; /* the stages of this replica */
     shared_group shared[MOST_SHARED_GROUPS];
     int shared_count;
-    post *posts[PIPELINE_CHANNELS]; /* [post_mask + 1] by number */
-    uint64_t post_mask;
+    post *posts; /* [PIPELINE_CHANNELS][most_posts] by number */
+    uint64_t most_posts;
     anatomy *anatomy; /* anatomy of the step that ends */
     char who[WHO_BYTES];
 };
@@ -43,7 +44,12 @@ static const char *const channel_names[PIPELINE_CHANNELS] = {[PIPELINE_INPUT] = 
 
 static int peer_of(const pipeline *p, pipeline_channel c)
 {
-    return p->config.place.stage + (c == PIPELINE_INPUT || c == PIPELINE_INPUT_GRADIENT ? -1 : 1);
+    return p->place.stage + (c == PIPELINE_INPUT || c == PIPELINE_INPUT_GRADIENT ? -1 : 1);
+}
+
+static post *post_at(const pipeline *p, pipeline_channel c, uint64_t number)
+{
+    return &p->posts[c * p->most_posts + number % p->most_posts];
 }
 
 /* ---- for the process group ---------------------------------------------------------------------- */
@@ -52,7 +58,7 @@ static status call_of(void *context, const process_call *message, int phase, col
 {
     const pipeline *p = context;
     pipeline_channel c = (pipeline_channel)message->queue;
-    const post *post = &p->posts[c][(uint64_t)message->index & p->post_mask];
+    const post *post = post_at(p, c, (uint64_t)message->index);
     collective_buffer data = {.base = post->data};
     bool sends = c == PIPELINE_OUTPUT || c == PIPELINE_INPUT_GRADIENT;
     bool all = c == PIPELINE_SHARED || c == PIPELINE_NORM;
@@ -63,7 +69,7 @@ static status call_of(void *context, const process_call *message, int phase, col
                              .op = REDUCE_SUM,
                              .type = post->type,
                              .root = all ? 0 : peer_of(p, c),
-                             .tag = (message->index - 1) % p->config.place.shape.batches,
+                             .tag = (message->index - 1) % p->place.shape.batches,
                              .count = post->count,
                              .in = data,
                              .out = data,
@@ -76,8 +82,8 @@ static void accounted(void *context, const process_times *t)
     const pipeline *p = context;
     int64_t number = (int64_t)process_work_number(t->work);
     anatomy_insert_span(p->anatomy, t->started_ns, t->finished_ns);
-    trace_async(p->config.trace, channel_names[t->work % PROCESS_GROUP_QUEUES],
-                (number - 1) % p->config.place.shape.batches, number, t->started_ns, t->finished_ns);
+    trace_async(p->context.trace, channel_names[t->work % PROCESS_GROUP_QUEUES],
+                (number - 1) % p->place.shape.batches, number, t->started_ns, t->finished_ns);
 }
 
 static const process_group_ops ops = {.call = call_of, .accounted = accounted};
@@ -88,7 +94,7 @@ static status add(pipeline *p, pipeline_channel c, collective_group *group, post
 {
     uint64_t number = process_group_posted(p->calls, c) + 1;
     process_work work;
-    p->posts[c][number & p->post_mask] = post;
+    *post_at(p, c, number) = post;
     return process_group_post(p->calls, &(process_call){.group = group, .queue = c, .index = (int)number},
                               &work);
 }
@@ -100,12 +106,10 @@ status pipeline_post(pipeline *p, pipeline_channel channel, void *data, dtype ty
 
 status pipeline_post_shared(pipeline *p, int param)
 {
-    const param_set *set = p->config.params;
+    const param_set *set = p->context.params;
     int group = 0;
     while (p->shared[group].stages != set->model->params[param].stages) group++;
-    post all = {.data = (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type),
-                .type = set->type,
-                .count = set->pieces[param].count};
+    post all = {.data = param_set_gradient(set, param), .type = set->type, .count = set->pieces[param].count};
     return add(p, PIPELINE_SHARED, p->shared[group].group, all);
 }
 
@@ -146,36 +150,32 @@ void pipeline_counters(const pipeline *p, sync_counters *out)
  * may be in flight. */
 static status open_process_group(pipeline *p)
 {
-    const pipeline_config *c = &p->config;
-    int batches = c->place.shape.batches, params = c->params->model->param_count;
+    const sync_context *c = &p->context;
+    int batches = p->place.shape.batches, params = c->params->model->param_count;
     process_group_config config = {.ops = &ops,
                                    .context = p,
                                    .name = "pipeline",
                                    .who = p->who,
                                    .device = c->device,
                                    .compute = c->compute,
-                                   .rank = pipeline_rank(&c->place, c->place.stage),
-                                   .inline_progress = c->inline_progress,
+                                   .rank = pipeline_rank(&p->place, p->place.stage),
                                    .queues = PIPELINE_CHANNELS};
-    snprintf(p->who, sizeof p->who, "stage %d of %d", c->place.stage, c->place.shape.stages);
+    snprintf(p->who, sizeof p->who, "stage %d of %d", p->place.stage, p->place.shape.stages);
     for (int i = 0; i < PIPELINE_CHANNELS; i++)
         config.most[i] = 2 * (i == PIPELINE_SHARED ? params : batches);
-    p->post_mask = 64;
-    while (p->post_mask < 2 * (uint64_t)(params > batches ? params : batches)) p->post_mask *= 2;
-    p->post_mask--;
-    for (int i = 0; i < PIPELINE_CHANNELS; i++) {
-        p->posts[i] = calloc(p->post_mask + 1, sizeof *p->posts[i]);
-        if (!p->posts[i]) return fail(STATUS_SYSTEM, "no memory for a pipeline");
-    }
+    p->most_posts = 2 * (uint64_t)(params > batches ? params : batches);
+    p->posts = calloc(PIPELINE_CHANNELS * p->most_posts, sizeof *p->posts);
+    if (!p->posts) return fail(STATUS_SYSTEM, "no memory for a pipeline");
     return process_group_open(&config, &p->calls);
 }
 
-status pipeline_open(const pipeline_config *config, pipeline **out)
+status pipeline_open(const pipeline_place *place, const sync_context *context, pipeline **out)
 {
     *out = NULL;
     pipeline *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for a pipeline");
-    p->config = *config;
+    p->place = *place;
+    p->context = *context;
     status rc = open_process_group(p);
     if (rc != STATUS_OK) pipeline_close(&p);
     *out = p;
@@ -185,8 +185,8 @@ status pipeline_open(const pipeline_config *config, pipeline **out)
 static status open_group(pipeline *p, const char *name, uint64_t stages, collective_group **out)
 {
     int ranks[NN_MOST_STAGES], count = 0;
-    for (int s = 0; s < p->config.place.shape.stages; s++)
-        if (stages >> s & 1) ranks[count++] = pipeline_rank(&p->config.place, s);
+    for (int s = 0; s < p->place.shape.stages; s++)
+        if (stages >> s & 1) ranks[count++] = pipeline_rank(&p->place, s);
     return collective_group_open(p->world, name, ranks, count, out);
 }
 
@@ -194,7 +194,7 @@ static status open_group(pipeline *p, const char *name, uint64_t stages, collect
  * order. */
 static status open_shared_groups(pipeline *p)
 {
-    const nn_model *m = p->config.params->model;
+    const nn_model *m = p->context.params->model;
     for (int i = 0; i < m->param_count; i++) {
         uint64_t stages = m->params[i].stages;
         int known = 0;
@@ -205,7 +205,7 @@ static status open_shared_groups(pipeline *p)
         if (known == MOST_SHARED_GROUPS)
             return fail(STATUS_CONFIG, "--stages: expected at most %d sets of stages that share parameters",
                         MOST_SHARED_GROUPS);
-        snprintf(name, sizeof name, "shared %d %llx", p->config.place.replica, (unsigned long long)stages);
+        snprintf(name, sizeof name, "shared %d %llx", p->place.replica, (unsigned long long)stages);
         p->shared[p->shared_count++].stages = stages;
         TRY(open_group(p, name, stages, &p->shared[known].group));
     }
@@ -214,11 +214,11 @@ static status open_shared_groups(pipeline *p)
 
 status pipeline_connect(pipeline *p)
 {
-    const pipeline_config *c = &p->config;
+    const sync_context *c = &p->context;
     const device_info *info = device_get_info(c->device);
     char name[32];
-    collective_config config = {.rank = pipeline_rank(&c->place, c->place.stage),
-                                .world = c->place.shape.stages * c->place.replicas,
+    collective_config config = {.rank = pipeline_rank(&p->place, p->place.stage),
+                                .world = p->place.shape.stages * p->place.replicas,
                                 .job_token = c->job_token,
                                 .name = "pipeline",
                                 .pairs = true,
@@ -232,7 +232,7 @@ status pipeline_connect(pipeline *p)
                                 .canceled_context = c->canceled_context,
                                 .link = c->link};
     TRY(collective_open(info->simulated ? "sim" : info->plans ? "plan" : "shm", &config, &p->world));
-    snprintf(name, sizeof name, "stages %d", c->place.replica);
+    snprintf(name, sizeof name, "stages %d", p->place.replica);
     TRY(open_group(p, name, UINT64_MAX, &p->chain));
     TRY(open_shared_groups(p));
     return process_group_start(p->calls, p->world);
@@ -247,7 +247,7 @@ void pipeline_close(pipeline **pointer)
     collective_group_close(&p->chain);
     collective_close(&p->world);
     process_group_close(&p->calls);
-    for (int c = 0; c < PIPELINE_CHANNELS; c++) free(p->posts[c]);
+    free(p->posts);
     free(p);
     *pointer = NULL;
 }

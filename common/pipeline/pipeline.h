@@ -40,24 +40,8 @@ static inline int pipeline_rank(const pipeline_place *p, int stage)
     return stage * p->replicas + p->replica;
 }
 
-/* Everything is borrowed. */
-typedef struct pipeline_config {
-    pipeline_place place;
-    uint64_t job_token;
-    device *device;
-    device_stream *compute;
-    const param_set *params;
-    rank_slot *slot;
-    const status_table *table; /* as in sync_context */
-    int64_t stall_timeout_ns, connect_timeout_ns;
-    bool (*canceled)(void *context); /* as in collective_config */
-    void *canceled_context;
-    bool inline_progress;
-    net_link link;
-    trace *trace; /* or NULL */
-} pipeline_config;
-
-status pipeline_open(const pipeline_config *config, pipeline **out);
+/* Opens the messages of a stage. `context` describes the rank, its device and the job. */
+status pipeline_open(const pipeline_place *place, const sync_context *context, pipeline **out);
 /* Connects the stages. All ranks of the job call this function at about the same time. */
 status pipeline_connect(pipeline *p);
 void pipeline_close(pipeline **p);

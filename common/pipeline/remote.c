@@ -49,15 +49,14 @@ int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns)
     return passed < most ? passed : most;
 }
 
-int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count,
-                          int64_t stall_timeout_ns)
+int64_t remote_watch_beat(remote_watch *w, transport *t, int first, int count, int64_t stall_timeout_ns)
 {
     int64_t now = clock_now_ns(), interval = heartbeat_interval(stall_timeout_ns);
     message_header h = {.kind = MESSAGE_HEARTBEAT};
     if (now - w->heartbeat_ns < interval) return w->heartbeat_ns + interval;
     w->heartbeat_ns = now;
-    for (int i = 0; i < count; i++)
-        if (transport_link_up(t, links[i]) && transport_send(t, links[i], &h, NULL, 0, NULL) != STATUS_OK)
+    for (int link = first; link < first + count; link++)
+        if (transport_link_up(t, link) && transport_send(t, link, &h, NULL, 0, NULL) != STATUS_OK)
             error_clear(); /* a lost link fails in transport_receive() */
     return now + interval;
 }
@@ -126,43 +125,30 @@ static status look(remote_stage *r, transport_message *out)
     if (transport_link_ended(r->transport, r->link)) return fail(STATUS_PEER, "it has left");
     if (r->silent_ns >= patience(r))
         return fail(STATUS_PEER, "nothing received for %.3g s", (double)patience(r) / NS_PER_S);
-    TRY(transport_wait(r->transport, remote_watch_beat(&r->watch, r->transport, &r->link, 1, stall_ns)));
+    TRY(transport_wait(r->transport, remote_watch_beat(&r->watch, r->transport, r->link, 1, stall_ns)));
     return STATUS_AGAIN;
 }
 
-/* Sends a request. Until the request is sent, the remote stage can only send a failure. */
-static status send_request(remote_stage *r, const message_header *h, message_frame frame)
-{
-    for (;;) {
-        transport_message m;
-        status rc = transport_send(r->transport, r->link, h, &frame, 1, &r->ticket);
-        if (rc != STATUS_AGAIN) return rc;
-        rc = look(r, &m);
-        if (rc == STATUS_AGAIN) continue;
-        TRY(rc);
-        rc = m.header.kind == MESSAGE_FAILED
-                 ? remote_failure(&m)
-                 : fail(STATUS_PROTOCOL, "expected nothing, got %s", message_kind_name(m.header.kind));
-        transport_release(r->transport, &m);
-        return rc;
-    }
-}
-
-static status take_reply(remote_stage *r, message_kind kind, const message_header *request, remote_tensor to,
-                         message_header *out)
+/* Sends a request and waits for its reply. Until the request is sent, the remote stage can only send a
+ * failure. */
+static status exchange(remote_stage *r, const message_header *request, message_frame from, message_kind kind,
+                       remote_tensor to, message_header *out)
 {
     transport_message m;
-    status rc;
-    do rc = look(r, &m);
-    while (rc == STATUS_AGAIN);
+    size_t bytes = (size_t)(to.count * dtype_size(to.type));
+    status sent = STATUS_AGAIN, rc = STATUS_AGAIN;
+    while (rc == STATUS_AGAIN) {
+        if (sent == STATUS_AGAIN) sent = transport_send(r->transport, r->link, request, &from, 1, &r->ticket);
+        if (sent != STATUS_AGAIN) TRY(sent);
+        rc = look(r, &m);
+    }
     TRY(rc);
     *out = m.header;
-    size_t bytes = (size_t)(to.count * dtype_size(to.type));
     bool fits = out->kind == kind && out->step == request->step && out->key == request->key &&
                 out->frames == 1 && out->dtype == (int)to.type && m.frames[0].bytes == bytes;
     if (out->kind == MESSAGE_FAILED)
         rc = remote_failure(&m);
-    else if (fits)
+    else if (fits && sent == STATUS_OK)
         memcpy(to.data, m.frames[0].data, bytes);
     else
         rc = fail(STATUS_PROTOCOL, "expected %s of step %" PRId64 " with %zu bytes, got %s of step %" PRId64,
@@ -193,8 +179,7 @@ static status call(remote_stage *r, message_header *request, remote_tensor from,
     message_frame frame = {from.data, (size_t)(from.count * dtype_size(from.type))};
     r->watch = (remote_watch){request->sent_ns, request->sent_ns};
     r->silent_ns = 0;
-    status rc = send_request(r, request, frame);
-    if (rc == STATUS_OK) rc = take_reply(r, kind, request, to, &reply);
+    status rc = exchange(r, request, frame, kind, to, &reply);
     if (rc == STATUS_OK) rc = remote_await_sent(r->transport, &r->ticket, patience(r));
     if (rc != STATUS_OK) {
         error_context("remote stage");

@@ -20,10 +20,9 @@ typedef struct remote_watch {
 /* Returns the time since the last look, to add up the silence of a peer. The result is at most two heartbeat
  * intervals, so time in which this process or machine stood still does not count. */
 int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns);
-/* Sends a heartbeat to each link that is up, if the last one was sent long enough ago. Returns the time of
- * the next heartbeat. */
-int64_t remote_watch_beat(remote_watch *w, transport *t, const int *links, int count,
-                          int64_t stall_timeout_ns);
+/* Sends a heartbeat to each of `count` links from `first` on that is up, if the last one was sent long enough
+ * ago. Returns the time of the next heartbeat. */
+int64_t remote_watch_beat(remote_watch *w, transport *t, int first, int count, int64_t stall_timeout_ns);
 
 /* Makes the error in a FAILED message the present error of this thread, and returns its status. */
 status remote_failure(const transport_message *m);

@@ -33,8 +33,7 @@ struct remote_server {
     nn_program *program;
     param_set *params;
     optimizer *optimizer;
-    client *clients; /* [workers] */
-    int *links;      /* [workers] */
+    client *clients; /* [workers] by link */
     device_memory workspace;
     const void **sources; /* [workers] */
     int64_t step;         /* updates so far */
@@ -57,25 +56,9 @@ static int64_t patience(const remote_server *s)
 
 /* ---- the passes --------------------------------------------------------------------------------- */
 
-static status nothing(void *context, int param)
-{
-    (void)context;
-    (void)param;
-    return STATUS_OK;
-}
-
-/* The sum over the ranks for one worker, which does not change the values. */
-static status no_sum(void *context, double *values, int count)
-{
-    (void)context;
-    (void)values;
-    (void)count;
-    return STATUS_OK;
-}
-
 static status run(remote_server *s, client *c, nn_pass pass)
 {
-    nn_observer observer = {.need = nothing, .ready = nothing, .group_sum = no_sum};
+    nn_observer observer = {0};
     op_scalars scalars = {.accumulate = c->micro > 0, .loss_normalizer = 1};
     TRY(nn_run(c->instance, pass, pass, &observer, &scalars, s->config.ledger));
     return device_stream_synchronize(s->config.stream);
@@ -185,7 +168,7 @@ static status reply(remote_server *s, int worker, message_kind kind, int value)
                         .sent_ns = clock_now_ns()};
     int64_t deadline = h.sent_ns + patience(s);
     for (bool ignored;;) {
-        status rc = transport_send(s->transport, s->links[worker], &h, &frame, 1, &c->ticket);
+        status rc = transport_send(s->transport, worker, &h, &frame, 1, &c->ticket);
         if (rc != STATUS_AGAIN) return rc;
         if (clock_now_ns() >= deadline) return fail(STATUS_PEER, "rank %d was not reached", worker);
         TRY(transport_wait(s->transport, deadline));
@@ -217,23 +200,11 @@ static status backward(remote_server *s, int worker)
     return ++s->finished == workers(s) ? update(s) : STATUS_OK;
 }
 
-/* Returns true if the request can be served. A worker's next step begins after the update of the present
- * step. */
-static bool is_due(const remote_server *s, const client *c)
-{
-    return c->has_request && (c->in_backward || c->step == s->step);
-}
-
-static bool has_ended(const remote_server *s, int worker)
-{
-    return transport_link_ended(s->transport, s->links[worker]);
-}
-
 /* Fails if a worker has left before the end of the step, because the others would wait for its gradients. */
 static status check_members(const remote_server *s)
 {
     for (int w = 0; w < workers(s); w++)
-        if (has_ended(s, w) && s->clients[w].step == s->step)
+        if (transport_link_ended(s->transport, w) && s->clients[w].step == s->step)
             return fail(STATUS_PEER, "rank %d has left: others are at step %" PRId64, w, s->step);
     return STATUS_OK;
 }
@@ -244,7 +215,7 @@ static status serve_requests(remote_server *s, bool *worked)
         client *c = &s->clients[w];
         if (!c->has_request) continue;
         TRY(check_members(s));
-        if (!is_due(s, c)) continue;
+        if (!c->in_backward && c->step != s->step) continue; /* begins after the update of the present step */
         if (s->config.slot) rank_slot_touch(s->config.slot, clock_now_ns());
         TRY((c->in_backward ? backward : forward)(s, w));
         *worked = true;
@@ -260,7 +231,7 @@ static status check_silence(remote_server *s, bool *all_ended)
     *all_ended = true;
     for (int w = 0; w < workers(s); w++) {
         client *c = &s->clients[w];
-        if (has_ended(s, w)) continue;
+        if (transport_link_ended(s->transport, w)) continue;
         *all_ended = false;
         c->silent_ns += passed;
         if (c->silent_ns >= patience(s))
@@ -281,7 +252,7 @@ static status serve(remote_server *s)
         TRY(check_silence(s, &all_ended));
         if (all_ended) return STATUS_OK;
         TRY(transport_wait(s->transport,
-                           remote_watch_beat(&s->watch, s->transport, s->links, workers(s), patience(s))));
+                           remote_watch_beat(&s->watch, s->transport, 0, workers(s), patience(s))));
     }
 }
 
@@ -294,8 +265,8 @@ status remote_server_run(remote_server *s)
     message_frame text = {s->failure.message, strlen(s->failure.message)};
     error_clear();
     for (int w = 0; w < workers(s); w++)
-        if (transport_link_up(s->transport, s->links[w]))
-            transport_send(s->transport, s->links[w], &h, &text, 1, &s->failure_ticket);
+        if (transport_link_up(s->transport, w))
+            transport_send(s->transport, w, &h, &text, 1, &s->failure_ticket);
     error_clear();
     return error_adopt(&s->failure);
 }
@@ -311,17 +282,14 @@ static status open_client(remote_server *s, int worker)
     if (worker > 0) {
         TRY(ledger_blame(LEDGER_GRADIENTS,
                          device_allocate(d, DEVICE_MEMORY_PRIVATE, s->params->grads.bytes, &c->grads)));
+        if (s->params->buffers.bytes > 0)
+            TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, s->params->buffers.bytes, &c->buffers));
         c->params.grads = c->grads;
-    }
-    if (worker > 0 && s->params->buffers.bytes > 0) {
-        TRY(device_allocate(d, DEVICE_MEMORY_PRIVATE, s->params->buffers.bytes, &c->buffers));
         c->params.buffers = c->buffers;
     }
     TRY(nn_instance_open(d, s->config.stream, s->program, &c->params, &c->instance));
-    *m = (nn_memory){.activation_bytes = s->program->activation_bytes,
-                     .workspace_bytes = (int64_t)nn_instance_workspace(c->instance),
-                     .activations.fd = -1,
-                     .loss.fd = -1};
+    m->activation_bytes = s->program->activation_bytes;
+    m->workspace_bytes = (int64_t)nn_instance_workspace(c->instance);
     TRY(ledger_blame(LEDGER_ACTIVATIONS, device_allocate(d, DEVICE_MEMORY_PRIVATE,
                                                          (size_t)m->activation_bytes, &m->activations)));
     if (worker == 0)
@@ -356,16 +324,9 @@ static status open_all(remote_server *s)
     param_set_config params = {.gradients = true};
     int n = workers(s);
     s->clients = calloc((size_t)n, sizeof *s->clients);
-    s->links = calloc((size_t)n, sizeof *s->links);
     s->sources = calloc((size_t)n, sizeof *s->sources);
-    if (!s->clients || !s->links || !s->sources) return fail(STATUS_SYSTEM, "no memory for %d workers", n);
-    s->workspace.fd = -1;
-    for (int w = 0; w < n; w++) {
-        s->links[w] = w;
-        s->clients[w].ticket.wake = true;
-        s->clients[w].grads.fd = s->clients[w].buffers.fd = -1;
-        s->clients[w].memory.activations.fd = -1;
-    }
+    if (!s->clients || !s->sources) return fail(STATUS_SYSTEM, "no memory for %d workers", n);
+    for (int w = 0; w < n; w++) s->clients[w].ticket.wake = true;
     TRY(nn_program_compile(c->model, &program, &s->program));
     TRY(param_set_open(c->device, c->model, s->program, &params, &s->params));
     TRY(param_set_initialize(s->params, c->stream, c->seed));
@@ -411,7 +372,6 @@ void remote_server_close(remote_server **pointer)
     param_set_close(&s->params);
     nn_program_free(&s->program);
     free(s->clients);
-    free(s->links);
     free(s->sources);
     free(s);
     *pointer = NULL;

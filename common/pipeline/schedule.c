@@ -6,8 +6,8 @@
 const char *const pipeline_schedule_names[] = {PIPELINE_SCHEDULE_LIST(NAME) NULL};
 #undef NAME
 
-/* Returns the number of forward passes before the first backward pass. */
-static int ahead(const pipeline_shape *p, int stage)
+/* This is the number of forward passes before the first backward pass. */
+int pipeline_live(const pipeline_shape *p, int stage)
 {
     int first = p->schedule == PIPELINE_GPIPE  ? p->batches
                 : p->schedule == PIPELINE_1F1B ? p->stages - stage
@@ -17,16 +17,11 @@ static int ahead(const pipeline_shape *p, int stage)
 
 pipeline_action pipeline_action_of(const pipeline_shape *p, int stage, int index)
 {
-    int first = ahead(p, stage), alternating = 2 * (p->batches - first), after = index - first;
+    int first = pipeline_live(p, stage), alternating = 2 * (p->batches - first), after = index - first;
     if (after < 0) return (pipeline_action){.batch = index};
     if (after >= alternating) return (pipeline_action){.backward = true, .batch = index - p->batches};
     if (after % 2 == 0) return (pipeline_action){.backward = true, .batch = after / 2};
     return (pipeline_action){.batch = first + after / 2};
-}
-
-int pipeline_live(const pipeline_shape *p, int stage)
-{
-    return ahead(p, stage);
 }
 
 double pipeline_bubble(const pipeline_shape *p)

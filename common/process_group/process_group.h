@@ -93,11 +93,10 @@ typedef struct process_group_config {
     const char *who;  /* Prefix of error messages, or NULL. */
     device *device;
     device_stream *compute;
-    rank_slot *slot;              /* Status slot that shows the oldest running call, or NULL. */
-    const sync_context *recorded; /* Context whose passes may be recorded while calls are posted, or NULL. */
-    int first_rank;               /* Job rank of the world's rank 0. */
-    int rank;                     /* Rank in the world. */
-    bool stream_order;            /* Whether the library runs calls in stream order (NCCL). */
+    rank_slot *slot;   /* Status slot that shows the oldest running call, or NULL. */
+    int first_rank;    /* Job rank of the world's rank 0. */
+    int rank;          /* Rank in the world. */
+    bool stream_order; /* Whether the library runs calls in stream order (NCCL). */
     /* Whether a call begins after the compute stream has passed its post, as on virtual GPUs. */
     bool follows_compute;
     bool waits_for_each; /* Whether a wait for a call of queue 0 waits for each earlier call, one by one. */

@@ -52,13 +52,11 @@ status process_group_end(process_group *g, process_work *out)
     return device_mark(g->stream, end_mark(g->queues->posted));
 }
 
-/* Posts a call between two parts of a recorded pass, after the work recorded so far. The call itself is not
- * recorded, because its marks differ from step to step, and because an abort of NCCL waits for recorded
- * calls. */
+/* Posts a call. If the pass is recorded (device_record_begin()), the mark on the compute stream ends the
+ * graph of the work so far. The call itself is not recorded, because its marks differ from step to step, and
+ * because an abort of NCCL waits for recorded calls. */
 status process_group_post_in_order(process_group *g, const process_call *p, process_work *out)
 {
-    const sync_context *recorded = g->config.recorded;
-    if (recorded) TRY(sync_leave_record(recorded));
     TRY(process_group_begin(g, p));
     for (int phase = 0; phase <= p->later_phases; phase++) {
         collective_call call;
@@ -66,8 +64,7 @@ status process_group_post_in_order(process_group *g, const process_call *p, proc
         TRY(process_group_add(g, &call));
     }
     TRY(process_group_finish(g, p));
-    TRY(process_group_end(g, out));
-    return recorded ? sync_enter_record(recorded) : STATUS_OK;
+    return process_group_end(g, out);
 }
 
 bool process_group_read_times(process_group *g, uint64_t number)

@@ -19,9 +19,7 @@ enum {
 /* A time in which a transfer, a sum or a call was in progress. */
 typedef struct call_span {
     anatomy_span time;
-    /* The number of the call. 0 if the span needs no correction, because the begins on all ranks are
-     * known. */
-    uint64_t call;
+    uint64_t call; /* number of the call, or 0 if the begins on all ranks are known */
 } call_span;
 
 /* A kept step, and the counts of its entries in the other lists of anatomy.kept. */
@@ -37,14 +35,20 @@ typedef struct kept_list {
     size_t count, capacity; /* bytes */
 } kept_list;
 
+/* The waits of a step. */
+typedef struct wait_list {
+    anatomy_wait *waits; /* [wait_capacity] */
+    int count;
+} wait_list;
+
 struct anatomy {
     device_stream *lane;
     trace *trace;
     int world;
-    anatomy_wait *waits; /* [wait_capacity] waits of the step that ends next */
-    anatomy_wait *later; /* [wait_capacity] waits of the following step, if `leads` */
-    int wait_count, later_count, wait_capacity;
-    /* The lowest bit of the wait numbers in `waits`. The numbers in `later` have the opposite bit. */
+    /* The waits of the step that ends next are in lists[kind]. If `leads`, the waits of the following step
+     * are in the other list. The lowest bit of a wait's number is the index of its list. */
+    wait_list lists[2];
+    int wait_capacity; /* of both lists together */
     int kind;
     bool waiting, leads;
 
@@ -60,116 +64,12 @@ struct anatomy {
 
     struct {
         /* `passes` is true while steps are not kept. `full` is true after the room is used up. */
-        bool on, passes, full;
-        int64_t ended; /* number of steps that have ended */
-        size_t bytes, most;
+        bool passes, full;
+        int64_t ended;                         /* number of steps that have ended */
+        size_t bytes, most;                    /* `most` is 0 if no steps are kept */
         kept_list steps, phases, waits, calls; /* kept_step, anatomy_phase, anatomy_wait, call_span */
     } kept;
 };
-
-/* ---- the sweep -------------------------------------------------------------------------------- */
-
-static void nearer(int64_t *next, int64_t at, int64_t edge)
-{
-    if (edge > at && edge < *next) *next = edge;
-}
-
-/* The present or next phase, wait and span of a sweep. */
-typedef struct sweep {
-    const anatomy_phase *phase, *last_phase;
-    const anatomy_wait *wait, *waits_end;
-    const anatomy_span *span, *spans_end;
-} sweep;
-
-static void pass(sweep *s, int64_t at)
-{
-    while (s->phase < s->last_phase && s->phase[1].begin_ns <= at) s->phase++;
-    while (s->wait < s->waits_end && s->wait->time.end_ns <= at) s->wait++;
-    while (s->span < s->spans_end && s->span->end_ns <= at) s->span++;
-}
-
-/* Returns the time of the first change after `at`. */
-static int64_t next_edge(const sweep *s, int64_t at, int64_t end)
-{
-    if (s->phase < s->last_phase) nearer(&end, at, s->phase[1].begin_ns);
-    if (s->wait < s->waits_end) {
-        nearer(&end, at, s->wait->time.begin_ns);
-        nearer(&end, at, s->wait->time.end_ns);
-        nearer(&end, at, s->wait->last.ns);
-        nearer(&end, at, s->wait->last.ready_ns);
-    }
-    if (s->span < s->spans_end) {
-        nearer(&end, at, s->span->begin_ns);
-        nearer(&end, at, s->span->end_ns);
-    }
-    return end;
-}
-
-static step_part label(const sweep *s, int64_t at, bool in_progress)
-{
-    bool waits = s->wait < s->waits_end && s->wait->time.begin_ns <= at;
-    if (!waits || s->phase->part == STEP_DATA) return s->phase->part;
-    bool other = s->wait->last.rank >= 0;
-    if (other && at < s->wait->last.ready_ns) return STEP_WAITING;
-    if (in_progress) return STEP_EXPOSED;
-    return other && at < s->wait->last.ns ? STEP_WAITING : STEP_OTHER;
-}
-
-static sweep begin_sweep(const anatomy_step *step)
-{
-    return (sweep){.phase = step->phases,
-                   .last_phase = step->phases + step->phase_count - 1,
-                   .wait = step->waits,
-                   .waits_end = step->waits + step->wait_count,
-                   .span = step->spans,
-                   .spans_end = step->spans + step->span_count};
-}
-
-static bool is_in_progress(const sweep *s, int64_t at)
-{
-    return s->span < s->spans_end && s->span->begin_ns <= at;
-}
-
-void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures *out)
-{
-    sweep s = begin_sweep(step);
-    *out = (anatomy_figures){.waited_for = ANATOMY_NOBODY};
-    for (int64_t at = step->begin_ns, next; at < step->end_ns; at = next) {
-        pass(&s, at);
-        next = next_edge(&s, at, step->end_ns);
-        bool in_progress = is_in_progress(&s, at);
-        step_part part = label(&s, at, in_progress);
-        out->parts[part] += next - at;
-        if (in_progress && part == STEP_WAITING)
-            out->hidden_waiting_ns += next - at;
-        else if (in_progress && part != STEP_EXPOSED)
-            out->hidden_computing_ns += next - at;
-        if (part != STEP_WAITING) continue;
-        int rank = s.wait->last.rank;
-        waited_ns[rank] += next - at;
-        if (out->waited_for == ANATOMY_NOBODY || waited_ns[rank] > waited_ns[out->waited_for])
-            out->waited_for = rank;
-    }
-}
-
-static void trace_parts(trace *t, const anatomy_step *step)
-{
-    static const char *const names[STEP_PARTS] = {"data",    "forward",   "backward", "exposed_communication",
-                                                  "waiting", "optimizer", "other"};
-    sweep s = begin_sweep(step);
-    int64_t begin = step->begin_ns, at = step->begin_ns;
-    step_part now = STEP_OTHER;
-    for (int64_t next; at < step->end_ns; at = next) {
-        pass(&s, at);
-        next = next_edge(&s, at, step->end_ns);
-        step_part part = label(&s, at, is_in_progress(&s, at));
-        if (part == now) continue;
-        if (at > begin) trace_slice(t, TRACE_PARTS, names[now], TRACE_NO_INDEX, begin, at);
-        begin = at;
-        now = part;
-    }
-    if (at > begin) trace_slice(t, TRACE_PARTS, names[now], TRACE_NO_INDEX, begin, at);
-}
 
 /* ---- spans ------------------------------------------------------------------------------------ */
 
@@ -245,25 +145,26 @@ static int mark_of(int number)
     return number % 2 == 0 ? SYNC_MARK_WAITS + wait : SYNC_MARK_ENGINE - 2 - wait;
 }
 
-static int next_number(const anatomy *a)
-{
-    return a->leads ? 2 * a->later_count + !a->kind : 2 * a->wait_count + a->kind;
-}
-
 bool anatomy_ends(const anatomy *a, int number)
 {
     return number % 2 == a->kind;
 }
 
-static anatomy_wait *wait_of(const anatomy *a, int number)
+/* Returns the list that receives waits. */
+static int list_now(const anatomy *a)
 {
-    return (anatomy_ends(a, number) ? a->waits : a->later) + number / 2;
+    return a->leads ? !a->kind : a->kind;
+}
+
+static int next_number(const anatomy *a)
+{
+    return 2 * a->lists[list_now(a)].count + list_now(a);
 }
 
 status anatomy_begin_wait(anatomy *a)
 {
     if (!a || a->waiting) return STATUS_OK;
-    if (a->wait_count + a->later_count == a->wait_capacity) {
+    if (a->lists[0].count + a->lists[1].count == a->wait_capacity) {
         lose(a);
         return STATUS_OK;
     }
@@ -279,17 +180,14 @@ status anatomy_end_wait(anatomy *a, int *number)
     TRY(device_mark(a->lane, mark_of(next_number(a)) + 1));
     a->waiting = false;
     *number = next_number(a);
-    if (a->leads)
-        a->later_count++;
-    else
-        a->wait_count++;
-    wait_of(a, *number)->last = (anatomy_sent){.rank = ANATOMY_NOBODY};
+    a->lists[list_now(a)].count++;
+    anatomy_name_wait(a, *number, (anatomy_sent){.rank = ANATOMY_NOBODY});
     return STATUS_OK;
 }
 
 void anatomy_name_wait(anatomy *a, int number, anatomy_sent last)
 {
-    if (number >= 0) wait_of(a, number)->last = last;
+    if (number >= 0) a->lists[number % 2].waits[number / 2].last = last;
 }
 
 anatomy_span anatomy_wait_time(const anatomy *a, int number)
@@ -306,20 +204,9 @@ void anatomy_lead(anatomy *a)
     a->leads = true;
 }
 
-static void begin_with_later(anatomy *a)
-{
-    anatomy_wait *waits = a->waits;
-    a->waits = a->later;
-    a->later = waits;
-    a->wait_count = a->later_count;
-    a->later_count = 0;
-    a->kind = !a->kind;
-    a->leads = false;
-}
-
 static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
 {
-    if (!a->kept.on || a->kept.passes || a->kept.full) return;
+    if (a->kept.passes || a->kept.full) return;
     size_t capacity = list->capacity ? list->capacity : 4096;
     while (capacity < list->count + bytes) capacity *= 2;
     bool fits = a->kept.bytes + bytes <= a->kept.most;
@@ -341,41 +228,43 @@ static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases
     anatomy_step step = {.begin_ns = now.begin_ns,
                          .end_ns = now.end_ns,
                          .phases = phases,
-                         .waits = a->waits,
+                         .waits = a->lists[a->kind].waits,
                          .spans = a->spans,
                          .phase_count = phase_count,
-                         .wait_count = a->wait_count,
-                         .span_count = a->span_count};
+                         .wait_count = a->lists[a->kind].count,
+                         .span_count = a->span_count,
+                         .trace = a->trace};
     anatomy_sweep(&step, a->waited_ns, out);
     int64_t lost = atomic_load_explicit(&a->lost, memory_order_relaxed);
     out->lost = lost - a->lost_before;
     /* Some lost records may belong to the next step, if the next step has begun. */
     a->lost_before = a->leads ? a->lost_at_end : lost;
     a->lost_at_end = lost;
-    if (trace_is_on(a->trace)) trace_parts(a->trace, &step);
     out->hidden_computing_ns += covered(a, a->previous) - a->previous_ns;
     a->previous = now;
     a->previous_ns = covered(a, now);
-    a->wait_count = 0;
-    if (a->leads) begin_with_later(a);
+    a->lists[a->kind].count = 0;
+    a->kind = list_now(a);
+    a->leads = false;
     forget(a, now.begin_ns);
 }
 
 void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count,
                       anatomy_figures *out)
 {
-    kept_step step = {.number = a->kept.ended++, .time = now, .phases = phase_count, .waits = a->wait_count};
+    wait_list *list = &a->lists[a->kind];
+    kept_step step = {.number = a->kept.ended++, .time = now, .phases = phase_count, .waits = list->count};
     call_span span;
     for (; sync_queue_pop(&a->queue, &span); step.spans++) {
         insert(a, span.time);
         keep(a, &a->kept.calls, &span, sizeof span);
     }
-    for (int i = 0; i < a->wait_count; i++) {
-        anatomy_span time = a->waits[i].time = anatomy_wait_time(a, 2 * i + a->kind);
+    for (int i = 0; i < list->count; i++) {
+        anatomy_span time = list->waits[i].time = anatomy_wait_time(a, 2 * i + a->kind);
         trace_slice(a->trace, TRACE_COMPUTE, "wait", TRACE_NO_INDEX, time.begin_ns, time.end_ns);
     }
     keep(a, &a->kept.phases, phases, (size_t)phase_count * sizeof *phases);
-    keep(a, &a->kept.waits, a->waits, (size_t)a->wait_count * sizeof *a->waits);
+    keep(a, &a->kept.waits, list->waits, (size_t)list->count * sizeof *list->waits);
     sweep_step(a, now, phases, phase_count, out);
     step.lost = out->lost > 0;
     keep(a, &a->kept.steps, &step, sizeof step); /* last, so that kept steps have all their other entries */
@@ -390,14 +279,12 @@ const int64_t *anatomy_waited(const anatomy *a)
 
 void anatomy_keep_steps(anatomy *a, size_t most_bytes)
 {
-    if (!a) return;
-    a->kept.on = true;
-    a->kept.most = most_bytes;
+    if (a) a->kept.most = most_bytes;
 }
 
 bool anatomy_keeps_steps(const anatomy *a)
 {
-    return a && a->kept.on;
+    return a && a->kept.most > 0;
 }
 
 void anatomy_keep_next(anatomy *a, bool keep)
@@ -426,22 +313,10 @@ status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count)
 }
 
 /* Returns NULL if some rank has not kept the call. */
-static const anatomy_sent *last_begin(const anatomy_call *calls, int64_t count, uint64_t number)
+static const anatomy_call *find_call(const anatomy_call *calls, int64_t count, uint64_t number)
 {
-    const anatomy_call key = {.number = number},
-                       *found = bsearch(&key, calls, (size_t)count, sizeof *calls, anatomy_by_number);
-    return found ? &found->begin : NULL;
-}
-
-/* Moves the begin of the span to the time at which the last rank began the call. If clocks differ so much
- * that this begin is after the end, the span becomes empty. */
-static void correct_span(call_span *s, const anatomy_call *calls, int64_t count)
-{
-    const anatomy_sent *last = last_begin(calls, count, s->call);
-    if (!last) return;
-    int64_t ns = last->rank == ANATOMY_NOBODY ? s->time.begin_ns : last->ns;
-    if (ns > s->time.end_ns) ns = s->time.end_ns;
-    if (ns > s->time.begin_ns) s->time.begin_ns = ns;
+    const anatomy_call key = {.number = number};
+    return bsearch(&key, calls, (size_t)count, sizeof *calls, anatomy_by_number);
 }
 
 void anatomy_sweep_again(anatomy *a, const anatomy_call *last, int64_t count, anatomy_swept *swept,
@@ -451,23 +326,26 @@ void anatomy_sweep_again(anatomy *a, const anatomy_call *last, int64_t count, an
     const anatomy_phase *phases = (const anatomy_phase *)a->kept.phases.data;
     const anatomy_wait *waits = (const anatomy_wait *)a->kept.waits.data;
     const call_span *calls = (const call_span *)a->kept.calls.data;
+    wait_list *list = &a->lists[a->kind];
     a->span_count = 0;
-    a->wait_count = 0; /* drops the waits after the last step */
+    list->count = 0; /* drops the waits after the last step */
     a->previous = (anatomy_span){0, 0};
     a->previous_ns = 0;
     for (int64_t i = 0; i < (int64_t)(a->kept.steps.count / sizeof *steps); i++) {
         const kept_step *step = &steps[i];
         anatomy_figures figures;
-        for (int s = 0; s < step->spans; s++) {
-            call_span span = *calls++;
-            correct_span(&span, last, count);
-            if (span.time.end_ns > span.time.begin_ns) insert(a, span.time);
+        for (int s = 0; s < step->spans; s++, calls++) {
+            anatomy_span span = calls->time;
+            const anatomy_call *call = find_call(last, count, calls->call);
+            if (call && call->begin.rank != ANATOMY_NOBODY && call->begin.ns > span.begin_ns)
+                span.begin_ns = call->begin.ns; /* possibly after the end, if clocks differ much */
+            if (span.end_ns > span.begin_ns) insert(a, span);
         }
-        for (; a->wait_count < step->waits; a->wait_count++) {
-            anatomy_wait *w = &a->waits[a->wait_count];
+        for (; list->count < step->waits; list->count++) {
+            anatomy_wait *w = &list->waits[list->count];
             *w = *waits++;
-            const anatomy_sent *begin = last_begin(last, count, (uint64_t)w->last.ns);
-            if (w->last.rank == ANATOMY_CALL && begin) w->last = *begin;
+            const anatomy_call *call = find_call(last, count, (uint64_t)w->last.ns);
+            if (w->last.rank == ANATOMY_CALL && call) w->last = call->begin;
         }
         sweep_step(a, step->time, phases, step->phases, &figures);
         figures.lost += step->lost;
@@ -489,16 +367,15 @@ status anatomy_open(device_stream *lane, trace *trace, int params, int batches, 
     a->trace = trace;
     a->world = world;
     a->wait_capacity = waits < MOST_WAITS ? waits : MOST_WAITS;
-    a->waits = calloc((size_t)a->wait_capacity, sizeof *a->waits);
-    a->later = calloc((size_t)a->wait_capacity, sizeof *a->later);
+    for (int i = 0; i < 2; i++)
+        a->lists[i].waits = calloc((size_t)a->wait_capacity, sizeof *a->lists[i].waits);
     a->span_capacity = SPANS * many;
     a->spans = calloc((size_t)a->span_capacity, sizeof *a->spans);
     a->waited_ns = calloc((size_t)world, sizeof *a->waited_ns);
-    status rc = STATUS_OK;
-    if (!a->waits || !a->later || !a->spans || !a->waited_ns)
-        rc = fail(STATUS_SYSTEM, "no memory to record steps");
-    if (rc == STATUS_OK)
-        rc = sync_queue_init(&a->queue, (uint32_t)((4 * params + SPANS) * many), sizeof(call_span));
+    bool enough = a->lists[0].waits && a->lists[1].waits && a->spans && a->waited_ns;
+    status rc = enough
+                    ? sync_queue_init(&a->queue, (uint32_t)((4 * params + SPANS) * many), sizeof(call_span))
+                    : fail(STATUS_SYSTEM, "no memory to record steps");
     if (rc != STATUS_OK) anatomy_close(&a);
     *out = a;
     return rc;
@@ -509,8 +386,8 @@ void anatomy_close(anatomy **pointer)
     anatomy *a = *pointer;
     if (!a) return;
     sync_queue_deinit(&a->queue);
-    free(a->waits);
-    free(a->later);
+    free(a->lists[0].waits);
+    free(a->lists[1].waits);
     free(a->spans);
     free(a->waited_ns);
     free(a->kept.steps.data);

@@ -88,6 +88,7 @@ typedef struct anatomy_step {
     const anatomy_wait *waits;
     const anatomy_span *spans;
     int phase_count, wait_count, span_count;
+    trace *trace; /* receives the parts, or NULL */
 } anatomy_step;
 
 /* Labels the instants of a step. Adds the time waited for each rank to waited_ns[world]. */

@@ -80,11 +80,6 @@ status sync_gather_parameters(sync_engine *e)
     return e->type->gather_parameters(e);
 }
 
-status sync_release(sync_engine *e, int param)
-{
-    return e->type->release(e, param);
-}
-
 status sync_ready(sync_engine *e, int param)
 {
     return e->staged ? sync_staged_ready(e->staged, param) : e->type->ready(e, param);
@@ -101,11 +96,6 @@ const void *sync_reduced_gradients(sync_engine *e, piece_list *owned)
     const void *arena = e->type->reduced_gradients(e, owned);
     if (!arena) owned->count = 0;
     return arena;
-}
-
-void sync_lead(sync_engine *e)
-{
-    anatomy_lead(e->context.anatomy);
 }
 
 void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count,
@@ -141,22 +131,6 @@ void sync_hold_gradients(sync_engine *e)
 void sync_drop_gradients(sync_engine *e)
 {
     count_gradients(e, ledger_release);
-}
-
-/* Updates all parameters. If there is a bfloat16 copy, writes it in the same pass, so that the next forward
- * pass need not convert. */
-static status update_all(const sync_context *c, const sync_step *step, const void *grads, double scale)
-{
-    param_set *set = c->params;
-    piece_list all = param_set_pieces(set, 0, set->model->param_count);
-    int64_t update = step->index - step->skipped;
-    if (!param_set_has_bf16_copy(set))
-        return optimizer_update(c->optimizer, c->compute, set->params.data, grads, all, update,
-                                step->learning_rate, scale);
-    TRY(optimizer_update_bf16(c->optimizer, c->compute, set->params.data, set->bf16_copy.data, grads, all,
-                              update, step->learning_rate, scale));
-    set->bf16_copy_kept = set->bf16_copy_current = true;
-    return STATUS_OK;
 }
 
 /* ---- gradients that are not finite ------------------------------------------------------------ */
@@ -303,9 +277,21 @@ status sync_take_norm(sync_engine *e)
     return sync_update_needs_norm(e) ? e->type->norm(e) : STATUS_OK;
 }
 
+/* If there is a bfloat16 copy, writes it in the same pass, so that the next forward pass need not convert. */
 status sync_default_update(sync_engine *e, const sync_step *step, double scale, bool skipped)
 {
-    if (!skipped) TRY(update_all(&e->context, step, e->context.params->grads.data, scale));
+    const sync_context *c = &e->context;
+    param_set *set = c->params;
+    piece_list all = param_set_pieces(set, 0, set->model->param_count);
+    int64_t update = step->index - step->skipped;
+    if (!skipped && set->bf16_copy.data) {
+        TRY(optimizer_update_bf16(c->optimizer, c->compute, set->params.data, set->bf16_copy.data,
+                                  set->grads.data, all, update, step->learning_rate, scale));
+        set->bf16_copy_kept = set->bf16_copy_current = true;
+    } else if (!skipped) {
+        TRY(optimizer_update(c->optimizer, c->compute, set->params.data, set->grads.data, all, update,
+                             step->learning_rate, scale));
+    }
     return sync_end_update(e, step, skipped);
 }
 
@@ -320,21 +306,4 @@ status sync_update(sync_engine *e, const sync_step *step)
         TRY(report(e, step));
     }
     return e->type->update(e, step, scale, skipped);
-}
-
-/* ---- recorded passes -------------------------------------------------------------------------- */
-
-status sync_leave_record(const sync_context *context)
-{
-    return context->recorder ? context->recorder->leave(context->recorder) : STATUS_OK;
-}
-
-status sync_enter_record(const sync_context *context)
-{
-    return context->recorder ? context->recorder->enter(context->recorder) : STATUS_OK;
-}
-
-bool sync_replays(const sync_context *context)
-{
-    return context->recorder && context->recorder->replays;
 }

@@ -91,17 +91,6 @@ typedef struct sync_exchange {
     void *all_outputs, *all_gradients;
 } sync_exchange;
 
-/* Records the work of a pass on the compute stream once, and launches the record in later steps
- * (--cuda-graph). The record includes the work that an engine launches on the compute stream in ready().
- * Signals, waits, marks and copies from or to the host cannot be recorded: an engine does them between
- * leave() and enter(), in every step. */
-typedef struct sync_recorder {
-    /* True while a record is replayed: the engine must not launch the recorded work again. */
-    bool replays;
-    status (*leave)(struct sync_recorder *r); /* ends the recording so far and launches it */
-    status (*enter)(struct sync_recorder *r); /* continues to record or replay */
-} sync_recorder;
-
 /* The environment of an engine. All pointers are borrowed and outlive the engine. The owner adds parameters,
  * activations and batch to the ledger; the engine adds gradients, buckets and optimizer state. */
 typedef struct sync_context {
@@ -129,7 +118,6 @@ typedef struct sync_context {
     int divide;                 /* shared_options.divide */
     int micro_batches;          /* per step; 0 counts as 1 */
     net_link link;              /* network to emulate in the engine's transports */
-    sync_recorder *recorder;    /* NULL if nothing is recorded */
     struct trace *trace;        /* trace of this rank, or NULL */
     anatomy *anatomy;           /* set by sync_open(); NULL for a server in another process */
     struct transport_hub *hub;  /* hub of ranks that are threads of one process, else NULL */
@@ -203,8 +191,8 @@ typedef struct sync_requirements {
     bool replicates;            /* after flush() the parameters of all ranks are bit-identical */
     bool updates_in_front;      /* the engine updates the parameters on the GPU if there is a staged copy
                                    (staged.h) */
-    /* Reason why passes cannot be recorded (sync_recorder). NULL if passes can be recorded when the arenas
-     * are in device memory. */
+    /* Reason why passes cannot be recorded (--cuda-graph, device_record_begin()). NULL if passes can be
+     * recorded when the arenas are in device memory. */
     const char *unrecorded;
     const char *virtual_only; /* error text if no real device can run the engine, else NULL */
 } sync_requirements;
@@ -308,7 +296,6 @@ status sync_connect(sync_engine *e, const sync_blob *handshakes);
 void sync_close(sync_engine **e);
 status sync_begin_forward(sync_engine *e, const sync_step *step);
 status sync_need(sync_engine *e, int param);
-status sync_release(sync_engine *e, int param);
 status sync_end_forward(sync_engine *e, const sync_step *step);
 status sync_ready(sync_engine *e, int param);
 status sync_reduce(sync_engine *e, const sync_step *step);
@@ -316,8 +303,6 @@ status sync_flush(sync_engine *e);
 status sync_gather_parameters(sync_engine *e);
 status sync_group_sum(sync_engine *e, double *values, int count);
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned);
-/* Begins the next step before the compute stream has passed the end of the present one (anatomy_lead()). */
-void sync_lead(sync_engine *e);
 /* Sweeps the oldest step (anatomy.h), after the compute stream has passed the end of the step. */
 void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count,
                    anatomy_figures *out);
@@ -331,13 +316,6 @@ void sync_default_end_step(sync_engine *e);
 
 /* The engine without communication, the baseline of every comparison. */
 extern const sync_engine_type sync_none;
-
-/* Leave and enter the record within a recorded pass. Outside of a recorded pass, sync_leave_record() and
- * sync_enter_record() do nothing. */
-status sync_leave_record(const sync_context *context);
-status sync_enter_record(const sync_context *context);
-/* Returns true if the record includes the work that the engine would launch now. */
-bool sync_replays(const sync_context *context);
 
 /* Add the gradient arena to the ledger, in open(), and remove it, in close(). */
 void sync_hold_gradients(sync_engine *e);

@@ -174,7 +174,6 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     inner.params = g->params;
     inner.optimizer = g->optimizer ? g->optimizer : context->optimizer;
     inner.front = &g->front;
-    inner.recorder = NULL; /* only work on the GPU is recorded */
     TRY_GOTO(rc, sync_open(type, &inner, out), failed);
     (*out)->staged = g;
     g->engine = *out;

@@ -58,8 +58,14 @@ status sync_staging_end(const sync_staging *s)
 
 status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value)
 {
-    return s->separate ? sync_host_wait(s->stream, fence, value)
-                       : device_stream_wait(s->stream, fence, value);
+    enum { LOOKS = 1000, NAP_NS = 20000 };
+    for (int looks = 0; s->separate && !device_fence_reached(fence, value); looks++) {
+        if (looks < LOOKS)
+            sched_yield();
+        else
+            clock_sleep_ns(NAP_NS);
+    }
+    return device_stream_wait(s->stream, fence, value); /* returns the error if the fence has failed */
 }
 
 /* ---- sums on a device ------------------------------------------------------------------------- */
@@ -133,16 +139,4 @@ status sync_handover_end(sync_handover *h)
             sched_yield();
     }
     return STATUS_OK;
-}
-
-status sync_host_wait(device_stream *s, device_fence *fence, uint64_t value)
-{
-    enum { LOOKS = 1000, NAP_NS = 20000 };
-    for (int looks = 0; !device_fence_reached(fence, value); looks++) {
-        if (looks < LOOKS)
-            sched_yield();
-        else
-            clock_sleep_ns(NAP_NS);
-    }
-    return device_stream_wait(s, fence, value); /* returns the error if the fence has failed */
 }

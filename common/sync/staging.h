@@ -78,7 +78,4 @@ status sync_handover_add(sync_handover *h, int item);
  * reports a failed GPU. */
 status sync_handover_end(sync_handover *h);
 
-/* Blocks the host until the fence has reached `value`. A failed fence ends the wait with its error. */
-status sync_host_wait(device_stream *s, device_fence *fence, uint64_t value);
-
 #endif

@@ -1,19 +1,14 @@
 #include "common/trace/trace.h"
 
+#include "common/base/least.h"
+
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef struct trace_event {
-    trace_kind kind;
-    int32_t track; /* of slices and flows */
-    const char *name;
-    int64_t index, id, begin_ns, end_ns; /* in flows end_ns is the point, in memory the bytes */
-} trace_event;
-
 struct trace {
-    trace_event *events;
+    trace_entry *events;
     int64_t capacity;
     atomic_bool on;
     _Atomic int64_t count; /* events recorded, including events beyond the capacity */
@@ -49,20 +44,24 @@ bool trace_is_on(const trace *t)
     return t && atomic_load_explicit(&t->on, memory_order_relaxed);
 }
 
+static int64_t recorded(const trace *t)
+{
+    return least(atomic_load_explicit(&t->count, memory_order_acquire), t->capacity);
+}
+
 int64_t trace_dropped(const trace *t)
 {
-    int64_t count = t ? atomic_load_explicit(&t->count, memory_order_relaxed) : 0;
-    return t && count > t->capacity ? count - t->capacity : 0;
+    return t ? atomic_load_explicit(&t->count, memory_order_acquire) - recorded(t) : 0;
 }
 
 /* Reserves slots and writes them. The reader starts after the recorded work has ended. */
-static void add_always(trace *t, const trace_event *events, int count)
+static void add_always(trace *t, const trace_entry *events, int count)
 {
     int64_t at = atomic_fetch_add_explicit(&t->count, count, memory_order_relaxed);
     for (int i = 0; i < count && at + i < t->capacity; i++) t->events[at + i] = events[i];
 }
 
-static void add(trace *t, const trace_event *events, int count)
+static void add(trace *t, const trace_entry *events, int count)
 {
     if (trace_is_on(t)) add_always(t, events, count);
 }
@@ -70,51 +69,40 @@ static void add(trace *t, const trace_event *events, int count)
 void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                  int64_t end_ns)
 {
-    add(t, &(trace_event){TRACE_SLICE, (int32_t)track, name, index, 0, begin_ns, end_ns}, 1);
+    add(t, &(trace_entry){TRACE_SLICE, track, 0, name, index, 0, begin_ns, end_ns}, 1);
 }
 
 void trace_late_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                       int64_t end_ns)
 {
-    if (t) add_always(t, &(trace_event){TRACE_SLICE, (int32_t)track, name, index, 0, begin_ns, end_ns}, 1);
+    if (t) add_always(t, &(trace_entry){TRACE_SLICE, track, 0, name, index, 0, begin_ns, end_ns}, 1);
 }
 
 void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t begin_ns, int64_t end_ns)
 {
-    add(t, &(trace_event){TRACE_ASYNC, TRACE_COMMUNICATION, name, index, id, begin_ns, end_ns}, 1);
+    add(t, &(trace_entry){TRACE_ASYNC, TRACE_COMMUNICATION, 0, name, index, id, begin_ns, end_ns}, 1);
 }
 
 void trace_flow(trace *t, trace_flow_point point, trace_track track, int64_t id, int64_t ns)
 {
-    add(t, &(trace_event){TRACE_FLOW, (int32_t)track, "gradient", TRACE_NO_INDEX, id, ns, (int64_t)point}, 1);
+    add(t, &(trace_entry){TRACE_FLOW, track, point, "gradient", TRACE_NO_INDEX, id, ns, 0}, 1);
 }
 
 void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT])
 {
-    trace_event events[LEDGER_CLASS_COUNT];
+    trace_entry events[LEDGER_CLASS_COUNT];
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++)
-        events[c] = (trace_event){TRACE_MEMORY, 0, ledger_class_name((ledger_class)c), 0, 0, ns, bytes[c]};
+        events[c] = (trace_entry){.kind = TRACE_MEMORY,
+                                  .name = ledger_class_name((ledger_class)c),
+                                  .begin_ns = ns,
+                                  .end_ns = bytes[c]};
     add(t, events, LEDGER_CLASS_COUNT);
-}
-
-static int64_t recorded(const trace *t)
-{
-    int64_t count = atomic_load_explicit(&t->count, memory_order_acquire);
-    return count < t->capacity ? count : t->capacity;
 }
 
 bool trace_read(const trace *t, int64_t i, trace_entry *out)
 {
     if (!t || i >= recorded(t)) return false;
-    const trace_event *e = &t->events[i];
-    *out = (trace_entry){.kind = e->kind,
-                         .track = (trace_track)e->track,
-                         .name = e->name,
-                         .index = e->index,
-                         .id = e->id,
-                         .begin_ns = e->begin_ns,
-                         .end_ns = e->end_ns};
-    if (e->kind == TRACE_FLOW) out->point = (trace_flow_point)e->end_ns;
+    *out = t->events[i];
     return true;
 }
 
@@ -138,7 +126,7 @@ static void begin_event(char phase, const char *name, int track, int process, in
 /* Returns the index of the next event. */
 static int64_t write_event(const trace *t, int64_t i, int64_t count, int process, text_buffer *out)
 {
-    const trace_event *e = &t->events[i++];
+    const trace_entry *e = &t->events[i++];
     char name[64];
     if (e->index == TRACE_NO_INDEX)
         snprintf(name, sizeof name, "%s", e->name);
@@ -158,7 +146,7 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
         }
         break;
     case TRACE_FLOW:
-        begin_event(flow_phases[e->end_ns], name, e->track, process, e->begin_ns, out);
+        begin_event(flow_phases[e->point], name, e->track, process, e->begin_ns, out);
         text_append(out, ",\"cat\":\"gradient\",\"bp\":\"e\",\"id\":\"%d.%" PRId64 "\"},\n", process, e->id);
         break;
     case TRACE_MEMORY: /* one counter with a series per class; the events of one time are adjacent */
@@ -183,7 +171,7 @@ static void write_name(int process, int thread, const char *name, int place, tex
                 process, thread, place);
 }
 
-static bool has_slices(const trace *t, int64_t count, int track)
+static bool has_slices(const trace *t, int64_t count, trace_track track)
 {
     for (int64_t i = 0; i < count; i++)
         if (t->events[i].kind == TRACE_SLICE && t->events[i].track == track) return true;
@@ -196,7 +184,7 @@ void trace_write(const trace *t, int process, const char *name, text_buffer *out
     int64_t count = recorded(t);
     write_name(process, 0, name, process, out);
     for (int k = 0; k < TRACE_TRACKS; k++)
-        if (k < TRACE_COMPUTE_STREAM || has_slices(t, count, k))
+        if (k < TRACE_COMPUTE_STREAM || has_slices(t, count, (trace_track)k))
             write_name(process, k + 1, track_names[k], k, out);
     for (int64_t i = 0; i < count;) i = write_event(t, i, count, process, out);
 }

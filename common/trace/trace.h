@@ -56,8 +56,8 @@ void trace_flow(trace *t, trace_flow_point point, trace_track track, int64_t id,
 /* Records the logical bytes of every class. */
 void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT]);
 
-/* A recorded event. Events may be read after the recorded work has ended. In a flow, begin_ns is the point.
- * In memory events only the kind is set. */
+/* A recorded event. Events may be read after the recorded work has ended. In a flow, begin_ns is the time of
+ * the point. In memory events, `name` is a class of the ledger and end_ns its bytes. */
 typedef enum trace_kind { TRACE_SLICE, TRACE_ASYNC, TRACE_FLOW, TRACE_MEMORY } trace_kind;
 typedef struct trace_entry {
     trace_kind kind;

@@ -59,7 +59,7 @@ static status parse_limits(const char *text, bucket_plan *plan)
 static status assign(const buckets_setup *s, const nn_program *p, bucket_schedule *out)
 {
     ring_settings settings = {0};
-    bucket_plan *plan = &settings.later.buckets;
+    bucket_plan *plan = &settings.policy.later.buckets;
     if (!s->options.limits) {
         TRY(ring_settings_resolve(&s->ring, s->shared.divide, s->options.policy, &settings));
         return ring_program_buckets(&settings, p, !s->options.first_step, out);

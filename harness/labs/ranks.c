@@ -61,17 +61,17 @@ static const batch_source_type cut_type = {"cut", cut_next, batch_source_always_
 static status open_rank(struct lab_ranks *l, int rank, uint64_t seed)
 {
     lab_rank *r = &l->ranks[rank];
-    trainer_config config = {.world = 1,
+    trainer_config config = {.sync.world = 1,
                              .device = "cpu",
                              .threads = 1,
                              .model = l->model,
                              .engine = &sync_none,
-                             .policy = "none",
+                             .sync.policy = "none",
                              .optimizer = &l->optimizer,
                              .batch = LAB_RANKS_BATCH,
                              .sizes = {1, 3, 6},
-                             .slot = status_table_slot(l->table, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S};
+                             .sync.slot = status_table_slot(l->table, rank),
+                             .sync.stall_timeout_ns = 60 * NS_PER_S};
     batches_config batches = {.set = l->set,
                               .part = DATA_TRAIN,
                               .purpose = BATCHES_TRAIN,

@@ -71,21 +71,21 @@ static status run_rank(local_ranks *group, int rank, void *context)
 {
     measuring *m = context;
     const gpu_row *row = m->row;
-    trainer_config config = {.rank = rank,
-                             .world = row->gpus,
+    trainer_config config = {.sync.rank = rank,
+                             .sync.world = row->gpus,
                              .local_rank = rank,
-                             .job_token = m->token,
+                             .sync.job_token = m->token,
                              .device = "cuda",
                              .threads = 1,
                              .model = m->model,
                              .engine = m->engine,
-                             .engine_options = m->options,
-                             .policy = row->policy,
+                             .sync.options = m->options,
+                             .sync.policy = row->policy,
                              .optimizer = &row->optimizer,
                              .batch = row->batch,
                              .total_steps = row->warmup + row->steps,
-                             .slot = status_table_slot(m->table, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S,
+                             .sync.slot = status_table_slot(m->table, rank),
+                             .sync.stall_timeout_ns = 60 * NS_PER_S,
                              .separate_phases = true};
     data_form form = data_form_of_model(m->model);
     fixed_batch batch = {row->batch * data_form_input_elements(&form),

@@ -211,7 +211,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     TRY_GOTO(rc, trainer_setup(c, p->set, p->model, job, rank, world, &t), out);
     snprintf(device, sizeof device, "plan:%s", c->run.device);
     t.device = device;
-    t.slot = &slot;
+    t.sync.slot = &slot;
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
     bool evaluates = test >= world && c->run.eval_every >= 0;

@@ -100,17 +100,17 @@ static status open_devices(rank_state *s)
     t.remote = s->remote;
     /* The engine and the pipeline each have an agent, and both must make progress while the compute thread
      * waits for one of them. */
-    if (first->stage && !s->remote) t.inline_progress = false;
+    if (first->stage && !s->remote) t.sync.inline_progress = false;
     t.local_rank = p->local_rank;
-    t.job_token = s->token;
-    t.slot = s->slot;
-    t.table = p->table;
-    t.connect_timeout_ns = s->config->run.connect_timeout_ns;
-    t.lost = publish_loss;
-    t.lost_context = (void *)p;
-    t.canceled = rendezvous_has_failed;
-    t.canceled_context = s->rendezvous;
-    TRY(engine_lead(p->engine, t.engine_options, t.policy, t.world, &s->lead));
+    t.sync.job_token = s->token;
+    t.sync.slot = s->slot;
+    t.sync.table = p->table;
+    t.sync.connect_timeout_ns = s->config->run.connect_timeout_ns;
+    t.sync.lost = publish_loss;
+    t.sync.lost_context = (void *)p;
+    t.sync.canceled = rendezvous_has_failed;
+    t.sync.canceled_context = s->rendezvous;
+    TRY(engine_lead(p->engine, t.sync.options, t.sync.policy, t.sync.world, &s->lead));
     for (int d = 0; d < s->device_count; d++) {
         TRY(rank_trace_open(s->config, s->model, 0, s->devices[d].number == 0, &s->devices[d].trace));
         TRY(open_device(s, d, &t));

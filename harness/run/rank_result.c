@@ -77,9 +77,9 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
     const run_config *c = s->config;
     const rank_place *p = s->place;
     bool real = !s->world->profile;
-    const char *progress = p->engine == ENGINE_NONE            ? NULL
-                           : trainer_is_inline(first->trainer) ? "inline"
-                                                               : "thread";
+    const char *progress = p->engine == ENGINE_NONE          ? NULL
+                           : engine->context.inline_progress ? "inline"
+                                                             : "thread";
     json_t *updates_on = !real                    ? NULL
                          : p->engine != ENGINE_PS ? json_null()
                                                   : json_string(ps_updates_on_gpu(engine) ? "gpu" : "host");

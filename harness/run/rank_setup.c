@@ -41,20 +41,20 @@ status trainer_setup_job(const run_config *c, const dataset *set, const nn_model
 {
     int engine = job_engine(job);
     sampler_config sampler = trainer_sampler(c, set, job, world);
-    *out = (trainer_config){.rank = rank,
-                            .world = world,
+    *out = (trainer_config){.sync.rank = rank,
+                            .sync.world = world,
                             .prefetch = c->run.prefetch != 0,
                             .threads = 1,
                             .model = model,
                             .engine = engine_table[engine],
-                            .engine_options = c->engine_options[engine],
-                            .policy = c->policies[engine],
+                            .sync.options = c->engine_options[engine],
+                            .sync.policy = c->policies[engine],
                             .optimizer = &c->optimizer,
                             .batch = sampler.batch,
                             .sum_loss = c->run.loss_reduction == 1,
-                            .stall_timeout_ns = c->shared.stall_timeout_ns,
+                            .sync.stall_timeout_ns = c->shared.stall_timeout_ns,
                             .accumulate = c->run.accumulate,
-                            .divide = c->shared.divide,
+                            .sync.divide = c->shared.divide,
                             .slow = run_config_slow(c, job)};
     return odd_sizes(&sampler, rank, out->sizes);
 }
@@ -65,14 +65,14 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
     TRY(trainer_setup_job(c, set, model, job, rank, world, out));
     out->device = c->run.device;
     out->precision = run_config_precision(c);
-    out->share_gpu = c->run.share_gpu;
+    out->sync.share_gpu = c->run.share_gpu;
     out->benchmark = c->run.benchmark;
     out->cuda_graph = c->run.cuda_graph;
     out->threads = run_config_threads(c, job);
     /* Gathering rows is faster if most have no target. */
     out->masked_loss = dataset_describe(set)->form.target == DATA_TARGET_MASKED;
-    out->inline_progress = progress_inline(c, model);
-    return net_link_parse(c->shared.link, &out->link);
+    out->sync.inline_progress = progress_inline(c, model);
+    return net_link_parse(c->shared.link, &out->sync.link);
 }
 
 /* ---- batches ---------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ status rank_device_open(rank_device *d, trainer_config config)
 {
     if (d->stage) config.model = d->stage;
     if (d->stage && !config.remote) config.place = &d->place;
-    config.trace = d->trace.recorder;
+    config.sync.trace = d->trace.recorder;
     return trainer_open(&config, &d->trainer);
 }
 

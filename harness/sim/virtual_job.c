@@ -139,8 +139,8 @@ static status open_device(virtual_job *job, int number)
     t.local_rank = number;
     t.device = "sim";
     t.simulation = job->simulation;
-    t.slot = &job->slots[number];
-    t.hub = job->hub;
+    t.sync.slot = &job->slots[number];
+    t.sync.hub = job->hub;
     t.separate_phases = c->variant->separate_phases;
     t.total_steps = c->warmup + c->steps;
     sampler_config sampler = trainer_sampler(job->run, set, c->engine, d->place.replicas);

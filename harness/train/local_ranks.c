@@ -35,22 +35,13 @@ static bool is_consequence(const error_record *e)
 
 static void record_failure(local_ranks *g)
 {
+    error_record mine;
+    error_copy(&mine);
     pthread_mutex_lock(&g->lock);
-    if (g->failure.code == STATUS_OK || is_consequence(&g->failure)) {
-        error_record mine;
-        error_copy(&mine);
-        if (g->failure.code == STATUS_OK || !is_consequence(&mine)) g->failure = mine;
-    }
+    if (g->failure.code == STATUS_OK || (is_consequence(&g->failure) && !is_consequence(&mine)))
+        g->failure = mine;
     pthread_cond_broadcast(&g->changed);
     pthread_mutex_unlock(&g->lock);
-}
-
-static bool has_failed(local_ranks *g)
-{
-    pthread_mutex_lock(&g->lock);
-    bool failed = g->failure.code != STATUS_OK;
-    pthread_mutex_unlock(&g->lock);
-    return failed;
 }
 
 static void *run_rank(void *argument)
@@ -118,11 +109,10 @@ status local_ranks_run(int world, local_rank_function function, void *context)
     pthread_mutex_init(&g.lock, NULL);
     pthread_cond_init(&g.changed, NULL);
     add_variables();
-    if (!ranks || !g.handshakes) {
-        fail(STATUS_SYSTEM, "no memory for %d ranks", world);
-        error_copy(&g.failure);
-    }
-    for (; !has_failed(&g) && started < world; started++) {
+    bool enough = ranks && g.handshakes;
+    if (!enough) fail(STATUS_SYSTEM, "no memory for %d ranks", world);
+    if (!enough) record_failure(&g);
+    for (; enough && started < world; started++) {
         ranks[started] = (local_rank){.group = &g, .rank = started};
         errno = pthread_create(&ranks[started].thread, NULL, run_rank, &ranks[started]);
         if (errno) {

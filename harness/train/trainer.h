@@ -8,7 +8,6 @@
 
 #include "common/data/batch_source.h"
 #include "common/net/status_table.h"
-#include "common/net/transport.h"
 #include "common/nn/instance.h"
 #include "common/pipeline/pipeline.h"
 #include "common/pipeline/remote.h"
@@ -20,46 +19,34 @@ enum { TRAINER_MAX_SIZES = 4 };
 
 /* Configuration of a trainer. All pointers are borrowed. */
 typedef struct trainer_config {
-    /* If `place` is set, rank and world count the replicas of this stage, else the ranks of the job. */
-    int rank, world, local_rank;
+    /* The environment of the engine. If `place` is set, rank and world count the replicas of this stage, else
+     * the ranks of the job. `lost` is NULL if ranks are threads. `canceled` is also called while stages
+     * connect. The trainer sets the fields that follow from the rest of this configuration: the ranks of the
+     * job, and all that the trainer opens. */
+    sync_context sync;
+    int local_rank;
     const nn_model *remote;      /* second half of the model, if a remote stage has it; else NULL */
     const pipeline_place *place; /* stage of the model that this trainer has, or NULL if it has all stages */
-    uint64_t job_token;
-    const char *device;    /* for example "cpu" */
-    int precision;         /* device_precision */
-    bool share_gpu;        /* true if several ranks may use one GPU */
-    bool benchmark;        /* device_config.benchmark */
+    const char *device;          /* for example "cpu" */
+    int precision;               /* device_precision */
+    bool benchmark;              /* device_config.benchmark */
     bool prefetch;         /* copies a batch to the device before its step, if the device has a copy engine */
     bool cuda_graph;       /* records each pass and then launches the recorded pass */
     int threads;           /* compute threads of this rank */
     void *simulation;      /* simulation of a sim device, else NULL */
     const nn_model *model; /* whole model, the stage of `place`, or the first half if `remote` is set */
     const sync_engine_type *engine;
-    const void *engine_options;
-    const char *policy;
     const optimizer_options *optimizer;
     int64_t batch; /* samples per rank and micro-batch */
     /* Other batch sizes, which occur in the last step of an epoch. 0 ends the list. */
     int64_t sizes[TRAINER_MAX_SIZES];
-    int64_t total_steps; /* steps of the run, for the learning-rate schedule */
-    bool masked_loss;    /* the head computes only the rows that have a target */
-    bool sum_loss;       /* the loss is the sum over targets, not their mean */
-    rank_slot *slot;
-    const status_table *table;                    /* sync_context.table */
-    int64_t stall_timeout_ns, connect_timeout_ns; /* as in sync_context */
-    bool inline_progress;                         /* value of sync_context.inline_progress */
+    int64_t total_steps;  /* steps of the run, for the learning-rate schedule */
+    bool masked_loss;     /* the head computes only the rows that have a target */
+    bool sum_loss;        /* the loss is the sum over targets, not their mean */
     bool separate_phases; /* synchronizes the device between phases, to time each phase alone */
     int64_t accumulate;   /* micro-batches per step; 0 counts as 1 */
-    int divide;           /* shared_divide */
     const char *slow;     /* "RANK:FACTOR" as in straggler.h, or NULL */
-    net_link link;        /* link to emulate between the ranks, or zero */
-    struct trace *trace;  /* or NULL */
     bool *refused;        /* trainer_open() sets it to true if the device ran out of memory; or NULL */
-    void (*lost)(void *context, const error_record *why); /* sync_context.lost; NULL if ranks are threads */
-    void *lost_context;
-    bool (*canceled)(void *context); /* sync_context.canceled, also called while stages connect */
-    void *canceled_context;
-    transport_hub *hub; /* hub of ranks that are threads of one process, else NULL */
 } trainer_config;
 
 enum { STEP_NOT_MEASURED = -1 };
@@ -195,9 +182,6 @@ status trainer_evaluate(trainer *t, batch_source *source, evaluation_stop stop, 
 
 /* Returns the factor of --slow: 1 if this rank is not slowed. */
 double trainer_slowdown(const trainer *t);
-/* Returns true if there is no communication thread, so that the compute thread drives communication while it
- * waits. */
-bool trainer_is_inline(const trainer *t);
 
 device *trainer_device(trainer *t);
 device_stream *trainer_stream(trainer *t);

@@ -5,33 +5,31 @@
 trainer_load trainer_loads(const trainer *t)
 {
     if (!t->needs.whole_batch) return TRAINER_LOADS_OWN;
-    return t->config.rank == 0 ? TRAINER_LOADS_ALL : TRAINER_LOADS_NOTHING;
+    return t->config.sync.rank == 0 ? TRAINER_LOADS_ALL : TRAINER_LOADS_NOTHING;
 }
 
 int64_t trainer_largest_batch(const trainer *t)
 {
     int64_t batch = t->config.batch;
-    for (int i = 0; i < t->programs.slot_count; i++)
-        if (t->programs.slots[i].batch > batch) batch = t->programs.slots[i].batch;
-    return trainer_loads(t) == TRAINER_LOADS_ALL ? batch * t->config.world : batch;
+    for (int i = 0; i < t->slot_count; i++)
+        if (t->lives[0].slots[i].batch > batch) batch = t->lives[0].slots[i].batch;
+    return trainer_loads(t) == TRAINER_LOADS_ALL ? batch * t->config.sync.world : batch;
 }
 
 int64_t trainer_batch_bytes(const trainer *t, int64_t samples)
 {
-    const trainer_data *d = &t->data;
-    return samples *
-           (d->input_sample * dtype_size(d->input_type) + d->target_sample * dtype_size(d->target_type));
+    return samples * (t->exchange.input_bytes + t->exchange.target_bytes);
 }
 
 status trainer_open_tensors(trainer *t, device_memory_kind kind, trainer_tensors *out)
 {
     int64_t batch = trainer_largest_batch(t);
-    size_t inputs = (size_t)(batch * t->data.input_sample * dtype_size(t->data.input_type));
-    size_t targets = (size_t)(batch * t->data.target_sample * dtype_size(t->data.target_type));
+    size_t inputs = (size_t)(batch * t->exchange.input_bytes);
+    size_t targets = (size_t)(batch * t->exchange.target_bytes);
     if (inputs) TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, inputs, &out->input)));
     if (targets) TRY(ledger_blame(LEDGER_BATCH, device_allocate(t->device, kind, targets, &out->target)));
-    if (!t->programs.slots[0].program->masked) return STATUS_OK;
-    size_t rows = (size_t)(batch * t->data.target_sample) * sizeof(int32_t);
+    if (!t->lives[0].slots[0].program->masked) return STATUS_OK;
+    size_t rows = (size_t)(batch * t->exchange.targets_each) * sizeof(int32_t);
     return ledger_blame(LEDGER_BATCH, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, rows, &out->index));
 }
 
@@ -64,12 +62,12 @@ static int64_t list_rows(trainer *t, const int32_t *targets, int64_t count)
 static status copy_targets(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to,
                            int64_t *rows)
 {
-    int64_t targets = b->count * t->data.target_sample;
+    int64_t targets = b->count * t->exchange.targets_each;
     *rows = 0;
     if (targets == 0) return STATUS_OK;
-    if (!t->programs.slots[0].program->masked) {
-        dtype host_target = t->data.target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
-        return device_upload(s, to->target.data, b->targets, host_target, t->data.target_type, targets);
+    if (!t->lives[0].slots[0].program->masked) {
+        dtype host_target = t->exchange.target_type == DTYPE_I32 ? DTYPE_I32 : DTYPE_F32;
+        return device_upload(s, to->target.data, b->targets, host_target, t->exchange.target_type, targets);
     }
     *rows = list_rows(t, b->targets, targets);
     TRY(device_upload(s, to->index.data, t->data.rows, DTYPE_I32, DTYPE_I32, *rows));
@@ -86,17 +84,16 @@ status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, con
     return copy_targets(t, s, b, to, rows);
 }
 
-void trainer_hold_batch(trainer *t, int64_t samples)
+void trainer_hold_batch(trainer *t, int64_t bytes)
 {
-    t->now.batch_bytes = trainer_batch_bytes(t, samples);
-    ledger_acquire(&t->ledger, LEDGER_BATCH, t->now.batch_bytes, t->now.batch_bytes);
+    t->now.batch_bytes = bytes;
+    ledger_acquire(&t->ledger, LEDGER_BATCH, bytes, bytes);
 }
 
 status trainer_upload(trainer *t, const batch_view *b)
 {
-    trainer_hold_batch(t, b->count);
-    const trainer_tensors *to = trainer_is_stage(t) ? trainer_tensors_now(t) : &t->data.tensors;
-    return trainer_copy_batch(t, t->stream, b, to, &t->data.row_count);
+    trainer_hold_batch(t, trainer_batch_bytes(t, b->count));
+    return trainer_copy_batch(t, t->stream, b, &trainer_live_now(t)->tensors, &t->data.row_count);
 }
 
 void trainer_drop_batch(trainer *t)

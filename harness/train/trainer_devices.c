@@ -17,7 +17,7 @@
 #include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/trace/trace.h"
-#include "harness/train/trainer_impl.h"
+#include "harness/train/trainer_stages.h"
 
 #include <stdlib.h>
 
@@ -33,13 +33,13 @@ static int stage_of(const trainer *t)
 static trainer *neighbor(const trainer *t, int by)
 {
     int stage = stage_of(t) + by;
-    return stage >= 0 && stage < t->devices.count ? t->devices.stages[stage] : NULL;
+    return stage >= 0 && stage < t->devices->count ? t->devices->stages[stage] : NULL;
 }
 
 void trainer_join_devices(trainer *const *stages, batch_source *const *sources, int count)
 {
     for (int s = 0; s < count; s++) {
-        trainer_devices *d = &stages[s]->devices;
+        trainer_devices *d = stages[s]->devices;
         for (int i = 0; i < count; i++) d->stages[i] = stages[i];
         d->count = count;
         d->source = sources[s];
@@ -57,7 +57,7 @@ static status end_idle(trainer *t, trainer_turn turn)
 {
     int number;
     TRY(anatomy_end_wait(t->engine->context.anatomy, &number));
-    if (number >= 0) t->devices.waits[turn] = number;
+    if (number >= 0) t->devices->waits[turn] = number;
     return STATUS_OK;
 }
 
@@ -66,7 +66,7 @@ static status end_idle(trainer *t, trainer_turn turn)
 /* Copies between devices, after all work launched by `from` so far and before later work of `to`. */
 static status copy(trainer *to, void *target, trainer *from, const void *source, dtype type, int64_t count)
 {
-    trainer_devices *d = &from->devices;
+    trainer_devices *d = from->devices;
     TRY(device_stream_signal(from->stream, d->passed, ++d->passes));
     TRY(device_stream_wait(to->stream, d->passed, d->passes));
     if (sim_device_simulation(to->device)) return sim_device_copy_from(to->stream, from->device, type, count);
@@ -81,22 +81,19 @@ static status copy_value(trainer *to, const trainer_program_slot *ours, int valu
                 nn_instance_value(theirs->instance, source), v->type, v->bytes / dtype_size(v->type));
 }
 
-static status copy_output(trainer *t, const trainer_program_slot *ours, trainer *before,
-                          const trainer_program_slot *theirs)
-{
-    return copy_value(t, ours, ours->program->input_value, before, theirs, theirs->program->output_value);
-}
-
 status trainer_copy_evaluated(trainer *t)
 {
     trainer *before = neighbor(t, -1);
-    return copy_output(t, &t->programs.evaluation, before, &before->programs.evaluation);
+    return copy_value(t, &t->evaluation, t->evaluation.program->input_value, before, &before->evaluation,
+                      before->evaluation.program->output_value);
 }
 
 status trainer_copy_input(trainer *t)
 {
     trainer *before = neighbor(t, -1);
-    if (before) TRY(copy_output(t, t->now.slot, before, before->now.slot));
+    if (before)
+        TRY(copy_value(t, t->now.slot, t->now.slot->program->input_value, before, before->now.slot,
+                       before->now.slot->program->output_value));
     return end_idle(t, TURN_FORWARD);
 }
 
@@ -111,15 +108,15 @@ status trainer_copy_gradient(trainer *t)
 
 /* ---- gradients of several stages ---------------------------------------------------------------- */
 
-static bool is_last_with(const trainer *t, const nn_param *p)
+/* Returns true if several stages have the parameter, and this stage is the last one. */
+static bool sums(const trainer *t, const nn_param *p)
 {
-    return p->stages >> stage_of(t) == 1;
+    return trainer_is_shared(p) && p->stages >> stage_of(t) == 1;
 }
 
-static void *gradient(const trainer *t, int param)
+static void *gradient_of(const trainer *t, const nn_param *p)
 {
-    const param_set *set = t->params;
-    return (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
+    return param_set_gradient(t->params, nn_find_param(t->config.model, p->name));
 }
 
 /* Adds the gradients of earlier stages to the gradient of this stage, in the order of the stages, and copies
@@ -129,22 +126,20 @@ static status sum_shared(trainer *t, int param)
     const nn_param *p = &t->config.model->params[param];
     int64_t count = t->params->pieces[param].count;
     dtype type = t->params->type;
-    device_range sum = {gradient(t, param), t->devices.arrived.data, count};
+    device_range sum = {param_set_gradient(t->params, param), t->devices->arrived.data, count};
     for (int s = 0; s < stage_of(t); s++) {
-        trainer *other = t->devices.stages[s];
+        trainer *other = t->devices->stages[s];
         if (!(p->stages >> s & 1)) continue;
-        int theirs = nn_find_param(other->config.model, p->name);
-        TRY(copy(t, t->devices.arrived.data, other, gradient(other, theirs), type, count));
+        TRY(copy(t, t->devices->arrived.data, other, gradient_of(other, p), type, count));
         if (sim_device_simulation(t->device))
             TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* costs the time of an addition */
         else
             TRY(device_add(t->stream, sum.to, sum.to, sum.from, type, count));
     }
     for (int s = 0; s < stage_of(t); s++) {
-        trainer *other = t->devices.stages[s];
+        trainer *other = t->devices->stages[s];
         if (!(p->stages >> s & 1)) continue;
-        TRY(copy(other, gradient(other, nn_find_param(other->config.model, p->name)), t, sum.to, type,
-                 count));
+        TRY(copy(other, gradient_of(other, p), t, sum.to, type, count));
     }
     return STATUS_OK;
 }
@@ -153,37 +148,26 @@ status trainer_sum_shared(trainer *t)
 {
     const nn_model *m = t->config.model;
     for (int i = 0; i < m->param_count; i++)
-        if (stage_of(t) > 0 && is_last_with(t, &m->params[i]) &&
-            m->params[i].stages != UINT64_C(1) << stage_of(t))
-            TRY(sum_shared(t, i));
+        if (sums(t, &m->params[i])) TRY(sum_shared(t, i));
     return STATUS_OK;
 }
 
 /* ---- the norm of all gradients ------------------------------------------------------------------ */
 
-/* Returns true if the update needs the norms of stages that have not reduced their gradients yet. */
-static bool awaits_norms(const trainer *t)
-{
-    bool all = true;
-    for (int s = 0; s < t->devices.count; s++) all = all && t->devices.stages[s]->devices.has_norm;
-    return t->devices.has_norm && !all;
-}
-
 static status give_norm(trainer *t)
 {
-    trainer_devices *d = &t->devices;
+    trainer_devices *d = t->devices;
     d->norm = device_get_info(t->device)->real ? t->engine->square_norm : 0;
-    d->has_norm = true;
     return device_stream_signal(t->stream, d->passed, ++d->passes);
 }
 
 static status add_norms(trainer *t)
 {
-    trainer_devices *d = &t->devices;
+    trainer_devices *d = t->devices;
     double sum = 0;
     TRY(begin_idle(t));
     for (int s = 0; s < d->count; s++) {
-        const trainer_devices *other = &d->stages[s]->devices;
+        const trainer_devices *other = d->stages[s]->devices;
         TRY(device_stream_wait(t->stream, other->passed, other->passes));
         sum += other->norm;
     }
@@ -193,11 +177,11 @@ static status add_norms(trainer *t)
 
 /* ---- causes of waits ---------------------------------------------------------------------------- */
 
-static status begin_turns(trainer *t)
+/* Attributes the wait before a turn to the rank of another stage, which ended its part at `ns`. */
+static void name_wait(trainer *t, trainer_turn turn, const trainer *other, int64_t ns)
 {
-    for (int i = 0; i < TRAINER_TURNS; i++) t->devices.waits[i] = -1;
-    t->devices.has_norm = false;
-    return begin_idle(t);
+    anatomy_sent last = {.ns = ns, .rank = pipeline_rank(other->config.place, stage_of(other))};
+    anatomy_name_wait(t->engine->context.anatomy, t->devices->waits[turn], last);
 }
 
 /* Splits the wait for a copy in two. Until the output of the other stage was ready, the wait is for the rank
@@ -205,56 +189,33 @@ static status begin_turns(trainer *t)
 static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int mark, int64_t micro)
 {
     anatomy *a = t->engine->context.anatomy;
-    anatomy_span time = anatomy_wait_time(a, t->devices.waits[turn]);
+    anatomy_span time = anatomy_wait_time(a, t->devices->waits[turn]);
     int64_t ready_ns = device_mark_ns(from->stream, mark),
             began_ns = ready_ns > time.begin_ns ? ready_ns : time.begin_ns;
-    anatomy_name_wait(
-        a, t->devices.waits[turn],
-        (anatomy_sent){.ns = ready_ns, .rank = pipeline_rank(from->config.place, stage_of(from))});
+    name_wait(t, turn, from, ready_ns);
     if (began_ns >= time.end_ns) return;
     anatomy_insert_span(a, began_ns, time.end_ns);
-    trace_async(t->config.trace, copy_names[turn], micro, micro + 1, began_ns, time.end_ns);
+    trace_async(t->config.sync.trace, copy_names[turn], micro, micro + 1, began_ns, time.end_ns);
 }
 
-/* Attributes the wait before a turn to another stage, because the thread was busy with that stage. */
-static void name_turn(trainer *t, trainer_turn turn)
-{
-    anatomy *a = t->engine->context.anatomy;
-    const trainer *other = t->devices.stages[stage_of(t) == 0];
-    anatomy_span time = anatomy_wait_time(a, t->devices.waits[turn]);
-    anatomy_name_wait(
-        a, t->devices.waits[turn],
-        (anatomy_sent){.ns = time.end_ns, .rank = pipeline_rank(other->config.place, stage_of(other))});
-}
-
+/* Names the waits of a micro-batch. Before the last turns the thread was busy with another stage. */
 static void report_waits(trainer *t, int first_mark, int64_t micro)
 {
+    anatomy *a = t->engine->context.anatomy;
+    const trainer *other = t->devices->stages[stage_of(t) == 0];
     const trainer *before = neighbor(t, -1), *after = neighbor(t, 1);
     if (before) name_copy(t, TURN_FORWARD, before, first_mark + STEP_MARK_FORWARD_END, micro);
     if (after) name_copy(t, TURN_BACKWARD, after, first_mark + STEP_MARK_BACKWARD_END, micro);
-    name_turn(t, TURN_REDUCE);
-    name_turn(t, TURN_UPDATE);
-    name_turn(t, TURN_END);
+    for (trainer_turn turn = TURN_REDUCE; turn <= TURN_END; turn++)
+        name_wait(t, turn, other, anatomy_wait_time(a, t->devices->waits[turn]).end_ns);
 }
 
 /* ---- the step ----------------------------------------------------------------------------------- */
 
-static status forward_on(trainer *t, int64_t index, int64_t batch_step)
+/* Returns true if the update needs the norms of all stages, and so comes after the last reduction. */
+static bool awaits_norms(const trainer *t)
 {
-    TRY(trainer_stage_forward(t, t->devices.source, index, batch_step));
-    return begin_idle(t);
-}
-
-static status backward_on(trainer *t)
-{
-    TRY(trainer_stage_backward(t));
-    return begin_idle(t);
-}
-
-static status update_on(trainer *t)
-{
-    t->devices.updated = true;
-    return trainer_stage_update(t, add_norms);
+    return trainer_updates(t) && sync_update_needs_norm(t->engine);
 }
 
 /* Reduces the gradients of the stage and updates the parameters of the stage, unless the norms of other
@@ -263,27 +224,18 @@ static status reduce_on(trainer *t)
 {
     /* In the forward, backward and update turns the wait ends when a copy or the norms have been enqueued. */
     TRY(end_idle(t, TURN_REDUCE));
-    t->devices.updated = false;
     TRY(trainer_stage_reduce(t));
-    if (trainer_updates(t) && sync_update_needs_norm(t->engine)) TRY(give_norm(t));
-    if (!awaits_norms(t)) TRY(update_on(t));
-    return begin_idle(t);
-}
-
-static status update_later_on(trainer *t)
-{
-    if (t->devices.updated) return STATUS_OK;
-    TRY(update_on(t));
+    if (awaits_norms(t)) TRY(give_norm(t));
+    if (!awaits_norms(t) || stage_of(t) == 0) TRY(trainer_stage_update(t, add_norms));
     return begin_idle(t);
 }
 
 static status end_on(trainer *t)
 {
-    int flight = trainer_flight_now(t);
     TRY(end_idle(t, TURN_END));
-    TRY(trainer_end_batch(t, t->devices.source));
-    report_waits(t, trainer_mark_of(flight, t->now.micro, STEP_MARK_BEGIN), t->now.micro);
-    TRY(trainer_report_batch(t, flight, t->now.micro));
+    TRY(trainer_end_batch(t, t->devices->source));
+    report_waits(t, trainer_mark_now(t, STEP_MARK_BEGIN), t->now.micro);
+    TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
     trainer_count_batch(t);
     return STATUS_OK;
 }
@@ -291,18 +243,28 @@ static status end_on(trainer *t)
 /* Runs a step of all stages. The last stage reduces first, because its gradients are ready first. */
 status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step)
 {
-    trainer *const *stages = first->devices.stages;
-    int n = first->devices.count;
+    trainer *const *stages = first->devices->stages;
+    int n = first->devices->count;
     (void)source; /* devices.source */
     for (int64_t micro = 0; micro < trainer_micro_batches(first); micro++) {
         for (int s = 0; s < n; s++) {
             stages[s]->now.micro = micro;
-            TRY(begin_turns(stages[s]));
+            for (int i = 0; i < TRAINER_TURNS; i++) stages[s]->devices->waits[i] = -1;
+            TRY(begin_idle(stages[s]));
         }
-        for (int s = 0; s < n; s++) TRY(forward_on(stages[s], index, batch_step));
-        for (int s = n - 1; s >= 0; s--) TRY(backward_on(stages[s]));
+        for (int s = 0; s < n; s++) {
+            TRY(trainer_stage_forward(stages[s], stages[s]->devices->source, index, batch_step));
+            TRY(begin_idle(stages[s]));
+        }
+        for (int s = n - 1; s >= 0; s--) {
+            TRY(trainer_stage_backward(stages[s]));
+            TRY(begin_idle(stages[s]));
+        }
         for (int s = n - 1; s >= 0; s--) TRY(reduce_on(stages[s]));
-        for (int s = n - 1; s >= 0; s--) TRY(update_later_on(stages[s]));
+        for (int s = n - 1; s > 0 && awaits_norms(first); s--) {
+            TRY(trainer_stage_update(stages[s], add_norms));
+            TRY(begin_idle(stages[s]));
+        }
         for (int s = 0; s < n; s++) TRY(end_on(stages[s]));
     }
     for (int s = 1; s < n; s++) {
@@ -374,20 +336,22 @@ status trainer_devices_open(trainer *t)
 {
     const nn_model *m = t->config.model;
     int64_t largest = 0;
+    t->devices = calloc(1, sizeof *t->devices);
+    if (!t->devices) return fail(STATUS_SYSTEM, "no memory for a stage");
     for (int p = 0; p < m->param_count; p++)
-        if (is_last_with(t, &m->params[p]) && m->params[p].stages != UINT64_C(1) << stage_of(t) &&
-            m->params[p].elements > largest)
-            largest = m->params[p].elements;
-    TRY(device_fence_open(t->device, &t->devices.passed));
+        if (sums(t, &m->params[p]) && m->params[p].elements > largest) largest = m->params[p].elements;
+    TRY(device_fence_open(t->device, &t->devices->passed));
     if (largest == 0) return STATUS_OK;
     int64_t bytes = largest * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, LEDGER_GRADIENTS, bytes, plan_align(bytes));
     return ledger_blame(LEDGER_GRADIENTS, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes,
-                                                          &t->devices.arrived));
+                                                          &t->devices->arrived));
 }
 
 void trainer_devices_close(trainer *t)
 {
-    device_fence_close(&t->devices.passed);
-    if (t->device) device_free(t->device, &t->devices.arrived);
+    if (!t->devices) return;
+    device_fence_close(&t->devices->passed);
+    device_free(t->device, &t->devices->arrived);
+    free(t->devices);
 }

@@ -8,23 +8,17 @@
 
 #include "harness/train/trainer.h"
 
+typedef struct trainer_pipeline trainer_pipeline; /* trainer_stages.h */
+typedef struct trainer_devices trainer_devices;
+typedef struct trainer_remote trainer_remote;
+
 /* A recorded pass (--cuda-graph). A record is launched only with the scalars that it was recorded with. */
 typedef struct trainer_record {
-    device_graph **graphs; /* [count] one graph for each stretch between two calls of the engine */
-    int count, capacity;   /* count is 0 until the pass is recorded */
+    device_record *record; /* NULL until the pass is recorded */
     op_scalars scalars;
     bool seen; /* true once the pass has run, for the first time in step `first_step` */
     int64_t first_step;
 } trainer_record;
-
-/* State of the pass that is being recorded, or launched from its record. */
-typedef struct trainer_recorder {
-    sync_recorder base;
-    device_stream *stream;
-    trainer_record *record; /* NULL if the pass runs without a record */
-    bool replaying, within; /* the pass is launched from its record; a stretch has begun */
-    int at;                 /* index of the next stretch to launch */
-} trainer_recorder;
 
 /* A program and its prepared kernels for one batch size. */
 typedef struct trainer_program_slot {
@@ -63,29 +57,16 @@ _Static_assert(TRAINER_DEPTH *TRAINER_KEPT_BATCHES *STEP_MARKS <= SYNC_MARK_UPDA
  * step adds `other` before the first micro-batch, and `optimizer` and `other` after the last one. */
 enum { PHASES_OF_BATCH = 6, PHASES_OF_STEP = 3 };
 
-/* The programs for all batch sizes, and the memory that they share. */
-typedef struct trainer_programs {
-    trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* training programs; the first has the full batch */
-    int slot_count;
-    trainer_program_slot evaluation;
-    nn_memory memory;
-    nn_bindings bindings;
-    /* Loss over the outputs of all ranks or of the remote stage. NULL if the programs compute the loss. */
-    device_kernel *loss_kernel;
-    trainer_recorder recorder;
-} trainer_programs;
-
-/* Memory and shape of a batch. */
+/* Shape of a batch, and what its copies to the device need. */
 typedef struct trainer_data {
-    trainer_tensors tensors;
     trainer_prefetch prefetch;
     void *pinned[TRAINER_MAX_BUFFERS];
     int pinned_count;
     int32_t *rows,
-        *row_targets;  /* rows with targets, and their targets, if the loss is masked; on the host */
-    int64_t row_count; /* number of rows with targets, at least 1, if the loss is masked; else 0 */
-    int64_t input_sample, target_sample; /* elements per sample */
-    dtype input_type, target_type;
+        *row_targets;     /* rows with targets, and their targets, if the loss is masked; on the host */
+    int64_t row_count;    /* number of rows with targets, at least 1, if the loss is masked; else 0 */
+    int64_t input_sample; /* elements per sample */
+    dtype input_type;
 } trainer_data;
 
 /* Data about a micro-batch that trainer_end_step() needs. */
@@ -125,55 +106,14 @@ typedef struct trainer_running {
     bool has_gradients;        /* true if an earlier micro-batch of the step wrote gradients */
 } trainer_running;
 
-/* Memory of a live micro-batch of a stage: its forward pass has begun, its backward pass has not ended.
- * Micro-batch i uses element i mod `live`. */
+/* Memory of a live micro-batch: its forward pass has begun, and its backward pass has not ended. A rank with
+ * the whole model has one live micro-batch. In a stage micro-batch i uses element i mod `live`. */
 typedef struct trainer_live {
     nn_memory memory; /* all live micro-batches share the workspace */
     trainer_tensors tensors;
-    trainer_program_slot slot; /* has the program of programs.slots[0] */
-    trainer_running now;       /* state at the end of the forward pass */
+    trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* training programs; the first has the full batch */
+    trainer_running now;                               /* state at the end of the forward pass, in a stage */
 } trainer_live;
-
-/* State of a rank that has a stage of the model (trainer_pipeline.c). */
-typedef struct trainer_pipeline {
-    pipeline *messages; /* NULL if no other process has a stage of this replica */
-    trainer_live *lives;
-    int live;
-    int64_t before;    /* micro-batches of all earlier steps */
-    int64_t asked;     /* training inputs for which a receive was posted, over all steps */
-    int64_t evaluated; /* inputs of evaluations, which share the message numbers of training inputs */
-} trainer_pipeline;
-
-/* Turns of the stages on devices of one process. One thread drives all stages, so a device waits for the
- * other stages before each of its turns. */
-typedef enum trainer_turn {
-    TURN_FORWARD,
-    TURN_BACKWARD,
-    TURN_REDUCE,
-    TURN_UPDATE,
-    TURN_END,
-    TRAINER_TURNS
-} trainer_turn;
-
-/* State of a stage on a device of a process that has all stages (trainer_devices.c). */
-typedef struct trainer_devices {
-    trainer *stages[NN_MOST_STAGES]; /* [count] all stages of the rank */
-    int count;                       /* 0 if the rank has only this trainer */
-    batch_source *source;
-    int waits[TRAINER_TURNS]; /* number of the wait before each turn (anatomy.h), or -1 */
-    bool updated;             /* true after the update of the present micro-batch */
-    bool has_norm;            /* true once `norm` is set in the present micro-batch */
-    double norm;              /* squared norm of this stage's gradients */
-    device_fence *passed;     /* signaled by the compute stream, for the streams of other devices */
-    uint64_t passes;          /* last value of `passed` */
-    device_memory arrived;    /* another stage's gradient of a shared parameter */
-} trainer_devices;
-
-/* State of a rank whose model has its second half in a remote stage (trainer_remote.c). */
-typedef struct trainer_remote {
-    remote_stage *stage;
-    device_memory output, gradient; /* output of the second half for one batch, and its gradient */
-} trainer_remote;
 
 /* Only the rank's compute thread uses a trainer. */
 struct trainer {
@@ -196,13 +136,18 @@ struct trainer {
     int64_t skipped;     /* updates that the run skipped before this process started */
     bool loss_reported;  /* the warning about a loss that is not finite is logged */
     bool lost_parts_reported;
-    float *kept; /* trainer_keep_gradients() */
-    trainer_programs programs;
+    float *kept;         /* trainer_keep_gradients() */
+    trainer_live *lives; /* [live] */
+    int live;
+    int slot_count; /* training programs */
+    trainer_program_slot evaluation;
+    /* Loss over the outputs of all ranks or of the remote stage. NULL if the programs compute the loss. */
+    device_kernel *loss_kernel;
     trainer_data data;
     trainer_running now;
-    trainer_pipeline pipeline;
-    trainer_devices devices;
-    trainer_remote remote;
+    trainer_pipeline *pipeline; /* NULL if the rank has the whole model */
+    trainer_devices *devices;   /* NULL unless stages are on devices of this process */
+    trainer_remote *remote;     /* NULL if there is no remote stage */
     bool runs_ahead; /* true if steps are only enqueued, so that the next may begin before this one ends */
     device_memory losses; /* pinned memory of trainer_flight.losses */
     trainer_flight flights[TRAINER_DEPTH];
@@ -227,15 +172,14 @@ static inline int trainer_mark_now(const trainer *t, step_mark mark)
 {
     return trainer_mark_of(trainer_flight_now(t), t->now.micro, mark);
 }
-/* Returns true if this trainer has one stage of the model. */
-static inline bool trainer_is_stage(const trainer *t)
+/* Returns the memory of the present micro-batch. */
+static inline trainer_live *trainer_live_now(const trainer *t)
 {
-    return t->config.place != NULL;
+    return &t->lives[t->now.micro % t->live];
 }
-/* Returns true if the stages are on devices of this process. */
-static inline bool trainer_drives_devices(const trainer *t)
+static inline bool trainer_is_last_micro_batch(const trainer *t)
 {
-    return t->config.place && t->config.place->devices;
+    return t->now.micro + 1 >= trainer_micro_batches(t);
 }
 /* Implements nn_observer.group_sum. */
 status trainer_group_sum(void *context, double *values, int count);
@@ -276,6 +220,8 @@ void trainer_count_cpu(trainer *t, bool in_steps);
 
 /* ---- trainer_batch.c ---- */
 
+/* Computes the addresses of a program that works on the memory of a micro-batch. */
+status trainer_bind(trainer_live *l, nn_instance *instance);
 /* Returns the number of samples for which the memory of a batch has room. */
 int64_t trainer_largest_batch(const trainer *t);
 int64_t trainer_batch_bytes(const trainer *t, int64_t samples);
@@ -290,7 +236,7 @@ status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, con
 /* Copies a batch to the device on the compute stream, and enters the batch in the ledger. */
 status trainer_upload(trainer *t, const batch_view *b);
 /* Enter the batch in the ledger, and remove it. */
-void trainer_hold_batch(trainer *t, int64_t samples);
+void trainer_hold_batch(trainer *t, int64_t bytes);
 void trainer_drop_batch(trainer *t);
 /* Sets t->now.batch to the batch of `step`. `last` is true for the last batch of the run. */
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last);
@@ -298,53 +244,6 @@ status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool
  * `ended` is true; then waits for the copy, or leaves the batch to prefetching. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 
-/* ---- trainer_pipeline.c ---- */
-
-/* Do nothing if the rank has the whole model. */
-status trainer_pipeline_open(trainer *t);
-void trainer_pipeline_close(trainer *t);
-/* Evaluation: waits for the input from the stage before, sends the output to the next stage. */
-status trainer_receive_evaluated(trainer *t);
-status trainer_send_evaluated(trainer *t);
-void trainer_end_evaluation(trainer *t);
-
-/* The functions from here on require a stage (config.place). */
-
-/* Return the program, the loss memory and the batch memory of the present micro-batch. */
-trainer_program_slot *trainer_slot_now(const trainer *t);
-double *trainer_loss_now(const trainer *t);
-const trainer_tensors *trainer_tensors_now(const trainer *t);
-/* Enters the gradient of the stage's output in the ledger. */
-void trainer_hold_gradient(trainer *t);
-/* Returns true if other stages also have the parameter. The gradient is ready after their sum. */
-bool trainer_defers_ready(const trainer *t, int param);
-/* Runs a step. The parts below also make a step of stages on devices of one process. */
-status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
-status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
-status trainer_stage_backward(trainer *t);
-status trainer_stage_reduce(trainer *t);
-/* Runs the optimizer after trainer_stage_reduce(). Calls the function if the update needs the norm of all
- * stages. */
-status trainer_stage_update(trainer *t, status (*add_norms_of_others)(trainer *t));
-
-/* ---- trainer_devices.c: stages on devices of this process ---- */
-
-status trainer_devices_open(trainer *t);
-void trainer_devices_close(trainer *t);
-status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step);
-/* Copy the activations of the stage before, or the gradient from the next stage, if there is one. */
-status trainer_copy_input(trainer *t);
-status trainer_copy_gradient(trainer *t);
-status trainer_copy_evaluated(trainer *t);
-/* Sums the gradients that other stages have too, if this stage is the last one that has them. */
-status trainer_sum_shared(trainer *t);
-
-/* ---- trainer_remote.c ---- */
-
-/* Do nothing if the rank has no remote stage. */
-status trainer_remote_open(trainer *t);
-void trainer_remote_close(trainer *t);
-status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 /* Returns the model that ends in the loss: the second half if there is a remote stage, else the model. */
 static inline const nn_model *trainer_last_model(const trainer *t)
 {
@@ -361,13 +260,9 @@ status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bo
 /* Copies the prefetched batch, on the compute stream, to the memory that programs read, and enters it in the
  * ledger. */
 status trainer_prefetch_take(trainer *t);
-/* Returns the last batch to its source if its copy has ended. Begins to copy the next batch if there is room
- * and the source has the batch ready. */
-status trainer_prefetch_copy_next(trainer *t);
-static inline status trainer_prefetch_next(trainer *t)
-{
-    return t->data.prefetch.on ? trainer_prefetch_copy_next(t) : STATUS_OK;
-}
+/* If prefetching is on, returns the last batch to its source if its copy has ended, and begins to copy the
+ * next batch if there is room and the source has the batch ready. */
+status trainer_prefetch_next(trainer *t);
 /* Waits until no copy reads host memory. */
 status trainer_prefetch_flush(trainer *t);
 /* Returns the time that copy `number` took, in ns. */
@@ -377,7 +272,6 @@ int64_t trainer_prefetch_time(const trainer *t, uint64_t number);
 
 /* Runs a pass of the present program, operation by operation or from its record. */
 status trainer_run_pass(trainer *t, nn_pass pass);
-void trainer_recorder_init(trainer *t);
 void trainer_close_records(trainer_program_slot *slot);
 
 #endif

@@ -103,17 +103,13 @@ static status copy(trainer *t, int64_t step)
     return STATUS_OK;
 }
 
-static status drop(trainer *t)
-{
-    trainer_prefetch *p = &t->data.prefetch;
-    p->ahead = false;
-    return device_stream_signal(t->stream, p->taken, p->number);
-}
-
 status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    if (p->ahead && (p->step != step || p->source != source)) TRY(drop(t));
+    if (p->ahead && (p->step != step || p->source != source)) { /* Drops the batch. */
+        p->ahead = false;
+        TRY(device_stream_signal(t->stream, p->taken, p->number));
+    }
     if (!p->ahead) {
         TRY(return_buffer_now(t));
         p->source = source;
@@ -132,22 +128,22 @@ static status move(trainer *t, const device_memory *to, const device_memory *fro
 status trainer_prefetch_take(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    const trainer_tensors *to = trainer_is_stage(t) ? trainer_tensors_now(t) : &t->data.tensors,
-                          *from = &p->tensors;
-    int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->data.target_sample;
+    const trainer_tensors *to = &trainer_live_now(t)->tensors, *from = &p->tensors;
+    int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->exchange.targets_each;
     TRY(device_stream_wait(t->stream, p->copied, p->number));
     TRY(move(t, &to->input, &from->input, t->data.input_type, p->batch.count * t->data.input_sample));
-    TRY(move(t, &to->target, &from->target, t->data.target_type, targets));
+    TRY(move(t, &to->target, &from->target, t->exchange.target_type, targets));
     TRY(move(t, &to->index, &from->index, DTYPE_I32, p->rows));
-    trainer_hold_batch(t, p->batch.count);
+    trainer_hold_batch(t, trainer_batch_bytes(t, p->batch.count));
     t->data.row_count = p->rows;
     p->ahead = false;
     return device_stream_signal(t->stream, p->taken, p->number);
 }
 
-status trainer_prefetch_copy_next(trainer *t)
+status trainer_prefetch_next(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
+    if (!p->on) return STATUS_OK;
     TRY(step_log_enter(&t->log, STEP_PHASE_PREFETCH));
     return_buffer(t);
     if (p->ahead || p->lent || p->next < 0 || !batch_source_ready(p->source, p->next)) return STATUS_OK;
@@ -164,6 +160,6 @@ int64_t trainer_prefetch_time(const trainer *t, uint64_t number)
     const trainer_prefetch *p = &t->data.prefetch;
     int64_t begin = device_mark_ns(p->stream, mark_of(number));
     int64_t end = device_mark_ns(p->stream, mark_of(number) + 1);
-    trace_async(t->config.trace, "batch to the device", TRACE_NO_INDEX, (int64_t)number, begin, end);
+    trace_async(t->config.sync.trace, "batch to the device", TRACE_NO_INDEX, (int64_t)number, begin, end);
     return end - begin;
 }

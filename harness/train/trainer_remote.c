@@ -2,7 +2,9 @@
  * sends the activations, waits for the output, computes the loss, sends the gradient of the output, and waits
  * for the gradient of the activations. The engine averages only the gradients of the first half. */
 #include "common/memory/plan.h"
-#include "harness/train/trainer_impl.h"
+#include "harness/train/trainer_stages.h"
+
+#include <stdlib.h>
 
 static status check(const trainer *t)
 {
@@ -15,7 +17,7 @@ static status check(const trainer *t)
     if (n->each_pass || n->whole_batch || n->one_loss || n->shards.stage != PARAM_SHARD_NONE)
         return fail(STATUS_CONFIG,
                     "--remote-stage: expected a policy whose ranks have all gradients, as ddp, got %s",
-                    c->policy);
+                    c->sync.policy);
     if (c->optimizer->clip_norm > 0)
         return fail(STATUS_CONFIG, "--remote-stage: expected no --clip-norm: no process has all gradients");
     if (c->optimizer->on_nonfinite == NONFINITE_SKIP)
@@ -36,29 +38,32 @@ status trainer_remote_open(trainer *t)
     const nn_model *last = t->config.remote;
     if (!last) return STATUS_OK;
     TRY(check(t));
+    t->remote = calloc(1, sizeof *t->remote);
+    if (!t->remote) return fail(STATUS_SYSTEM, "no memory for a remote stage");
     int64_t size = dtype_size(device_get_info(t->device)->compute_type);
     int64_t bytes = t->config.batch * last->rows_per_sample * last->classes * size;
     TRY(ledger_blame(LEDGER_OUTPUTS,
-                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote.output)));
+                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote->output)));
     TRY(ledger_blame(LEDGER_OUTPUTS,
-                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote.gradient)));
+                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote->gradient)));
     ledger_acquire(&t->ledger, LEDGER_OUTPUTS, 2 * bytes, 2 * plan_align(bytes));
-    t->exchange.all_outputs = t->remote.output.data;
-    t->exchange.all_gradients = t->remote.gradient.data;
+    t->exchange.all_outputs = t->remote->output.data;
+    t->exchange.all_gradients = t->remote->gradient.data;
     return STATUS_OK;
 }
 
 status trainer_connect_remote(trainer *t, const remote_config *config, const char *url)
 {
-    return remote_stage_open(config, url, &t->remote.stage);
+    return remote_stage_open(config, url, &t->remote->stage);
 }
 
 void trainer_remote_close(trainer *t)
 {
-    remote_stage_close(&t->remote.stage);
-    if (!t->device) return;
-    device_free(t->device, &t->remote.output);
-    device_free(t->device, &t->remote.gradient);
+    if (!t->remote) return;
+    remote_stage_close(&t->remote->stage);
+    device_free(t->device, &t->remote->output);
+    device_free(t->device, &t->remote->gradient);
+    free(t->remote);
 }
 
 static remote_tensor value_of(const trainer *t, int value)
@@ -77,7 +82,7 @@ static remote_tensor whole(const trainer *t, const device_memory *memory)
 
 static void show(trainer *t, rank_operation operation)
 {
-    rank_slot_enter(t->config.slot, operation, device_now_ns(t->device));
+    rank_slot_enter(t->config.sync.slot, operation, device_now_ns(t->device));
 }
 
 /* Sends the activations and waits for the output of the second half. */
@@ -85,8 +90,8 @@ static status forward_elsewhere(trainer *t)
 {
     TRY(device_stream_synchronize(t->stream));
     show(t, RANK_WAIT);
-    TRY(remote_stage_forward(t->remote.stage, t->now.step.index, t->now.micro,
-                             value_of(t, t->now.slot->program->output_value), whole(t, &t->remote.output),
+    TRY(remote_stage_forward(t->remote->stage, t->now.step.index, t->now.micro,
+                             value_of(t, t->now.slot->program->output_value), whole(t, &t->remote->output),
                              t->engine->context.anatomy));
     show(t, RANK_LOSS);
     return STATUS_OK;
@@ -99,7 +104,7 @@ static status backward_elsewhere(trainer *t)
     TRY(device_stream_synchronize(t->stream));
     show(t, RANK_WAIT);
     TRY(remote_stage_backward(
-        t->remote.stage, s->index, t->now.micro, s->learning_rate, whole(t, &t->remote.gradient),
+        t->remote->stage, s->index, t->now.micro, s->learning_rate, whole(t, &t->remote->gradient),
         value_of(t, t->now.slot->program->output_gradient_value), t->engine->context.anatomy));
     show(t, RANK_BACKWARD);
     return STATUS_OK;

@@ -1,6 +1,6 @@
 /* Computes the result of a step (parts, times and counts) from the marks that the step left on the compute
  * stream. */
-#include "harness/train/trainer_impl.h"
+#include "harness/train/trainer_stages.h"
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
@@ -20,8 +20,7 @@ int64_t trainer_cpu_ns(trainer *t)
 {
     const device_info *info = device_get_info(t->device);
     if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
-    if (trainer_drives_devices(t) && t->devices.stages[0] != t)
-        return 0; /* the first trainer counts the thread's time */
+    if (t->devices && t->devices->stages[0] != t) return 0; /* the first trainer counts the thread's time */
     trainer_count_cpu(t, t->last_end_ns != 0);
     return t->cpu_ns;
 }
@@ -57,7 +56,7 @@ static void add_part(trainer *t, const char *name, int64_t micro, step_part part
 {
     add_phase(t, begin, part);
     add_phase(t, end, STEP_OTHER);
-    trace_slice(t->config.trace, TRACE_COMPUTE, name, trainer_is_stage(t) ? micro : TRACE_NO_INDEX,
+    trace_slice(t->config.sync.trace, TRACE_COMPUTE, name, t->config.place ? micro : TRACE_NO_INDEX,
                 device_mark_ns(t->stream, begin), device_mark_ns(t->stream, end));
 }
 
@@ -113,15 +112,6 @@ void step_set_anatomy(step_times *times, const anatomy_figures *figures)
     times->communication = known ? times->hidden + times->parts[STEP_EXPOSED] : STEP_NOT_MEASURED;
 }
 
-static void warn_of_lost_parts(trainer *t, int64_t index)
-{
-    if (!t->lost_parts_reported)
-        log_warn("step %lld: too many waits and transfers to record; the parts of steps with this many are "
-                 "not measured",
-                 (long long)index);
-    t->lost_parts_reported = true;
-}
-
 void trainer_report_step(trainer *t, int flight, step_result *out)
 {
     const trainer_flight *f = &t->flights[flight];
@@ -134,7 +124,7 @@ void trainer_report_step(trainer *t, int flight, step_result *out)
     t->last_end_ns = end;
     t->phases[0] = (anatomy_phase){begin, STEP_OTHER};
     add_update(t, f, backward_end);
-    if (t->pipeline.messages) pipeline_end_step(t->pipeline.messages, t->engine->context.anatomy);
+    if (t->pipeline) pipeline_end_step(t->pipeline->messages, t->engine->context.anatomy);
     sync_end_step(t->engine, (anatomy_span){begin, end}, t->phases, t->phase_count, &figures);
     step_times times = {.total = end - begin,
                         .copy = t->data.prefetch.on ? f->sums.copy : STEP_NOT_MEASURED,
@@ -142,7 +132,11 @@ void trainer_report_step(trainer *t, int flight, step_result *out)
                         .first_to_backward_end = STEP_NOT_MEASURED,
                         .last_bucket = STEP_NOT_MEASURED};
     step_set_anatomy(&times, &figures);
-    if (figures.lost > 0) warn_of_lost_parts(t, f->step.index);
+    if (figures.lost > 0 && !t->lost_parts_reported)
+        log_warn("step %lld: too many waits and transfers to record; the parts of steps with this many are "
+                 "not measured",
+                 (long long)f->step.index);
+    t->lost_parts_reported = t->lost_parts_reported || figures.lost > 0;
     *out = (step_result){.index = f->step.index,
                          .begin_ns = begin,
                          .end_ns = end,

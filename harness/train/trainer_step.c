@@ -29,7 +29,7 @@
  *
  * trainer_pipeline.c, trainer_devices.c and trainer_remote.c make the steps of split models from the same
  * parts. */
-#include "harness/train/trainer_impl.h"
+#include "harness/train/trainer_stages.h"
 
 #include <string.h>
 
@@ -50,25 +50,15 @@ static double *kept_losses(trainer *t)
 
 static double *loss_sums(const trainer *t)
 {
-    return trainer_is_stage(t) ? trainer_loss_now(t) : t->programs.memory.loss.data;
-}
-
-static bool is_last_micro_batch(const trainer *t)
-{
-    return t->now.micro + 1 >= trainer_micro_batches(t);
-}
-
-static bool is_last_batch(const trainer *t)
-{
-    return is_last_micro_batch(t) && t->now.step.index + 1 >= t->config.total_steps;
+    return trainer_live_now(t)->memory.loss.data;
 }
 
 /* ---- batch ------------------------------------------------------------------------------------ */
 
 static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 {
-    trainer_program_slot *slots = trainer_is_stage(t) ? trainer_slot_now(t) : t->programs.slots;
-    for (int i = 0; i < t->programs.slot_count; i++) {
+    trainer_program_slot *slots = trainer_live_now(t)->slots;
+    for (int i = 0; i < t->slot_count; i++) {
         if (slots[i].batch != batch) continue;
         *out = &slots[i];
         return STATUS_OK;
@@ -109,8 +99,7 @@ static status choose_program(trainer *t)
     x->output = nn_instance_value(t->now.slot->instance, p->output_value);
     x->output_gradient = nn_instance_value(t->now.slot->instance, p->output_gradient_value);
     if (x->loaded > 0) return STATUS_OK;
-    t->now.batch_bytes = x->samples * (x->input_bytes + (t->needs.one_loss ? 0 : x->target_bytes));
-    ledger_acquire(&t->ledger, LEDGER_BATCH, t->now.batch_bytes, t->now.batch_bytes);
+    trainer_hold_batch(t, x->samples * (x->input_bytes + (t->needs.one_loss ? 0 : x->target_bytes)));
     return STATUS_OK;
 }
 
@@ -120,7 +109,8 @@ status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
     const sync_scatter *scatter = t->engine->type->scatter;
     t->now.plan = (sync_batch){.load = t->config.batch, .train = t->config.batch};
     if (scatter) TRY(scatter->plan(t->engine, &t->now.step, t->config.batch, &t->now.plan));
-    if (t->now.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, is_last_batch(t)));
+    bool last = trainer_is_last_micro_batch(t) && t->now.step.index + 1 >= t->config.total_steps;
+    if (t->now.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, last));
     TRY(step_log_enter(&t->log, STEP_PHASE_COPY));
     TRY(copy_batch(t));
     TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER));
@@ -137,13 +127,12 @@ static status launch_one_loss(trainer *t)
 {
     const sync_exchange *x = &t->exchange;
     void *operands[OP_MAX_OPERANDS] = {[LOSS_LOGITS] = x->all_outputs,
-                                       [LOSS_TARGETS] = t->data.tensors.target.data,
+                                       [LOSS_TARGETS] = t->lives[0].tensors.target.data,
                                        [LOSS_DLOGITS] = x->all_gradients,
-                                       [LOSS_SUMS] = t->programs.memory.loss.data};
+                                       [LOSS_SUMS] = loss_sums(t)};
     op_scalars scalars = {.rows = x->loaded * trainer_last_model(t)->rows_per_sample,
                           .loss_normalizer = t->now.scalars.loss_normalizer};
-    return device_launch(t->stream, t->programs.loss_kernel, operands, &scalars,
-                         t->programs.memory.workspace.data);
+    return device_launch(t->stream, t->loss_kernel, operands, &scalars, t->lives[0].memory.workspace.data);
 }
 
 /* Computes the loss of this rank's outputs or, on rank 0 in DataParallel, of the outputs of all ranks. On a
@@ -156,10 +145,9 @@ static status compute_loss(trainer *t)
     if (scatter) scatter->loss(t->engine, &t->now.step, &targets, &t->now.loss_here);
     double normalizer = targets > 0 ? (double)targets : 1;
     t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
-    t->now.loss_here =
-        t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->programs.loss_kernel);
+    t->now.loss_here = t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->loss_kernel);
     if (!t->now.loss_here) return STATUS_OK;
-    TRY(t->programs.loss_kernel ? launch_one_loss(t) : trainer_run_pass(t, NN_LOSS));
+    TRY(t->loss_kernel ? launch_one_loss(t) : trainer_run_pass(t, NN_LOSS));
     const device_info *info = device_get_info(t->device);
     bool at_once = info->real && info->host_addressable;
     return at_once ? trainer_check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
@@ -194,7 +182,7 @@ status trainer_end_batch(trainer *t, batch_source *source)
     TRY(step_log_enter(&t->log, STEP_PHASE_DRAIN));
     if (!t->runs_ahead) TRY(device_stream_synchronize(t->stream));
     trainer_drop_batch(t);
-    if (is_last_micro_batch(t)) TRY(step_log_enter(&t->log, STEP_PHASE_END));
+    if (trainer_is_last_micro_batch(t)) TRY(step_log_enter(&t->log, STEP_PHASE_END));
     TRY(download_loss(t));
     if (t->runs_ahead)
         TRY(device_mark(t->stream, trainer_mark_now(t, STEP_MARK_LOSS)));
@@ -225,16 +213,7 @@ static status on_need(void *context, int param)
 static status on_release(void *context, int param)
 {
     trainer *t = context;
-    return sync_release(t->engine, param);
-}
-
-static status keep_gradient(trainer *t, int param)
-{
-    const param_set *set = t->params;
-    piece p = set->pieces[param];
-    const char *from =
-        (const char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
-    return device_download(t->stream, t->kept + p.offset, from, set->type, DTYPE_F32, p.count);
+    return t->engine->type->release(t->engine, param);
 }
 
 void trainer_keep_gradients(trainer *t, float *arena)
@@ -247,18 +226,19 @@ void trainer_keep_gradients(trainer *t, float *arena)
 static status on_ready(void *context, int param)
 {
     trainer *t = context;
-    if (trainer_is_stage(t) && trainer_defers_ready(t, param)) return STATUS_OK;
-    if (t->kept && is_last_micro_batch(t)) TRY(keep_gradient(t, param));
+    if (trainer_is_shared(&t->config.model->params[param])) return STATUS_OK;
+    piece p = t->params->pieces[param];
+    if (t->kept && trainer_is_last_micro_batch(t))
+        TRY(device_download(t->stream, t->kept + p.offset, param_set_gradient(t->params, param),
+                            t->params->type, DTYPE_F32, p.count));
     return sync_ready(t->engine, param);
 }
 
-/* Sums the statistics of SyncBatchNorm. The sum cannot be part of a recorded pass. */
+/* Sums the statistics of SyncBatchNorm. */
 status trainer_group_sum(void *context, double *values, int count)
 {
     trainer *t = context;
-    TRY(sync_leave_record(&t->engine->context));
-    TRY(sync_group_sum(t->engine, values, count));
-    return sync_enter_record(&t->engine->context);
+    return sync_group_sum(t->engine, values, count);
 }
 
 void trainer_begin_batch(trainer *t, int64_t index)
@@ -266,14 +246,14 @@ void trainer_begin_batch(trainer *t, int64_t index)
     trainer_flight *f = &t->flights[trainer_flight_now(t)];
     if (t->now.micro == 0) {
         if (t->last_end_ns == 0) trainer_count_cpu(t, false);
-        if (t->begun > t->ended) sync_lead(t->engine);
+        if (t->begun > t->ended) anatomy_lead(t->engine->context.anatomy);
         memset(&f->sums, 0, sizeof f->sums);
         t->now.has_gradients = false;
         if (!t->runs_ahead) t->phase_count = 0;
     }
     t->now.step = (sync_step){.index = index,
                               .skipped = t->skipped,
-                              .synchronize = is_last_micro_batch(t),
+                              .synchronize = trainer_is_last_micro_batch(t),
                               .learning_rate =
                                   optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
     /* Sharded gradients are freed after each micro-batch, so the next one must not accumulate. */
@@ -286,7 +266,7 @@ void trainer_begin_batch(trainer *t, int64_t index)
                                     .group_sum = trainer_group_sum};
     f->step = t->now.step;
     t->log.first_mark = trainer_mark_now(t, STEP_MARK_BEGIN);
-    rank_slot_step(t->config.slot, index, device_now_ns(t->device));
+    rank_slot_step(t->config.sync.slot, index, device_now_ns(t->device));
 }
 
 /* ---- the step --------------------------------------------------------------------------------- */
@@ -299,7 +279,7 @@ status trainer_report_batch(trainer *t, int flight, int64_t micro)
 
 bool trainer_updates(const trainer *t)
 {
-    return t->engine->updates && is_last_micro_batch(t);
+    return t->engine->updates && trainer_is_last_micro_batch(t);
 }
 
 status trainer_update(trainer *t)
@@ -350,10 +330,10 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
 
 status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    TRY((trainer_drives_devices(t) ? trainer_run_devices
-         : trainer_is_stage(t)     ? trainer_run_pipeline
-         : t->config.remote        ? trainer_run_remote
-                                   : run_batches)(t, source, index, batch_step));
+    TRY((t->devices    ? trainer_run_devices
+         : t->pipeline ? trainer_run_pipeline
+         : t->remote   ? trainer_run_remote
+                       : run_batches)(t, source, index, batch_step));
     t->now.micro = 0;
     t->begun++;
     return STATUS_OK;

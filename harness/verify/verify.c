@@ -249,26 +249,26 @@ static status run_rank(local_ranks *group, int rank, void *context)
 {
     verification *v = context;
     const verify_config *c = v->config;
-    trainer_config config = {.rank = rank,
-                             .world = c->file->world,
-                             .job_token = v->token,
+    trainer_config config = {.sync.rank = rank,
+                             .sync.world = c->file->world,
+                             .sync.job_token = v->token,
                              .device = c->device,
                              .precision = c->precision,
                              .threads = c->threads,
                              .cuda_graph = c->cuda_graph,
-                             .share_gpu = true, /* Ranks are threads of one process. */
+                             .sync.share_gpu = true, /* Ranks are threads of one process. */
                              .model = v->model,
                              .engine = c->engine,
-                             .engine_options = c->engine_options,
-                             .policy = c->policy,
+                             .sync.options = c->engine_options,
+                             .sync.policy = c->policy,
                              .optimizer = &c->file->optimizer,
                              .batch = c->file->batch,
                              .masked_loss = true,
                              .total_steps = c->file->steps,
                              .prefetch = true,
-                             .slot = status_table_slot(v->table, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S,
-                             .divide = c->divide};
+                             .sync.slot = status_table_slot(v->table, rank),
+                             .sync.stall_timeout_ns = 60 * NS_PER_S,
+                             .sync.divide = c->divide};
     trainer *t = NULL;
     batch_source *source = NULL;
     status rc;

@@ -198,7 +198,6 @@ status ring_open_process_group(ring_engine *e)
                                    .device = c->device,
                                    .compute = c->compute,
                                    .slot = c->slot,
-                                   .recorded = c,
                                    .first_rank = c->first,
                                    .rank = c->rank,
                                    .stream_order = info->real && !info->host_addressable,

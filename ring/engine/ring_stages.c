@@ -96,7 +96,6 @@ static status ring_pack(ring_engine *e, const int *params, int count)
 {
     double divisor = divisor_before(e);
     if (e->settings.options.bucket_view && divisor == 1 && !e->settings.mixed) return STATUS_OK;
-    if (sync_replays(&e->base.context)) return STATUS_OK; /* The replayed CUDA graph packs the gradients. */
     return convert(e, params, count, true, divisor);
 }
 

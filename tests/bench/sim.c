@@ -106,20 +106,20 @@ static void train(const char *name, int world, int steps)
     rank_job *jobs = need(calloc((size_t)world, sizeof *jobs));
     int64_t resident = ledger_measure_process().resident, begin = clock_now_ns();
     for (int r = 0; r < world; r++) {
-        trainer_config config = {.rank = r,
-                                 .world = 1,
+        trainer_config config = {.sync.rank = r,
+                                 .sync.world = 1,
                                  .device = "sim",
                                  .threads = 1,
                                  .simulation = s,
                                  .model = model,
                                  .engine = &sync_none,
-                                 .policy = "none",
+                                 .sync.policy = "none",
                                  .optimizer = &optimizer,
                                  .batch = BATCH,
                                  .total_steps = steps,
                                  .masked_loss = true,
-                                 .slot = &jobs[r].slot,
-                                 .inline_progress = true};
+                                 .sync.slot = &jobs[r].slot,
+                                 .sync.inline_progress = true};
         must(trainer_open(&config, &jobs[r].trainer));
         jobs[r].source = &source;
         jobs[r].steps = steps;

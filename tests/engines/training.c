@@ -167,24 +167,24 @@ static status run_rank(local_ranks *group, int rank, void *context)
 {
     training *t = context;
     const training_config *c = &t->config;
-    trainer_config config = {.rank = rank,
-                             .world = c->world,
+    trainer_config config = {.sync.rank = rank,
+                             .sync.world = c->world,
                              .local_rank = rank,
-                             .job_token = t->token,
+                             .sync.job_token = t->token,
                              .device = c->device ? c->device : "cpu",
                              .threads = 1,
                              .model = t->model,
                              .engine = c->engine,
-                             .engine_options = t->options,
-                             .policy = c->policy,
+                             .sync.options = t->options,
+                             .sync.policy = c->policy,
                              .optimizer = &c->optimizer,
                              .batch = c->batch,
                              .sum_loss = c->sum_loss,
-                             .slot = status_table_slot(t->table, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S,
-                             .inline_progress = c->inline_progress,
-                             .divide = c->divide,
-                             .hub = t->hub};
+                             .sync.slot = status_table_slot(t->table, rank),
+                             .sync.stall_timeout_ns = 60 * NS_PER_S,
+                             .sync.inline_progress = c->inline_progress,
+                             .sync.divide = c->divide,
+                             .sync.hub = t->hub};
     training_rank r = {.training = t, .group = group, .rank = rank};
     status rc;
     config.accumulate = c->accumulate;
@@ -199,13 +199,14 @@ static status run_rank(local_ranks *group, int rank, void *context)
                                    .replica = rank % replicas,
                                    .replicas = replicas};
         config.place = &r.place;
-        config.rank = r.place.replica;
-        config.world = replicas;
+        config.sync.rank = r.place.replica;
+        config.sync.world = replicas;
         config.model = t->stages[r.place.stage];
     }
     TRY_GOTO(rc, trainer_open(&config, &r.trainer), out);
     TRY_GOTO(rc, set_params(t, r.trainer), out);
-    TRY_GOTO(rc, source_open(t, config.rank, trainer_loads(r.trainer) == TRAINER_LOADS_ALL, &r.source), out);
+    TRY_GOTO(rc, source_open(t, config.sync.rank, trainer_loads(r.trainer) == TRAINER_LOADS_ALL, &r.source),
+             out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r.trainer), out);
     TRY_GOTO(rc, t->function(&r), out);
     TRY_GOTO(rc, sync_flush(trainer_engine(r.trainer)), out);

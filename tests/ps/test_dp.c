@@ -100,21 +100,21 @@ static status train(local_ranks *group, int rank, void *context)
     training *t = context;
     const golden_file *f = t->golden;
     bool whole = t->engine == &sync_none;
-    trainer_config config = {.rank = rank,
-                             .world = t->world,
-                             .job_token = t->token,
+    trainer_config config = {.sync.rank = rank,
+                             .sync.world = t->world,
+                             .sync.job_token = t->token,
                              .device = "cpu",
                              .threads = 1,
                              .model = t->model,
                              .engine = t->engine,
-                             .engine_options = t->storage,
-                             .policy = t->policy,
+                             .sync.options = t->storage,
+                             .sync.policy = t->policy,
                              .optimizer = t->optimizer ? t->optimizer : &f->optimizer,
                              .batch = whole ? f->batch * f->world : f->batch,
                              .total_steps = STEPS,
-                             .slot = status_table_slot(t->table, rank),
-                             .stall_timeout_ns = (t->fault == TRANSPORT_DROP ? 5 : 60) * NS_PER_S,
-                             .hub = t->hub};
+                             .sync.slot = status_table_slot(t->table, rank),
+                             .sync.stall_timeout_ns = (t->fault == TRANSPORT_DROP ? 5 : 60) * NS_PER_S,
+                             .sync.hub = t->hub};
     config.sizes[0] = whole ? t->samples : part(t->samples, t->world, rank);
     short_source source = {
         .base = {.type = &short_type}, .samples = t->samples, .rows = t->model->rows_per_sample};

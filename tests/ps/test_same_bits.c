@@ -48,21 +48,21 @@ static status train(local_ranks *group, int rank, void *context)
 {
     training *t = context;
     const golden_file *f = t->file;
-    trainer_config config = {.rank = rank,
-                             .world = WORLD,
-                             .job_token = t->token,
+    trainer_config config = {.sync.rank = rank,
+                             .sync.world = WORLD,
+                             .sync.job_token = t->token,
                              .device = "cpu",
                              .threads = 1,
                              .model = t->model,
                              .engine = t->c->engine,
-                             .engine_options = t->options,
-                             .policy = t->c->policy,
+                             .sync.options = t->options,
+                             .sync.policy = t->c->policy,
                              .optimizer = &f->optimizer,
                              .batch = f->batch,
                              .total_steps = STEPS,
-                             .slot = status_table_slot(t->table, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S,
-                             .divide = t->divide};
+                             .sync.slot = status_table_slot(t->table, rank),
+                             .sync.stall_timeout_ns = 60 * NS_PER_S,
+                             .sync.divide = t->divide};
     trainer *r = NULL;
     batch_source *source = NULL;
     step_result result;

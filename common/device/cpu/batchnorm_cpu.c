@@ -6,14 +6,8 @@
  * reading it. */
 #include "common/device/cpu/kernel.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
-
-static_assert((int)BN_FWD_Y == BN_INF_Y && (int)BN_FWD_INVSTD == BN_APPLY_INVSTD,
-              "slots of the forward operations");
-static_assert((int)BN_BWD_DY2 == BN_BSTATS_DY2 && (int)BN_BWD_DBETA == BN_BSTATS_DBETA,
-              "slots of the backward operations");
 
 static int64_t row_count(const batchnorm_attributes *a)
 {
@@ -122,10 +116,10 @@ static void forward(const host_call *call)
 static void inference(const host_call *call)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
-    const float *running_var = call->operands[BN_INF_RUNNING_VAR], *gamma = call->operands[BN_INF_GAMMA];
+    const float *running_var = call->operands[BN_FWD_RUNNING_VAR], *gamma = call->operands[BN_FWD_GAMMA];
     float *scale = array_of(call, 0);
     for (int64_t i = 0; i < a->c; i++) scale[i] = (float)(gamma[i] / sqrt(running_var[i] + a->eps));
-    apply(call, call->operands[BN_INF_RUNNING_MEAN]);
+    apply(call, call->operands[BN_FWD_RUNNING_MEAN]);
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
@@ -213,14 +207,14 @@ static void sync_stats(const host_call *call)
 
 static void sync_apply(const host_call *call)
 {
-    const double *sums = call->operands[BN_APPLY_SUMS];
+    const double *sums = call->operands[BN_FWD_SUMS];
     apply_sums(call, sums, sums[2 * call->op->u.batchnorm.c]);
 }
 
 static void sync_backward_stats(const host_call *call)
 {
-    pass_job job = sum_gradients(call, call->operands[BN_BSTATS_G]);
-    memcpy(call->operands[BN_BSTATS_SUMS], job.sums, (size_t)(2 * job.data.c) * sizeof *job.sums);
+    pass_job job = sum_gradients(call, call->operands[BN_BWD_DRESIDUAL]);
+    memcpy(call->operands[BN_BWD_SUMS], job.sums, (size_t)(2 * job.data.c) * sizeof *job.sums);
 }
 
 static void sync_backward_apply(const host_call *call)

@@ -2,14 +2,8 @@
  * variance normalizes, and the running variance moves towards the unbiased one. */
 #include "common/device/reference/reference_kernels.h"
 
-#include <assert.h>
 #include <math.h>
 #include <string.h>
-
-static_assert((int)BN_FWD_Y == BN_INF_Y && (int)BN_FWD_INVSTD == BN_APPLY_INVSTD,
-              "slots of the forward operations");
-static_assert((int)BN_BWD_DY2 == BN_BSTATS_DY2 && (int)BN_BWD_DBETA == BN_BSTATS_DBETA,
-              "slots of the backward operations");
 
 static int64_t batchnorm_count(const batchnorm_attributes *a)
 {
@@ -93,10 +87,10 @@ void reference_batchnorm_forward(const host_call *call)
 void reference_batchnorm_inference(const host_call *call)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
-    const double *running_var = call->operands[BN_INF_RUNNING_VAR];
+    const double *running_var = call->operands[BN_FWD_RUNNING_VAR];
     double *invstd = call->workspace;
     for (int64_t c = 0; c < a->c; c++) invstd[c] = 1 / sqrt(running_var[c] + a->eps);
-    normalize(call, call->operands[BN_INF_RUNNING_MEAN], invstd);
+    normalize(call, call->operands[BN_FWD_RUNNING_MEAN], invstd);
 }
 
 /* ---- backward --------------------------------------------------------------------------------- */
@@ -183,8 +177,8 @@ void reference_batchnorm_stats(const host_call *call)
 void reference_batchnorm_apply(const host_call *call)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
-    const double *sums = call->operands[BN_APPLY_SUMS];
-    double *mean = call->operands[BN_APPLY_MEAN], *variance = call->operands[BN_APPLY_INVSTD];
+    const double *sums = call->operands[BN_FWD_SUMS];
+    double *mean = call->operands[BN_FWD_MEAN], *variance = call->operands[BN_FWD_INVSTD];
     double count = sums[2 * a->c];
     for (int64_t c = 0; c < a->c; c++) {
         mean[c] = sums[c] / count;
@@ -197,8 +191,8 @@ void reference_batchnorm_backward_stats(const host_call *call)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
     batchnorm_gradient b = gradient_of(call);
-    double *g = call->operands[BN_BSTATS_G];
-    sum_gradients(call, &b, call->operands[BN_BSTATS_SUMS]);
+    double *g = call->operands[BN_BWD_DRESIDUAL];
+    sum_gradients(call, &b, call->operands[BN_BWD_SUMS]);
     for (int64_t i = 0; i < batchnorm_count(a) * a->c; i++) g[i] = gradient_at(a, &b, i, i % a->c);
 }
 

@@ -104,17 +104,17 @@ static void open_data(run *r, int64_t first_step)
 
 static status open_trainer(run *r, const char *device)
 {
-    trainer_config config = {.world = 1,
+    trainer_config config = {.sync.world = 1,
                              .device = device,
                              .threads = 1,
                              .model = r->model,
                              .engine = &sync_none,
-                             .policy = "none",
+                             .sync.policy = "none",
                              .optimizer = &r->c->optimizer,
                              .batch = r->c->batch,
                              .total_steps = r->c->steps,
-                             .slot = status_table_slot(r->table, 0),
-                             .stall_timeout_ns = 60 * NS_PER_S};
+                             .sync.slot = status_table_slot(r->table, 0),
+                             .sync.stall_timeout_ns = 60 * NS_PER_S};
     sync_blob handshake;
     TRY(trainer_open(&config, &r->trainer));
     TRY(sync_handshake(trainer_engine(r->trainer), &handshake));

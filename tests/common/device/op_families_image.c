@@ -140,7 +140,7 @@ void case_batchnorm_inference(op_case *c, batchnorm_attributes a)
     op_desc op = {.kind = OP_batchnorm_inference, .type = DTYPE_F64, .u.batchnorm = a};
     case_add_step(
         c, &op, (int[OP_MAX_OPERANDS]){t.x, t.gamma, t.beta, t.residual, t.running_mean, t.running_var, t.y},
-        1 << BN_INF_Y);
+        1 << BN_FWD_Y);
     c->forward_steps = c->step_count;
 }
 
@@ -164,15 +164,15 @@ void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o)
     case_add_step(c, &op,
                   (int[OP_MAX_OPERANDS]){t.x, t.gamma, t.beta, t.residual, t.running_mean, t.running_var, t.y,
                                          t.mean, t.invstd, sums},
-                  1 << BN_APPLY_RUNNING_MEAN | 1 << BN_APPLY_RUNNING_VAR | 1 << BN_APPLY_Y |
-                      1 << BN_APPLY_MEAN | 1 << BN_APPLY_INVSTD);
+                  1 << BN_FWD_RUNNING_MEAN | 1 << BN_FWD_RUNNING_VAR | 1 << BN_FWD_Y | 1 << BN_FWD_MEAN |
+                      1 << BN_FWD_INVSTD);
     c->forward_steps = c->step_count;
     op.kind = OP_batchnorm_backward_stats;
     op.accumulate = o.accumulate;
     case_add_step(c, &op,
                   (int[OP_MAX_OPERANDS]){t.x, mask_of(&a, &t), t.gamma, t.beta, argument_of(&a, &t), t.mean,
-                                         t.invstd, t.dy, t.dy2, g, t.dgamma, t.dbeta, gradient_sums},
-                  1 << BN_BSTATS_G | 1 << BN_BSTATS_DGAMMA | 1 << BN_BSTATS_DBETA | 1 << BN_BSTATS_SUMS);
+                                         t.invstd, t.dy, t.dy2, 0, t.dgamma, t.dbeta, g, gradient_sums},
+                  1 << BN_BWD_DRESIDUAL | 1 << BN_BWD_DGAMMA | 1 << BN_BWD_DBETA | 1 << BN_BWD_SUMS);
     op.kind = OP_batchnorm_backward_apply;
     case_add_step(c, &op,
                   (int[OP_MAX_OPERANDS]){t.x, t.gamma, t.mean, t.invstd, g, t.dx, gradient_sums, count},

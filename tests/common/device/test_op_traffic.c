@@ -15,7 +15,7 @@ static bool is_read_too(const op_desc *op, int slot)
     case OP_batchnorm_forward:
         return slot == BN_FWD_RUNNING_MEAN || slot == BN_FWD_RUNNING_VAR;
     case OP_batchnorm_apply:
-        return slot == BN_APPLY_RUNNING_MEAN || slot == BN_APPLY_RUNNING_VAR;
+        return slot == BN_FWD_RUNNING_MEAN || slot == BN_FWD_RUNNING_VAR;
     case OP_linear_backward_weights:
         return slot == LINEAR_BWD_WEIGHTS_DY || op->accumulate;
     case OP_linear_backward_data:
@@ -24,7 +24,7 @@ static bool is_read_too(const op_desc *op, int slot)
     case OP_batchnorm_backward:
         return op->accumulate && (slot == BN_BWD_DGAMMA || slot == BN_BWD_DBETA);
     case OP_batchnorm_backward_stats:
-        return op->accumulate && (slot == BN_BSTATS_DGAMMA || slot == BN_BSTATS_DBETA);
+        return op->accumulate && (slot == BN_BWD_DGAMMA || slot == BN_BWD_DBETA);
     case OP_layernorm_backward:
         return op->accumulate && (slot == LN_BWD_DGAMMA || slot == LN_BWD_DBETA);
     case OP_sgd:

@@ -117,8 +117,8 @@ static void every_instant_gets_the_first_label_that_fits(void **state)
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         const sweep_case *c = &cases[i];
-        anatomy_step step = {0,        1000,          phases,        c->waits,
-                             c->spans, COUNT(phases), used_waits(c), used_spans(c)};
+        anatomy_step step = {
+            0, 1000, phases, c->waits, c->spans, COUNT(phases), used_waits(c), used_spans(c), NULL};
         anatomy_figures found;
         int64_t waited[RANKS] = {0}, sum = 0;
         anatomy_sweep(&step, waited, &found);
@@ -188,7 +188,7 @@ static void the_sweep_equals_a_look_at_every_nanosecond(void **state)
             s[i] = (anatomy_span){begin, end};
             t = end + 1;
         }
-        anatomy_step step = {0, LENGTH, p, w, s, MOST, MOST, MOST};
+        anatomy_step step = {0, LENGTH, p, w, s, MOST, MOST, MOST, NULL};
         anatomy_figures found;
         int64_t waited[RANKS] = {0}, expected[STEP_PARTS] = {0}, hidden[2] = {0};
         anatomy_sweep(&step, waited, &found);

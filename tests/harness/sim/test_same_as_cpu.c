@@ -154,20 +154,20 @@ static status run_rank(local_ranks *group, int rank, void *context)
 {
     job *j = context;
     if (rank >= j->world) return serve(group, rank, j);
-    trainer_config config = {.rank = rank,
-                             .world = j->world,
-                             .job_token = (uint64_t)getpid(), /* tests of two builds may run at once */
+    trainer_config config = {.sync.rank = rank,
+                             .sync.world = j->world,
+                             .sync.job_token = (uint64_t)getpid(), /* tests of two builds may run at once */
                              .device = "cpu",
                              .threads = 1,
                              .model = j->model,
                              .engine = engine_table[j->engine],
-                             .engine_options = j->options,
-                             .policy = j->policy,
+                             .sync.options = j->options,
+                             .sync.policy = j->policy,
                              .optimizer = &j->optimizer,
                              .batch = j->data.batch,
                              .total_steps = STEPS,
-                             .slot = status_table_slot(j->table, rank),
-                             .stall_timeout_ns = 60 * NS_PER_S};
+                             .sync.slot = status_table_slot(j->table, rank),
+                             .sync.stall_timeout_ns = 60 * NS_PER_S};
     trainer *t = NULL;
     batch_source *source = NULL;
     status rc;

@@ -44,17 +44,17 @@ static void rank_start(golden_rank *r, const char *name)
     snprintf(path, sizeof path, "tests/golden/%s.json", name);
     must(golden_open(path, &r->file));
     must(model_build(&r->file->model, &r->model));
-    trainer_config config = {.world = 1,
+    trainer_config config = {.sync.world = 1,
                              .device = "reference",
                              .threads = 1,
                              .model = r->model,
                              .engine = &sync_none,
-                             .policy = "none",
+                             .sync.policy = "none",
                              .optimizer = &r->file->optimizer,
                              .batch = r->file->batch,
                              .masked_loss = true,
                              .total_steps = r->file->steps,
-                             .slot = &r->slot};
+                             .sync.slot = &r->slot};
     must(trainer_open(&config, &r->trainer));
     must(sync_connect(trainer_engine(r->trainer), NULL));
     must(golden_source_open(r->file, r->model, 0, 1, &r->source));

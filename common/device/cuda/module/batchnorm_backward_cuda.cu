@@ -283,15 +283,12 @@ template <typename T> static status backward(const kernel_call &call)
 
 /* ---- SyncBatchNorm, in two halves --------------------------------------------------------------- */
 
-static_assert((int)BN_BSTATS_X == (int)BN_BWD_X && (int)BN_BSTATS_DY2 == (int)BN_BWD_DY2,
-              "both backward operations share their first slots");
-
 template <typename T> static status backward_stats(const kernel_call &call)
 {
     int64_t c = call.op->u.batchnorm.c;
-    gradient_sums finish = {c, call[BN_BSTATS_INVSTD], call[BN_BSTATS_SUMS],  {},
-                            0, call[BN_BSTATS_DGAMMA], call[BN_BSTATS_DBETA], call.accumulates()};
-    return WITH_PACKS(sums_of, T, c, call, gradient_of<T>(call), call[BN_BSTATS_G], finish);
+    gradient_sums finish = {c, call[BN_BWD_INVSTD], call[BN_BWD_SUMS],  {},
+                            0, call[BN_BWD_DGAMMA], call[BN_BWD_DBETA], call.accumulates()};
+    return WITH_PACKS(sums_of, T, c, call, gradient_of<T>(call), call[BN_BWD_DRESIDUAL], finish);
 }
 
 template <typename T> static status backward_apply(const kernel_call &call)

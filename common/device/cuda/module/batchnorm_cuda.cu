@@ -159,7 +159,7 @@ static status prepare_sums(cuda_kernel *k)
     return STATUS_OK;
 }
 
-static_assert((int)BN_FWD_Y == (int)BN_INF_Y && (int)BN_FWD_INVSTD == (int)BN_APPLY_INVSTD,
+static_assert((int)BN_FWD_Y == (int)BN_FWD_Y && (int)BN_FWD_INVSTD == (int)BN_FWD_INVSTD,
               "slots of the forward operations");
 
 static statistics_out statistics_of(const kernel_call &call)
@@ -187,8 +187,8 @@ template <typename T> static status inference(const kernel_call &call)
 {
     const batchnorm_attributes *a = &call.op->u.batchnorm;
     float *invstd = call.scratch();
-    TRY(per_channel(call, invstd_of, call[BN_INF_RUNNING_VAR], a->eps, invstd));
-    return WITH_PACKS(normalize, T, a->c, call, call[BN_INF_RUNNING_MEAN], invstd);
+    TRY(per_channel(call, invstd_of, call[BN_FWD_RUNNING_VAR], a->eps, invstd));
+    return WITH_PACKS(normalize, T, a->c, call, call[BN_FWD_RUNNING_MEAN], invstd);
 }
 
 /* ---- SyncBatchNorm, in two halves --------------------------------------------------------------- */
@@ -203,8 +203,8 @@ template <typename T> static status stats(const kernel_call &call)
 template <typename T> static status apply(const kernel_call &call)
 {
     const batchnorm_attributes *a = &call.op->u.batchnorm;
-    TRY(per_channel(call, statistics_from_sums, call[BN_APPLY_SUMS], statistics_of(call)));
-    return WITH_PACKS(normalize, T, a->c, call, call[BN_APPLY_MEAN], call[BN_APPLY_INVSTD]);
+    TRY(per_channel(call, statistics_from_sums, call[BN_FWD_SUMS], statistics_of(call)));
+    return WITH_PACKS(normalize, T, a->c, call, call[BN_FWD_MEAN], call[BN_FWD_INVSTD]);
 }
 
 extern "C" {

@@ -46,22 +46,22 @@ static void open_slow_job(job *j, const char *slow, const char *device, simulati
                           const nn_model *model, const dataset *set, const optimizer_options *optimizer,
                           int64_t batch)
 {
-    trainer_config config = {.rank = rank,
-                             .world = 1,
+    trainer_config config = {.sync.rank = rank,
+                             .sync.world = 1,
                              .device = device,
                              .slow = slow,
                              .threads = 1,
                              .simulation = s,
                              .model = model,
                              .engine = &sync_none,
-                             .policy = "none",
+                             .sync.policy = "none",
                              .optimizer = optimizer,
                              .batch = batch,
                              .total_steps = STEPS,
                              .masked_loss = true,
-                             .slot = &j->slot,
-                             .stall_timeout_ns = NS_PER_S,
-                             .inline_progress = true};
+                             .sync.slot = &j->slot,
+                             .sync.stall_timeout_ns = NS_PER_S,
+                             .sync.inline_progress = true};
     batches_config batches = {.set = set,
                               .part = DATA_TRAIN,
                               .purpose = BATCHES_TRAIN,
