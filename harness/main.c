@@ -3,8 +3,8 @@
 #include "harness/commands/commands.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/out_of_memory.h"
-#include "harness/run/output.h"
-#include "harness/run/run_result.h"
+#include "harness/result/output.h"
+#include "harness/result/run_result.h"
 
 #include <errno.h>
 #include <fcntl.h>

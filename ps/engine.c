@@ -5,7 +5,7 @@
 #include "common/base/log.h"
 #include "common/net/status_table.h"
 #include "common/sync/staging.h"
-#include "ps/dp/dp.h"
+#include "ps/dataparallel/dataparallel.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
 #define PS_PS_H
 
 #include "common/sync/engine.h"
-#include "ps/dp/dp_memory.h"
+#include "ps/dataparallel/memory.h"
 
 extern const sync_engine_type sync_ps;
 

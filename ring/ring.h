@@ -1,10 +1,22 @@
 /* The ring engine. Gradients are put into buckets, which are all-reduced during the backward pass. A row of
- * the policy table (ring/policies) describes how, and whether ranks hold the whole model or shards. */
+ * the policy table describes how, and whether ranks hold the whole model or shards. The files, in the order
+ * in which gradients pass through them:
+ *
+ *   policies.h, policy.h, options.c  the policies, and the options that change a row
+ *   engine.c, handshake.c            open, connect, close
+ *   ddp/reducer.c                    a gradient is ready: into its bucket; reduce() waits
+ *   ddp/buckets.h, schedule.c        which gradients share a bucket, when it is launched
+ *   ddp/compress.c, hooks/           compression: fp16, bf16, PowerSGD
+ *   ddp/calls.c                      posts calls of the process group, records their times
+ *   ddp/memory.c                     memory that calls read and write
+ *   all_reduce/                      collectives in shared memory; ring.c is the ring
+ *   zero/                            the policies zero1, zero2, zero3 and fsdp
+ *   bench/                           harness bench */
 #ifndef RING_RING_H
 #define RING_RING_H
 
 #include "common/sync/engine.h"
-#include "ring/policies/policy.h"
+#include "ring/policy.h"
 
 extern const sync_engine_type sync_ring;
 

@@ -13,8 +13,8 @@
  * needs its result is enqueued later on this stream or waits for a mark of the stream.
  *
  * Results are bit-identical in every run: the order of a sum depends only on library, algorithm, ranks and
- * count. The ring sums in ring order (shm/ring_all_reduce.c), two-shot in rank order (shm/shm_two_shot.c).
- * `mean` is the sum, then a true division by the number of ranks.
+ * count. The ring sums in ring order (ring/all_reduce/ring.c), two-shot in rank order
+ * (ring/all_reduce/two_shot.c). `mean` is the sum, then a true division by the number of ranks.
  *
  * A world belongs to one rank, and one thread calls all of its functions except collective_wake(). Ranks may
  * be processes or threads of one process. Calls allocate no memory.

@@ -8,8 +8,8 @@
 #include "harness/launch/launch.h"
 #include "harness/launch/processors.h"
 #include "harness/report/fit.h"
-#include "harness/run/output.h"
-#include "harness/run/run_result.h"
+#include "harness/result/output.h"
+#include "harness/result/run_result.h"
 #include "ring/bench/bench.h"
 
 #include <limits.h>

@@ -1,9 +1,9 @@
 /* harness buckets: shows the buckets that a policy, or given limits, make of a model's gradients. */
 #include "harness/commands/commands.h"
 
-#include "harness/run/output.h"
+#include "harness/result/output.h"
 #include "models/models.h"
-#include "ring/policies/policy.h"
+#include "ring/policy.h"
 
 #include <stddef.h>
 #include <stdio.h>

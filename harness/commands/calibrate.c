@@ -4,7 +4,7 @@
 
 #include "common/device/host/host.h"
 #include "harness/launch/processors.h"
-#include "harness/run/output.h"
+#include "harness/result/output.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/calibrate_gpu.h"
 

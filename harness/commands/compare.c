@@ -2,7 +2,7 @@
 #include "harness/commands/commands.h"
 
 #include "harness/compare/compare.h"
-#include "harness/run/output.h"
+#include "harness/result/output.h"
 #include "harness/sweep/sweep.h"
 
 #include <limits.h>

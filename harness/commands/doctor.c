@@ -5,7 +5,7 @@
 #include "common/device/cuda/cuda_module.h"
 #include "common/device/host/host.h"
 #include "harness/launch/processors.h"
-#include "harness/run/run_result.h"
+#include "harness/result/run_result.h"
 
 #include <inttypes.h>
 #include <link.h>

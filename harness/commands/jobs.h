@@ -4,7 +4,7 @@
 #define HARNESS_COMMANDS_JOBS_H
 
 #include "harness/commands/commands.h"
-#include "harness/run/job.h"
+#include "harness/launch/job.h"
 
 /* Makes the plan and runs the jobs --repeat times. *out is a new reference to the result of the run, or of
  * all complete runs; NULL if no job has a result. Writes the file of --trace. `words` are the command line

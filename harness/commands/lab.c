@@ -2,7 +2,7 @@
 #include "harness/commands/commands.h"
 
 #include "harness/labs/grader.h"
-#include "harness/run/output.h"
+#include "harness/result/output.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -3,9 +3,9 @@
 #include "harness/commands/jobs.h"
 
 #include "common/sim/profile.h"
+#include "harness/plan/plan.h"
 #include "harness/report/report.h"
-#include "harness/run/output.h"
-#include "harness/run/plan.h"
+#include "harness/result/output.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* harness policies: lists the policies of the engines, and the systems that they reproduce. */
 #include "harness/commands/commands.h"
 
-#include "harness/run/engines.h"
+#include "harness/options/engines.h"
 #include "ps/policy.h"
-#include "ring/policies/policy.h"
+#include "ring/policy.h"
 
 static void describe_buckets(const ring_step_plan *p, text_buffer *out)
 {

@@ -3,9 +3,9 @@
 #include "harness/commands/commands.h"
 
 #include "harness/report/report.h"
-#include "harness/run/output.h"
-#include "harness/run/result_check.h"
-#include "harness/run/run_result.h"
+#include "harness/result/output.h"
+#include "harness/result/result_check.h"
+#include "harness/result/run_result.h"
 #include "harness/sweep/sweep.h"
 
 #include <errno.h>

@@ -5,8 +5,8 @@
 #include "harness/compare/compare.h"
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
-#include "harness/run/output.h"
-#include "harness/run/result_check.h"
+#include "harness/result/output.h"
+#include "harness/result/result_check.h"
 
 #include <limits.h>
 #include <stddef.h>

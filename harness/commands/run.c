@@ -5,12 +5,12 @@
 #include "harness/commands/jobs.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/processors.h"
+#include "harness/options/option_effects.h"
+#include "harness/plan/plan.h"
+#include "harness/rank/rank.h"
 #include "harness/report/report.h"
-#include "harness/run/option_effects.h"
-#include "harness/run/output.h"
-#include "harness/run/plan.h"
-#include "harness/run/rank.h"
-#include "harness/run/run_result.h"
+#include "harness/result/output.h"
+#include "harness/result/run_result.h"
 
 #include <stdio.h>
 #include <stdlib.h>

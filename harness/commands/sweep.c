@@ -2,8 +2,8 @@
 #include "harness/commands/commands.h"
 
 #include "common/base/log.h"
-#include "harness/run/output.h"
-#include "harness/run/run_options.h"
+#include "harness/options/run_options.h"
+#include "harness/result/output.h"
 #include "harness/sweep/sweep.h"
 
 #include <limits.h>

@@ -1,8 +1,8 @@
 /* harness verify FILE.json ...: compares this program's engines with golden trajectories. */
 #include "harness/commands/commands.h"
 
-#include "harness/run/engines.h"
-#include "harness/run/output.h"
+#include "harness/options/engines.h"
+#include "harness/result/output.h"
 #include "harness/verify/verify.h"
 #include "ps/policy.h"
 

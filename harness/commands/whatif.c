@@ -2,8 +2,8 @@
  * job of `harness run`. */
 #include "harness/commands/jobs.h"
 
-#include "harness/run/option_effects.h"
-#include "harness/run/output.h"
+#include "harness/options/option_effects.h"
+#include "harness/result/output.h"
 #include "harness/sim/whatif.h"
 
 #include <stddef.h>

@@ -2,7 +2,7 @@
 
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
-#include "harness/run/result_check.h"
+#include "harness/result/result_check.h"
 #include "harness/sweep/sweep.h"
 
 #include <dirent.h>

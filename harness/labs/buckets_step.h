@@ -1,10 +1,10 @@
 /* Lab 5: a backward pass in virtual time. Some ranks run the student's launch rule, and one runs the
- * ring's (ring/buckets/schedule.c). */
+ * ring's (ring/ddp/schedule.c). */
 #ifndef HARNESS_LABS_BUCKETS_STEP_H
 #define HARNESS_LABS_BUCKETS_STEP_H
 
 #include "harness/labs/students.h"
-#include "ring/buckets/buckets.h"
+#include "ring/ddp/buckets.h"
 
 enum { STEP_RANKS = 3, STEP_STUDENTS = STEP_RANKS - 1, STEP_MOST = 1024 }; /* gradients */
 

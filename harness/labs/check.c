@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/random.h"
-#include "harness/run/output.h"
+#include "harness/result/output.h"
 #include "labs/runner/confine.h"
 
 #include <ftw.h>

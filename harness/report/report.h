@@ -75,7 +75,7 @@ void report_workload(const json_t *workload, text_buffer *out);
  * call of 4 KiB". */
 void report_algorithms(const json_t *job, bool counts, text_buffer *out);
 
-/* Writes the memory of a run that was only planned (harness/run/plan.h). */
+/* Writes the memory of a run that was only planned (harness/plan/plan.h). */
 void report_plan(const json_t *plan, text_buffer *out);
 
 /* Writes a plan of several policies with `gpus`, for `harness memory`. */

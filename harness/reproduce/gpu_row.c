@@ -4,9 +4,9 @@
 #include "common/base/options.h"
 #include "common/base/random.h"
 #include "common/data/batch_source.h"
+#include "harness/options/engines.h"
+#include "harness/options/run_options.h"
 #include "harness/report/statistics.h"
-#include "harness/run/engines.h"
-#include "harness/run/run_options.h"
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
 

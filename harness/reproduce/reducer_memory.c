@@ -2,7 +2,7 @@
  * of a virtual run with the table that docs/ps.md derives from torch's source, and with published reports. */
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
-#include "ps/dp/dp_memory.h"
+#include "ps/dataparallel/memory.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "common/sim/profile.h"
 #include "harness/report/report.h"
-#include "harness/run/run_result.h"
+#include "harness/result/run_result.h"
 
 #include <math.h>
 #include <stdio.h>

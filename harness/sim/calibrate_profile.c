@@ -1,6 +1,6 @@
 /* Writes the results of a calibration as a profile that extends a built-in one. */
 #include "common/sim/profile.h"
-#include "harness/run/output.h"
+#include "harness/result/output.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/calibrate_gpu.h"
 

@@ -4,7 +4,7 @@
 #include "common/net/sim/transport_sim.h"
 #include "common/nn/stages.h"
 #include "common/sim/fiber.h"
-#include "harness/run/rank_state.h"
+#include "harness/rank/state.h"
 #include "harness/sim/virtual_host.h"
 #include "harness/sim/virtual_source.h"
 #include "harness/sim/virtual_trace.h"

@@ -3,9 +3,9 @@
 #define HARNESS_SIM_VIRTUAL_RUN_H
 
 #include "common/sim/simulation.h"
-#include "harness/run/plan.h"
-#include "harness/run/progress.h"
-#include "harness/run/run_result.h"
+#include "harness/launch/progress.h"
+#include "harness/plan/plan.h"
+#include "harness/result/run_result.h"
 #include "harness/train/trainer.h"
 
 /* Settings of a virtual run that have no option. All fields are zero in `harness run`. */

@@ -8,7 +8,7 @@
 #define HARNESS_SIM_VIRTUAL_TRACE_H
 
 #include "common/sim/simulation.h"
-#include "harness/run/rank.h"
+#include "harness/rank/rank.h"
 
 enum {
     VIRTUAL_TRACE_RANKS = 64,   /* Number of ranks, and of machines, that are shown. */

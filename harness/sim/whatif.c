@@ -1,7 +1,7 @@
 #include "harness/sim/whatif.h"
 
 #include "harness/report/report.h"
-#include "harness/run/run_result.h"
+#include "harness/result/run_result.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 /* Points of a sweep, their command lines and their files. */
 #include "common/base/input.h"
 #include "common/base/log.h"
-#include "harness/run/output.h"
-#include "harness/run/result_check.h"
-#include "harness/run/run_options.h"
+#include "harness/options/run_options.h"
+#include "harness/result/output.h"
+#include "harness/result/result_check.h"
 #include "harness/sweep/sweep.h"
 
 #include <errno.h>

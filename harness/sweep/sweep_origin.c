@@ -1,5 +1,5 @@
 /* The origin of a sweep's results: command and options, and the runs' program, host and common options. */
-#include "harness/run/run_options.h"
+#include "harness/options/run_options.h"
 #include "harness/sweep/sweep.h"
 
 #include <stdlib.h>

@@ -3,9 +3,9 @@
 #include "common/base/input.h"
 #include "common/base/random.h"
 #include "common/device/host/host.h"
-#include "harness/run/output.h"
-#include "harness/run/progress.h"
-#include "harness/run/result_check.h"
+#include "harness/launch/progress.h"
+#include "harness/result/output.h"
+#include "harness/result/result_check.h"
 #include "harness/sweep/sweep.h"
 
 #include <errno.h>

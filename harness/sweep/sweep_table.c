@@ -1,7 +1,7 @@
 /* The table of a sweep: a row per point, and the best point. Made only from the runs' JSON. */
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
-#include "harness/run/run_result.h"
+#include "harness/result/run_result.h"
 #include "harness/sweep/sweep.h"
 
 #include <math.h>

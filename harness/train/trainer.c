@@ -1,4 +1,4 @@
-#include "harness/train/trainer_stages.h"
+#include "harness/train/stages.h"
 
 #include "common/base/log.h"
 

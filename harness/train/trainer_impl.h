@@ -8,7 +8,7 @@
 
 #include "harness/train/trainer.h"
 
-typedef struct trainer_pipeline trainer_pipeline; /* trainer_stages.h */
+typedef struct trainer_pipeline trainer_pipeline; /* stages.h */
 typedef struct trainer_devices trainer_devices;
 typedef struct trainer_remote trainer_remote;
 
@@ -156,7 +156,7 @@ struct trainer {
     int phase_count;
 };
 
-/* ---- trainer_step.c ---- */
+/* ---- step.c ---- */
 
 int64_t trainer_micro_batches(const trainer *t);
 /* Returns the index of the flight that begins or is running. */
@@ -204,7 +204,7 @@ void trainer_count_batch(trainer *t);
 /* Calls trainer_report_forward() and trainer_report_backward(). */
 status trainer_report_batch(trainer *t, int flight, int64_t micro);
 
-/* ---- trainer_result.c ---- */
+/* ---- result.c ---- */
 
 /* Add the phases, times and loss of a micro-batch to its step. The device must have reached the marks. */
 void trainer_report_forward(trainer *t, int flight, int64_t micro);
@@ -218,7 +218,7 @@ status trainer_check_loss(trainer *t, const sync_step *step, const double *sums)
  * only before and after a series of steps, because a reading takes as long as a small step's bookkeeping. */
 void trainer_count_cpu(trainer *t, bool in_steps);
 
-/* ---- trainer_batch.c ---- */
+/* ---- batch.c ---- */
 
 /* Computes the addresses of a program that works on the memory of a micro-batch. */
 status trainer_bind(trainer_live *l, nn_instance *instance);
@@ -250,7 +250,7 @@ static inline const nn_model *trainer_last_model(const trainer *t)
     return t->config.remote ? t->config.remote : t->config.model;
 }
 
-/* ---- trainer_prefetch.c ---- */
+/* ---- prefetch.c ---- */
 
 /* Leaves prefetching off if the option, the device or the rank's part in loading rules it out. */
 status trainer_prefetch_open(trainer *t);
@@ -268,7 +268,7 @@ status trainer_prefetch_flush(trainer *t);
 /* Returns the time that copy `number` took, in ns. */
 int64_t trainer_prefetch_time(const trainer *t, uint64_t number);
 
-/* ---- trainer_graph.c ---- */
+/* ---- graph.c ---- */
 
 /* Runs a pass of the present program, operation by operation or from its record. */
 status trainer_run_pass(trainer *t, nn_pass pass);

@@ -1,7 +1,7 @@
 /* The parameter server's reduction, as every server runs it: receive pushes, sum in rank order, average,
  * update, reply.
  *
- * The model is cut into keys (ps/plan.h). Every key passes through these five steps independently, so one key
+ * The model is cut into keys (ps/keys.h). Every key passes through these five steps independently, so one key
  * is updated while the next is still in transit:
  *
  *     rank 0    push g[0] ──┐                                                    ┌──> parameters to rank 0
@@ -12,8 +12,8 @@
  * The sum starts when the last push of an iteration has arrived. The sum always runs in rank order, because
  * floating-point addition is not associative: in order of arrival every run would give another result.
  *
- * server_policies.c decides when a key is reduced. sync and ssp reduce whole iterations, async applies each
- * push at once. server_gpu.c is the same reduction on a GPU. A gradient is in the frames of its message, or
+ * consistency.c decides when a key is reduced. sync and ssp reduce whole iterations, async applies each
+ * push at once. gpu.c is the same reduction on a GPU. A gradient is in the frames of its message, or
  * in shared memory of the rank that pushed it. server_gradient() returns the address. */
 #include "ps/server/server.h"
 

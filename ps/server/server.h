@@ -4,20 +4,20 @@
  *
  * The files, in the order in which a gradient passes through them:
  *
- *   server_open.c      memory, start and end
- *   server.c           the agent: receives messages, notices stalls and departures
- *   reduction.c        one key: receive pushes, sum in rank order, average, update, reply
- *   server_policies.c  when a key is reduced (clipping, ssp, async), when a pull is due, flushes
- *   server_gpu.c       the sum and the update on a GPU
- *   server_shared.c    buffers and layers' sums, on server 0 */
+ *   open.c         memory, start and end
+ *   server.c       the agent: receives messages, notices stalls and departures
+ *   reduction.c    one key: receive pushes, sum in rank order, average, update, reply
+ *   consistency.c  when a key is reduced (clipping, ssp, async), when a pull is due, flushes
+ *   gpu.c          the sum and the update on a GPU
+ *   shared.c       buffers and layers' sums, on server 0 */
 #ifndef PS_SERVER_H
 #define PS_SERVER_H
 
-#include "ps/compute.h"
+#include "ps/keys.h"
 #include "ps/memory.h"
-#include "ps/plan.h"
 #include "ps/port.h"
 #include "ps/protocol.h"
+#include "ps/threads.h"
 
 /* Returns the contribution to an update or a reply that `worker` has sent. */
 static inline anatomy_sent server_sent(const message_header *h, int worker)
@@ -243,7 +243,7 @@ void server_key_updated(ps_server *s, int key);
 void server_queue_reply(ps_server *s, int key, int worker);
 status server_send_replies(ps_server *s, bool *worked);
 
-/* server_policies.c */
+/* consistency.c */
 status server_check_push(ps_server *s, int key, int worker, ps_message *m);
 /* Keeps the pushed gradient readable until it is summed. */
 void server_keep_push(ps_server *s, int key, int worker, ps_message *m);
@@ -269,14 +269,14 @@ void server_end_reply(ps_server *s, int key, int worker);
 /* Runs the optimizer on pieces of the key with the gradients `grads`. */
 status server_update_pieces(const server_work *work, const char *grads, piece_list pieces);
 
-/* server_gpu.c. */
+/* gpu.c. */
 status server_reduce_on_gpu(const server_work *work);
 /* Chooses the memory of the GPU whose context is `front`. */
 status server_gpu_open(ps_server *s, const sync_context *front);
 /* Copies a piece that `worker` has pushed to `landing`. */
 status server_land(ps_server *s, int key, int worker, int piece);
 
-/* server_shared.c: server_receive_buffers() and server_receive_layer_share() take over the message. */
+/* shared.c: server_receive_buffers() and server_receive_layer_share() take over the message. */
 status server_receive_buffers(ps_server *s, ps_message *m);
 status server_receive_layer_share(ps_server *s, ps_message *m);
 status server_send_shared(ps_server *s, bool *worked);
@@ -286,7 +286,7 @@ status server_send_shared(ps_server *s, bool *worked);
 status ps_server_start(ps_server *s);
 status ps_server_serve(ps_server *s);
 
-/* server_open.c: opens a server with the owner's fields of `setup`. The caller then opens the port. */
+/* open.c: opens a server with the owner's fields of `setup`. The caller then opens the port. */
 status ps_server_open(const ps_server *setup, ps_server **out);
 void ps_server_close(ps_server **server);
 

@@ -3,19 +3,19 @@
  *
  * The files, in the order in which a gradient passes through them:
  *
- *   worker_open.c    memory, fences and end
- *   worker_stages.c  the compute thread: a gradient is ready, parameters are needed
- *   worker.c         the agent: its loop, stalls and departures
- *   worker_push.c    the agent's sending half: events become messages
- *   worker_pull.c    the agent's receiving half: replies become parameters, and fences are reached */
+ *   open.c    memory, fences and end
+ *   step.c    the compute thread: a gradient is ready, parameters are needed
+ *   worker.c  the agent: its loop, stalls and departures
+ *   push.c    the agent's sending half: events become messages
+ *   pull.c    the agent's receiving half: replies become parameters, and fences are reached */
 #ifndef PS_WORKER_H
 #define PS_WORKER_H
 
 #include "common/sync/queue.h"
 #include "common/sync/staging.h"
 #include "common/trace/trace.h"
+#include "ps/keys.h"
 #include "ps/memory.h"
-#include "ps/plan.h"
 #include "ps/port.h"
 #include "ps/protocol.h"
 #include "ps/ps.h"
@@ -169,14 +169,14 @@ void worker_await(worker *w, int replies, int64_t now_ns);
 /* Records that the parameters from which a push was computed lacked `late` updates. */
 void worker_record_staleness(worker *w, int64_t late);
 
-/* worker_push.c: turns events into messages. */
+/* push.c: turns events into messages. */
 void worker_pop_events(worker *w, bool *worked);
 status worker_send(worker *w, int64_t now_ns, bool *worked);
 
-/* worker_pull.c: handles a message, for ps_port_ops. */
+/* pull.c: handles a message, for ps_port_ops. */
 status worker_handle(void *context, ps_message *m, int64_t now_ns);
 
-/* worker_open.c: opens a worker with the owner's fields of `setup`. The caller then opens the port and
+/* open.c: opens a worker with the owner's fields of `setup`. The caller then opens the port and
  * connects it to the servers. */
 status ps_worker_open(const ps_worker *setup, ps_worker **out);
 void ps_worker_close(ps_worker **worker);
@@ -184,7 +184,7 @@ void ps_worker_close(ps_worker **worker);
 /* worker.c */
 status ps_worker_start(ps_worker *w);
 
-/* worker_stages.c: the stages of the engine, as sync_engine_type describes them. */
+/* step.c: the stages of the engine, as sync_engine_type describes them. */
 status ps_worker_begin_forward(sync_engine *e, const sync_step *step);
 status ps_worker_need(sync_engine *e, int param);
 status ps_worker_end_forward(sync_engine *e, const sync_step *step);

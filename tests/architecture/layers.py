@@ -44,7 +44,7 @@ ALLOWED = {
     "docs": ["common/" + c for c in COMMON] + ["models", "ring", "ps", "harness"],
 }
 # Engines besides ps and ring, from the list of engines: a folder each.
-with open(os.path.join(os.environ.get("SOURCE_DIR", "."), "harness/run/engines.h"), encoding="utf-8") as stream:
+with open(os.path.join(os.environ.get("SOURCE_DIR", "."), "harness/options/engines.h"), encoding="utf-8") as stream:
     for engine in re.findall(r"^ +X\(\w+, (\w+)\)", stream.read(), re.M):
         if engine not in ("none", "ps", "ring"):
             ALLOWED[engine] = ALLOWED["ps"]

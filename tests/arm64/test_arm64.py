@@ -77,7 +77,7 @@ def run(*words, limit=3600, code=0, **options):
 @test
 def only_these_files_name_a_processor():
     """Whatever else differs between processors is in one of them; a loop that waits calls processor_pause()."""
-    expected = ["common/base/processor.h", "common/device/cpu/isa/table.c", "common/device/cpu/isa/vector.h", "common/net/message_wire.c", "harness/run/json_schema.c",
+    expected = ["common/base/processor.h", "common/device/cpu/isa/table.c", "common/device/cpu/isa/vector.h", "common/net/message_wire.c", "harness/result/json_schema.c",
                 "labs/runner/confine.h"]
     words = r"x86_64__|aarch64__|ARM_NEON|_SSE|_AVX|immintrin|__builtin_ia32|__builtin_cpu_|__asm__"
     folders = ["common", "harness", "labs", "models", "ps", "ring"]

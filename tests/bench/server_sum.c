@@ -5,7 +5,7 @@
  * best of all repetitions. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
-#include "ps/compute.h"
+#include "ps/threads.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* The hook of docs/add-a-hook.md: averages of signs, scaled by each rank's mean absolute gradient. */
-#include "tests/ring/engine/engine_job.h"
+#include "tests/ring/engine_job.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,8 +1,8 @@
 /* The ring's policy of docs/add-a-policy.md is a row like the others: its buckets, and exact averages of
  * gradients. */
 #include "models/models.h"
-#include "ring/policies/policy.h"
-#include "tests/ring/engine/engine_job.h"
+#include "ring/policy.h"
+#include "tests/ring/engine_job.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -7,7 +7,7 @@
 #include "harness/train/local_ranks.h"
 #include "harness/train/trainer.h"
 #include "harness/verify/golden.h"
-#include "ps/dp/dp.h"
+#include "ps/dataparallel/dataparallel.h"
 #include "ps/policy.h"
 #include "ps/ps.h"
 #include "tests/common/net/transport_fault.h"

@@ -1,9 +1,9 @@
 /* Tests the parts separately: policies and options, the plan, queues, handshakes. */
 #include "common/base/random.h"
 #include "models/models.h"
-#include "ps/compute.h"
 #include "ps/handshake.h"
-#include "ps/plan.h"
+#include "ps/keys.h"
+#include "ps/threads.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
 

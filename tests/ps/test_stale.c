@@ -1,5 +1,5 @@
 /* Tests bounded staleness and asynchronous updates. */
-#include "ps/plan.h"
+#include "ps/keys.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
 

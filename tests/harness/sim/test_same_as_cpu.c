@@ -3,8 +3,8 @@
  */
 #include "common/base/clock.h"
 #include "common/data/batches.h"
-#include "harness/run/engines.h"
-#include "harness/run/run_options.h"
+#include "harness/options/engines.h"
+#include "harness/options/run_options.h"
 #include "harness/sim/virtual_job.h"
 #include "harness/train/local_ranks.h"
 #include "models/models.h"
@@ -114,7 +114,7 @@ static status exchange_handshakes(void *context, sync_blob mine, const sync_blob
     return local_ranks_exchange(x->group, x->member, mine, handshakes);
 }
 
-/* A server of its own, with what harness/run/server.c gives it. */
+/* A server of its own, with what harness/rank/server.c gives it. */
 static status serve(local_ranks *group, int member, job *j)
 {
     device_config device_of = {.name = "cpu", .rank = member, .world = j->world, .threads = 1};

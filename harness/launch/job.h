@@ -1,0 +1,53 @@
+/* Runs the jobs on this host: starts them, watches them, and collects their results.
+ *
+ * The files of this folder, in the order in which data flow through them:
+ *   run_option_table  options of the command line
+ *   run_options       command line to run_config; model and data set
+ *   run_ranks         ranks, threads and batch of each job; limits of this host
+ *   engines           the table of engines, and figures of an engine before it opens
+ *   plan              steps and memory of the run, computed in advance
+ *   job               the launcher's side: starts ranks and servers, shows progress, collects results
+ *   progress          progress on stderr
+ *   rank, server      a process of a job: set-up, blocks of steps, end
+ *   rank_join         rendezvous, token and handshakes of the ranks
+ *   rank_steps        steps of a rank, which is a process or a virtual rank
+ *   rank_result       a rank's results, gathered on rank 0
+ *   rank_setup        a rank's trainer and batches, opened from the configuration
+ *   rank_checkpoint   --save and --load
+ *   rank_compare      comparison of the ranks' inputs, and of their parameters
+ *   rank_trace        --trace: events of a rank, gathered on rank 0
+ *   agreement         whether ps and ring reduce the first step to the same gradients
+ *   record            measurements of a rank
+ *   job_result        a job's result from its ranks' records
+ *   job_times         times of the job as a whole
+ *   run_result        the result of the run
+ *   output            files and stdout */
+#ifndef HARNESS_LAUNCH_JOB_H
+#define HARNESS_LAUNCH_JOB_H
+
+#include "harness/launch/launch.h"
+#include "harness/plan/plan.h"
+#include "harness/rank/rank.h"
+#include "harness/result/run_result.h"
+
+typedef struct run_jobs {
+    run_job jobs[JOB_COUNT]; /* results by job; run_jobs_free() frees them */
+    bool on_heap;            /* the traces are on the heap, as in virtual time */
+    int exit_code;           /* 0, or the program's exit code */
+    char cause[1024];        /* cause of a failure, or "" */
+} run_jobs;
+
+/* Starts the ranks of all jobs, in turns or one job after the other as the plan says, and waits for them.
+ * `argv` has the words of the command line, first the program's name, and ends with NULL. */
+status run_jobs_run(const run_config *config, const run_plan *plan, char *const *argv, run_jobs *out);
+void run_jobs_free(run_jobs *jobs);
+bool run_jobs_any_result(const run_jobs *jobs);
+
+/* Hands a job's outcome from rank 0 to the launcher. */
+status run_jobs_deliver(const run_job *job);
+/* Returns the descriptor of the file for the gradients of this job's first step, or 0 if there is none. */
+int run_jobs_gradients_fd(void);
+/* Hands the memory of a server in a separate process to the launcher. */
+status run_jobs_deliver_server(int server, const ledger *memory);
+
+#endif

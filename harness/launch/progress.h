@@ -1,0 +1,49 @@
+/* Shows the progress of a run on stderr, on real devices or in virtual time: a line per job on a terminal,
+ * elsewhere one line every 10 s. */
+#ifndef HARNESS_LAUNCH_PROGRESS_H
+#define HARNESS_LAUNCH_PROGRESS_H
+
+#include "harness/launch/launch.h"
+#include "harness/plan/plan.h"
+
+typedef struct job_view {
+    const char *name;
+    int64_t steps, total; /* steps done by the slowest rank, and steps of the job */
+    double left_s, loss, samples_per_s;
+} job_view;
+
+typedef struct run_progress {
+    const run_config *config;
+    const run_plan *plan;
+    const int *numbers; /* [job_count] numbers of the jobs (engines.h) */
+    bool is_terminal;
+    int lines;
+    /* Times at which progress was last read and a line was last written, since the launch. In virtual time
+     * both times are readings of the clock. */
+    int64_t seen_ns, written_ns;
+    int64_t began_ns;          /* start of the last job in virtual time */
+    job_view begun[JOB_COUNT]; /* jobs in virtual time, which run one after the other */
+    int begun_count;
+    int64_t active_ns[JOB_COUNT]; /* time in which the job trained since `first` */
+    int64_t first[JOB_COUNT];     /* steps that the job had done when its progress was first seen, or -1 */
+} run_progress;
+
+run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers);
+
+/* Shows the progress of all jobs. Serves as launch_options.progress, with the run_progress as `context`. */
+void run_progress_show(void *context, const launch_view *view);
+
+/* Shows the progress of a job in virtual time when its rank 0 has ended `steps` of its measured steps.
+ * The job begins if `steps` is 0. */
+void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps, int64_t total,
+                               double samples_per_s);
+
+/* Removes the lines from the terminal. */
+void run_progress_end(run_progress *p);
+
+/* Formats the line of a job in at most `columns` columns: name, bar, steps, time left, loss, samples/s.
+ * `left_s`, `loss` and `samples_per_s` are NaN if unknown. Returns `buffer`. */
+char *run_progress_line(char *buffer, size_t size, int columns, const char *name, int64_t steps,
+                        int64_t total, double left_s, double loss, double samples_per_s);
+
+#endif

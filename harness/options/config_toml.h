@@ -1,0 +1,24 @@
+/* Reads configuration files in TOML: a C function around toml++, if the build has that library
+ * (docs/dependencies.md). */
+#ifndef HARNESS_OPTIONS_CONFIG_TOML_H
+#define HARNESS_OPTIONS_CONFIG_TOML_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "common/base/status.h"
+
+#include <stddef.h>
+
+/* Converts the TOML in text[length] to JSON: an object of names, with "value", "line" and "column" of
+ * each. The caller frees *out. STATUS_DATA if the text is not TOML, or if a value is neither an option's
+ * nor a list of texts (a table, a date). The message names `path`, line and column. STATUS_UNAVAILABLE if
+ * the program was built without toml++. */
+status config_toml_to_json(const char *path, const char *text, size_t length, char **out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,54 @@
+/* The engines of this program, and the policies of each engine. */
+#ifndef HARNESS_OPTIONS_ENGINES_H
+#define HARNESS_OPTIONS_ENGINES_H
+
+#include "common/sync/engine.h"
+
+/* List of the engines, one per line. X(NAME, name) defines ENGINE_NAME, sync_name in the folder and
+ * library `name`, and --mode name. The build and the test of the layers read this list, too. */
+#define ENGINE_LIST(X)                                                                                       \
+    X(NONE, none)                                                                                            \
+    X(PS, ps)                                                                                                \
+    X(RING, ring)
+
+#define ENGINE_ENUM(upper, lower) ENGINE_##upper,
+enum { ENGINE_LIST(ENGINE_ENUM) ENGINE_COUNT };
+#undef ENGINE_ENUM
+
+/* Value of --mode after the engines: "both" runs none, ps and ring. */
+#define ENGINE_MODE(upper, lower) #lower,
+enum { ENGINE_BOTH = ENGINE_COUNT };
+bool engine_in_both(int engine);
+
+/* Numbers of the jobs of a run. A job of an engine has the engine's number. JOB_ALL_CORES is the second
+ * baseline of --mode both: `none` with all cores and the batch of all ranks. JOB_ISOLATED is the job of
+ * --isolated: the ranks of the other jobs without exchange. job_name() is the engine's name, "all-cores"
+ * or "isolated". */
+enum { JOB_ALL_CORES = ENGINE_COUNT, JOB_ISOLATED, JOB_COUNT };
+int job_engine(int job);
+const char *job_name(int job);
+
+/* Engines by the enum above. The first policy of an engine is its default. */
+extern const sync_engine_type *const engine_table[ENGINE_COUNT];
+
+/* Parses "ps=sync,ring=ddp:order=ready", or a policy's name without its engine. Sets policies[engine], to
+ * the default if `text` names no policy of the engine or is NULL. Sets the options of a policy in
+ * options[engine]. If `options` is NULL, a policy must not have options. Returns STATUS_USAGE if the text
+ * is invalid. */
+status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options);
+
+/* Finds the engine of one policy, written as in engine_parse_policies(). Returns STATUS_USAGE if the text is
+ * invalid. */
+status engine_of_policy(const char *text, int *out);
+
+/* Returns true if a policy of the list is the engine's, or is unknown. engine_parse_policies() refuses
+ * unknown policies. */
+bool engine_has_one_of(const char *list, const char *engine);
+
+/* Counts the processes that a job of `engine` needs for servers, in addition to its ranks. */
+status engine_servers(int engine, const void *options, const char *policy, int world, int *out);
+
+/* Computes how many steps a rank of `engine` may be ahead of another, or JOB_UNBOUNDED. */
+status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out);
+
+#endif

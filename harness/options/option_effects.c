@@ -1,0 +1,317 @@
+#include "harness/options/option_effects.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the table ---------------------------------------------------------------------------------- */
+
+enum {
+    NO_ENGINE = 1 << EFFECT_NO_ENGINE,
+    RING = 1 << EFFECT_RING,
+    SYNC = 1 << EFFECT_SYNC,
+    SSP = 1 << EFFECT_SSP,
+    ASYNC = 1 << EFFECT_ASYNC,
+    DP = 1 << EFFECT_DP,
+    SERVERS = SYNC | SSP | ASYNC,
+    PS = SERVERS | DP,
+    SEVERAL = RING | PS, /* engines with several ranks */
+    EVERY = NO_ENGINE | SEVERAL,
+    CPU = 1 << EFFECT_CPU,
+    REFERENCE = 1 << EFFECT_REFERENCE,
+    CUDA = 1 << EFFECT_CUDA,
+    SIM = 1 << EFFECT_SIM,
+    PLAN = 1 << EFFECT_PLAN,
+    HOSTS = CPU | REFERENCE,
+    REAL = HOSTS | CUDA,
+    RUNS = REAL | SIM,
+    ALL = RUNS | PLAN
+};
+
+#define NO_VALUES "virtual devices compute no values"
+#define ONE_RANK "there is one rank"
+
+/* Table of the effects. For a cell the first row that matches counts. */
+static const option_effect table[] = {
+    /* ---- run ---- */
+    {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
+    {"tf32", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
+    {"bf16", EVERY, REFERENCE, EFFECT_REFUSED, "--device cuda, cpu or sim:PROFILE"},
+    {"benchmark cuda-graph share-gpu", EVERY, HOSTS | SIM | PLAN, EFFECT_REFUSED, "--device cuda"},
+    {"cuda-graph", SERVERS, CUDA, EFFECT_UNAVAILABLE_TO_ENGINE, "none, ps=dp or ring with NCCL"},
+    {"prefetch", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
+    {"accumulate", NO_ENGINE | RING | SERVERS, PLAN, EFFECT_NOTHING,
+     "it changes no memory without --mixed-precision"},
+    {"stages stages-on schedule remote-stage serve-stage", NO_ENGINE | PS, ALL, EFFECT_REFUSED,
+     "--mode ring"},
+    {"stages stages-on schedule", RING, CUDA, EFFECT_REFUSED, "--device cpu, reference or sim:PROFILE"},
+    {"stages stages-on schedule remote-stage serve-stage", RING, PLAN, EFFECT_REFUSED,
+     "a run without --plan"},
+    {"remote-stage serve-stage", RING, CUDA | SIM, EFFECT_REFUSED, "--device cpu or reference"},
+    {"policy", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
+    {"threads", EVERY, REFERENCE, EFFECT_NOTHING, "the reference device computes on one thread"},
+    {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
+    {"repeat", EVERY, SIM, EFFECT_NOTHING, "all runs in virtual time are identical"},
+    {"progress", DP, CUDA, EFFECT_NOTHING, "a separate thread copies between GPU and host"},
+    {"jitter nodes efficiency draw loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED,
+     "--device sim:PROFILE"},
+    {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
+     "only dp has replicas in one process"},
+    /* ---- synchronization ---- */
+    {"divide", DP, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "policy, or --dp-loss replica"},
+    {"divide", ASYNC, REAL, EFFECT_NOTHING, "an update reads the gradient of one rank"},
+    {"divide", SEVERAL, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"stall-timeout", EVERY, SIM, EFFECT_NOTHING, "virtual ranks wait without a time limit"},
+    {"link", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
+    /* ---- ring ---- */
+    {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 "
+     "predivide collective "
+     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start "
+     "join reshard "
+     "mixed-precision group",
+     NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
+    {"allreduce-fp32", RING, CPU | CUDA | SIM, EFFECT_NOTHING, "gradients are float32"},
+    /* ---- parameter server ---- */
+    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer "
+     "server-threads "
+     "dp-loss dp-lifetimes keep-grads payload transport interface",
+     NO_ENGINE | RING, ALL, EFFECT_REFUSED, "--mode ps or both"},
+    {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer",
+     DP, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=sync, ssp or async"},
+    {"dp-loss dp-lifetimes keep-grads", SERVERS, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=dp"},
+    {"staleness", SYNC | ASYNC, ALL, EFFECT_REFUSED_BY_ENGINE, "0, or consistency ssp"},
+    {"server-optimizer", SSP | ASYNC, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "on, or consistency sync"},
+    {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING,
+     "virtual ranks read each other's memory: no push waits for credit"},
+    {"server-threads", DP, SIM, EFFECT_NOTHING, "GPU 0 sums; on a profile of a processor the threads do"},
+    /* ---- one rank ---- */
+    {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
+    {"connect-timeout progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
+    {"isolated", NO_ENGINE, REAL | PLAN, EFFECT_NOTHING, ONE_RANK},
+    {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
+    {"sync-batchnorm", NO_ENGINE, ALL, EFFECT_NOTHING, ONE_RANK},
+    {"sampler divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
+    /* ---- virtual time ---- */
+    {"seed loss-reduction predivide lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup "
+     "lr-steps lr-gamma",
+     EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"threads bind eval-every target-loss target-accuracy rendezvous connect-timeout isolated progress "
+     "augment loader-threads on-nonfinite save save-every load collective collective-table transport "
+     "interface",
+     EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
+    /* ---- a plan ---- */
+    {"steps epochs warmup eval-every target-loss target-accuracy", EVERY, PLAN, EFFECT_NOTHING,
+     "a plan is made of two steps"},
+    {"repeat", EVERY, PLAN, EFFECT_NOTHING, "a plan runs nothing"},
+    {"report", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps to draw"},
+    {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
+    {"verbose", EVERY, PLAN, EFFECT_NOTHING, "a plan is a table"},
+    {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
+    {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
+    {"tf32 seed threads bind loss-reduction progress jitter nodes efficiency draw loader-workers dp-host "
+     "dp-gather sampler drop-last augment loader-threads lr dampening nesterov weight-decay beta1 beta2 eps "
+     "lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save "
+     "save-every load bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers "
+     "allreduce-fp32 predivide collective algorithm collective-table find-unused-parameters static-graph "
+     "powersgd-start join partition-bytes credit-bytes priority server-threads payload transport interface",
+     EVERY, PLAN, EFFECT_NOTHING, "it changes no memory"},
+};
+enum { ROWS = sizeof table / sizeof table[0] };
+
+static bool names(const char *list, const char *option)
+{
+    size_t length = strlen(option);
+    for (const char *at = list; (at = strstr(at, option)) != NULL; at += length)
+        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
+    return false;
+}
+
+const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device)
+{
+    for (int i = 0; i < ROWS; i++)
+        if ((table[i].engines >> engine & 1) && (table[i].devices >> device & 1) &&
+            names(table[i].options, option))
+            return &table[i];
+    return NULL;
+}
+
+/* ---- a run -------------------------------------------------------------------------------------- */
+
+static effect_engine column_of(const run_config *c, int engine)
+{
+    static const char *const policies[] = {
+        [EFFECT_SYNC] = "sync", [EFFECT_SSP] = "ssp", [EFFECT_ASYNC] = "async", [EFFECT_DP] = "dp"};
+    if (engine == ENGINE_NONE) return EFFECT_NO_ENGINE;
+    for (int p = EFFECT_SYNC; engine == ENGINE_PS && p <= EFFECT_DP; p++)
+        if (strcmp(c->policies[engine], policies[p]) == 0) return (effect_engine)p;
+    return engine == ENGINE_PS ? EFFECT_SYNC : EFFECT_RING;
+}
+
+static effect_device device_of(const run_config *c)
+{
+    if (run_config_is_virtual(c)) return EFFECT_SIM;
+    return strcmp(c->run.device, "cuda") == 0        ? EFFECT_CUDA
+           : strcmp(c->run.device, "reference") == 0 ? EFFECT_REFERENCE
+                                                     : EFFECT_CPU;
+}
+
+static bool is_refused_here(const option_effect *e)
+{
+    return e && (e->kind == EFFECT_REFUSED || e->kind == EFFECT_UNAVAILABLE);
+}
+
+static status code_of(const option_effect *e)
+{
+    return e->kind == EFFECT_REFUSED || e->kind == EFFECT_REFUSED_BY_ENGINE ? STATUS_USAGE : STATUS_CONFIG;
+}
+
+/* Returns true if the option was given with another value than its default. On virtual devices, which
+ * evaluate nothing, a negative --eval-every does not count. */
+static bool is_moved(const run_config *c, const option_binding *b, const option *o)
+{
+    bool never = strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0;
+    return options_given(b, o->name) && !options_is_default(b, o->name) &&
+           !(never && run_config_is_virtual(c));
+}
+
+/* Returns the row of an option that was given and that no engine of the run uses, or NULL if an engine
+ * uses it. If several engines have a row, the first one counts. */
+static const option_effect *in_this_run(const run_config *c, const option_binding *b, const option *o)
+{
+    const option_effect *first = NULL;
+    for (int e = 0; e < ENGINE_COUNT && is_moved(c, b, o); e++) {
+        if (!run_config_uses(c, e)) continue;
+        const option_effect *found = option_effect_of(o->name, column_of(c, e), device_of(c));
+        if (!found) return NULL;
+        if (!first) first = found;
+    }
+    return first;
+}
+
+status option_effects_check_device(const run_config *c)
+{
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *e = NULL;
+            bool refused = is_moved(c, &c->bindings[b], o);
+            for (int engine = 0; engine < ENGINE_COUNT && refused; engine++) {
+                if (!run_config_uses(c, engine)) continue;
+                const option_effect *found = option_effect_of(o->name, column_of(c, engine), device_of(c));
+                refused = is_refused_here(found);
+                if (refused && found->devices != ALL) e = found;
+            }
+            if (refused && e)
+                return fail(code_of(e), "--%s: expected %s, got %s%s", o->name, e->text,
+                            strncmp(e->text, "--device", 8) == 0 ? "" : "--device ", c->run.device);
+        }
+    return STATUS_OK;
+}
+
+status option_effects_check_engines(const run_config *c)
+{
+    char mode[16];
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *e = in_this_run(c, &c->bindings[b], o);
+            if (is_refused_here(e))
+                return fail(code_of(e), "--%s: expected %s, got --mode %s", o->name, e->text,
+                            options_format(&c->bindings[0], 0, mode, sizeof mode));
+        }
+    bool used = !c->run.policy;
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        used = used || (run_config_uses(c, e) && engine_has_one_of(c->run.policy, engine_table[e]->name));
+    if (!used)
+        return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
+                    options_format(&c->bindings[0], 0, mode, sizeof mode), c->run.policy);
+    return STATUS_OK;
+}
+
+/* Returns true if --name was given with another value than its default and than `value`, which may be
+ * NULL. */
+static bool moved_to_other(const run_config *c, const char *name, const char *value)
+{
+    char text[64];
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            if (strcmp(o->name, name) == 0 && is_moved(c, &c->bindings[b], o))
+                return !value || strcmp(options_format(&c->bindings[b], i, text, sizeof text), value) != 0;
+        }
+    return false;
+}
+
+/* Notes options that NCCL does not read. The GPU runs NCCL's calls: no host thread sums or drives them. */
+static void note_nccl(const run_config *c)
+{
+    if (device_of(c) != EFFECT_CUDA || c->run.mode != ENGINE_RING || c->run.plan ||
+        moved_to_other(c, "collective", "nccl"))
+        return;
+    if (moved_to_other(c, "threads", NULL))
+        log_info("--threads has no effect on a ring over NCCL: the GPU computes");
+    if (moved_to_other(c, "progress", NULL))
+        log_info("--progress has no effect on a ring over NCCL: no host thread drives its calls");
+}
+
+void option_effects_note(const run_config *c)
+{
+    note_nccl(c);
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count && !c->run.plan; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *e = in_this_run(c, &c->bindings[b], o);
+            if (e && e->kind == EFFECT_NOTHING) log_info("--%s has no effect here: %s", o->name, e->text);
+        }
+    if (c->run.remote_stage && c->run.eval_every >= 0)
+        log_info("no evaluation: with --remote-stage no rank has the whole model");
+}
+
+/* ---- as text ------------------------------------------------------------------------------------ */
+
+static void write_cell(const option_effect *e, text_buffer *out)
+{
+    if (!e)
+        text_append(out, " yes |");
+    else if (e->kind == EFFECT_NOTHING)
+        text_append(out, " none: %s |", e->text);
+    else
+        text_append(out, " refused (%d): %s |", status_exit_code(code_of(e)), e->text);
+}
+
+/* Writes the rows of an option. Engines with equal cells share a row. */
+static void write_option(const char *name, text_buffer *out)
+{
+    static const char *const engines[] = {"none", "ring", "ps=sync", "ps=ssp", "ps=async", "ps=dp"};
+    bool done[EFFECT_ENGINES] = {false};
+    for (int e = 0; e < EFFECT_ENGINES; e++) {
+        int alike = 0;
+        if (done[e]) continue;
+        char list[80] = "";
+        size_t used = 0;
+        for (int other = e; other < EFFECT_ENGINES; other++) {
+            bool same = true;
+            for (int d = 0; d < EFFECT_DEVICES; d++) {
+                const option_effect *a = option_effect_of(name, (effect_engine)e, (effect_device)d);
+                const option_effect *b = option_effect_of(name, (effect_engine)other, (effect_device)d);
+                same = same && (a == b || (a && b && a->kind == b->kind && strcmp(a->text, b->text) == 0));
+            }
+            if (!same) continue;
+            done[other] = true;
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", alike++ ? ", " : "",
+                                     engines[other]);
+        }
+        text_append(out, "| `--%s` | %s |", name, alike == EFFECT_ENGINES ? "all" : list);
+        for (int d = 0; d < EFFECT_DEVICES; d++)
+            write_cell(option_effect_of(name, (effect_engine)e, (effect_device)d), out);
+        text_append(out, "\n");
+    }
+}
+
+void option_effects_text(const option_binding *bindings, size_t count, text_buffer *out)
+{
+    text_append(out, "| option | engines | cpu | reference | cuda | sim | --plan |\n"
+                     "| --- | --- | --- | --- | --- | --- | --- |\n");
+    for (size_t b = 0; b < count; b++)
+        for (size_t i = 0; i < bindings[b].table->count; i++)
+            write_option(bindings[b].table->options[i].name, out);
+}

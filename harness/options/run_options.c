@@ -1,0 +1,398 @@
+#include "harness/options/run_options.h"
+
+#include "common/base/text.h"
+#include "common/device/cuda/cuda_module.h"
+#include "common/net/link.h"
+#include "common/net/status_table.h"
+#include "common/pipeline/schedule.h"
+#include "common/sim/profile.h"
+#include "common/sync/straggler.h"
+#include "harness/launch/processors.h"
+#include "harness/options/option_effects.h"
+#include "ring/policy.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+status run_config_init(run_config *c)
+{
+    *c = (run_config){.processors = processors_usable()};
+    option_binding *b = c->bindings;
+    *b++ = (option_binding){.table = &run_option_table, .storage = &c->run};
+    *b++ = (option_binding){.table = &model_option_table, .storage = &c->model};
+    *b++ = (option_binding){.table = &data_option_table, .storage = &c->data};
+    *b++ = (option_binding){.table = &optimizer_option_table, .storage = &c->optimizer};
+    *b++ = (option_binding){.table = &shared_option_table, .storage = &c->shared};
+    *b++ = (option_binding){.table = &checkpoint_option_table, .storage = &c->checkpoint};
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        if (engine_table[e]->options_size > ENGINE_OPTIONS_SIZE)
+            return fail(STATUS_INTERNAL, "engine %s has %zu bytes of options", engine_table[e]->name,
+                        engine_table[e]->options_size);
+        *b++ = (option_binding){.table = engine_table[e]->options, .storage = c->engine_options[e]};
+    }
+    return options_defaults(c->bindings, BINDING_COUNT);
+}
+
+status run_config_link(const run_config *c, net_link *out)
+{
+    bool rate_only = run_config_is_virtual(c) && c->shared.link && !strchr(c->shared.link, ',');
+    *out = (net_link){0};
+    return rate_only ? text_parse_rate("--link", c->shared.link, &out->bytes_per_second)
+                     : net_link_parse(c->shared.link, out);
+}
+
+const char *run_config_unused(const run_config *c, const bool uses[ENGINE_COUNT], int *engine)
+{
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
+        for (size_t i = 0; i < b->table->count && !uses[e]; i++) {
+            *engine = e;
+            if (options_given(b, b->table->options[i].name)) return b->table->options[i].name;
+        }
+    }
+    return NULL;
+}
+
+bool run_config_is_virtual(const run_config *c)
+{
+    return strncmp(c->run.device, "sim", 3) == 0 && (c->run.device[3] == '\0' || c->run.device[3] == ':');
+}
+
+const char *run_config_profile(const run_config *c)
+{
+    return c->run.device[3] == ':' && c->run.device[4] ? c->run.device + 4 : SIM_DEFAULT_PROFILE;
+}
+
+static status check_device(const run_config *c)
+{
+#define DEVICE_OPTION(name, option) option,
+    static const char *const devices[] = {"auto", DEVICE_LIST(DEVICE_OPTION)};
+#undef DEVICE_OPTION
+    enum { COUNT = sizeof devices / sizeof devices[0] };
+    if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
+    if (run_config_is_virtual(c)) return STATUS_OK;
+    if (c->run.gpus > JOB_MOST_RANKS)
+        return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld",
+                    JOB_MOST_RANKS, (long long)c->run.gpus);
+    int index;
+    return text_parse_choice("--device", c->run.device, devices, sizeof *devices, COUNT, &index);
+}
+
+/* Resolves --device auto, and the number of ranks if --gpus is not given. */
+static status choose_device(run_config *c)
+{
+    bool automatic = strcmp(c->run.device, "auto") == 0;
+    int gpus = automatic || strcmp(c->run.device, "cuda") == 0 ? cuda_count_gpus() : 0;
+    if (automatic) c->run.device = gpus > 0 ? "cuda" : "cpu";
+    c->bound = c->run.bind == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
+    TRY(option_effects_check_device(c));
+    if (c->run.bf16 && strcmp(c->run.device, "cpu") == 0) { /* checks that the processor supports bfloat16 */
+        device_config cpu = {.name = "cpu", .world = 1, .threads = 1, .precision = DEVICE_PRECISION_BF16};
+        device *d = NULL;
+        TRY(device_open(&cpu, &d));
+        device_close(&d);
+    }
+    return run_config_choose_ranks(c, gpus);
+}
+
+status run_config_requirements(const run_config *c, int engine, int world, sync_requirements *out)
+{
+    return engine_table[engine]->requirements(c->engine_options[engine], c->policies[engine], world, out);
+}
+
+int run_config_precision(const run_config *c)
+{
+    return c->run.tf32 ? DEVICE_PRECISION_TF32 : c->run.bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
+}
+
+status run_config_open_checkpoint(run_config *c, checkpoint **out)
+{
+    *out = NULL;
+    if (!c->checkpoint.load) return STATUS_OK;
+    TRY(checkpoint_open(c->checkpoint.load, out));
+    const checkpoint_info *info = checkpoint_get_info(*out);
+    if (info->foreign) return STATUS_OK;
+    if (options_given(&c->bindings[0], "seed") && c->run.seed != info->progress.seed)
+        return fail(STATUS_CONFIG, "--seed: expected %llu, the seed of %s, or none, got %llu",
+                    (unsigned long long)info->progress.seed, c->checkpoint.load,
+                    (unsigned long long)c->run.seed);
+    c->run.seed = info->progress.seed;
+    return STATUS_OK;
+}
+
+static status check_checkpoint(run_config *c)
+{
+    TRY(checkpoint_options_check(&c->checkpoint));
+    if (c->checkpoint.save && c->run.mode == ENGINE_BOTH)
+        return fail(STATUS_USAGE, "--save: expected --mode none, ps or ring, got both");
+    if (c->run.isolated && c->checkpoint.save)
+        return fail(STATUS_USAGE,
+                    "--isolated: expected a run without --save: its ranks would save other parameters");
+    if (c->run.isolated && c->run.rendezvous)
+        return fail(STATUS_USAGE, "--isolated: expected ranks that this program starts, got --rendezvous");
+    /* The rank opens the file, and sends an error to the other ranks. */
+    if (c->run.rendezvous) return STATUS_OK;
+    checkpoint *file = NULL;
+    status rc = run_config_open_checkpoint(c, &file);
+    checkpoint_close(&file);
+    return rc;
+}
+
+static status parse_trace_steps(run_config *c)
+{
+    static const char *const what = "--trace-steps";
+    const char *text = c->run.trace_steps;
+    char number[24];
+    if (!text) return STATUS_OK;
+    if (!c->run.trace) return fail(STATUS_USAGE, "%s: expected --trace FILE too", what);
+    size_t length = strcspn(text, ":");
+    if (text[length] != ':' || length >= sizeof number)
+        return fail(STATUS_USAGE, "%s: expected FIRST:END such as 5:15, got '%s'", what, text);
+    snprintf(number, sizeof number, "%.*s", (int)length, text);
+    TRY(text_parse_int(what, number, 0, INT64_MAX - 1, &c->trace_begin));
+    return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
+}
+
+/* Checks that no output overwrites another. */
+static status check_outputs(const run_config *c)
+{
+    const struct {
+        const char *name, *path;
+    } outputs[] = {{"json", c->run.json},
+                   {"report", c->run.report},
+                   {"trace", c->run.trace},
+                   {"save", c->checkpoint.save}};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < i; j++)
+            if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
+                return fail(STATUS_USAGE, "--%s and --%s: expected different files, got '%s' for both",
+                            outputs[j].name, outputs[i].name, outputs[i].path);
+    return STATUS_OK;
+}
+
+/* Rejects --repeat with an option whose file the next run would overwrite, and with --rendezvous. */
+static status check_repeat(const run_config *c)
+{
+    const char *other = c->run.trace         ? "trace"
+                        : c->checkpoint.save ? "save"
+                        : c->run.rendezvous  ? "rendezvous"
+                                             : NULL;
+    if (c->run.repeat == 1 || !other) return STATUS_OK;
+    return fail(STATUS_USAGE, "--repeat: expected 1 with --%s, got %lld", other, (long long)c->run.repeat);
+}
+
+/* Drops the last, short batch of synthetic data, because it would only add noise to the figures. */
+static status fill_synthetic_batches(run_config *c)
+{
+    if (strncmp(c->data.data, "synthetic", 9) != 0 || strcspn(c->data.data, ":") != 9) return STATUS_OK;
+    if (options_given(&c->bindings[2], "drop-last") && !c->data.drop_last)
+        return fail(STATUS_USAGE,
+                    "--no-drop-last: expected a data set of files, got --data %s, whose batches are all full",
+                    c->data.data);
+    c->data.drop_last = true;
+    return STATUS_OK;
+}
+
+/* Returns an option that a rank with a part of the model does not support, or NULL. */
+static const char *not_of_stages(const run_config *c)
+{
+    const run_options *r = &c->run;
+    if (r->remote_stage || r->serve_stage) {
+        if (c->checkpoint.save || c->checkpoint.load) return c->checkpoint.save ? "save" : "load";
+        if (r->target_loss > 0 || r->target_accuracy > 0)
+            return r->target_loss > 0 ? "target-loss" : "target-accuracy";
+        if (r->eval_every > 0) return "eval-every";
+    }
+    return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
+}
+
+static status check_stages(run_config *c)
+{
+    bool schedule = options_given(&c->bindings[0], "schedule"), on = c->run.stages_on != STAGES_ON_RANKS;
+    if (c->run.stages == 1 && !schedule && !on) return STATUS_OK;
+    const char *name = c->run.stages > 1 ? "stages"
+                       : on              ? "stages-on"
+                                         : "schedule",
+               *other = not_of_stages(c);
+    if (c->run.mode != ENGINE_RING)
+        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, run_mode_names[c->run.mode]);
+    if (strcmp(c->run.device, "cuda") == 0)
+        return fail(STATUS_USAGE, "--%s: expected --device cpu, reference or sim:PROFILE, got cuda", name);
+    if (other) return fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other);
+    if (c->run.stages == 1) return fail(STATUS_USAGE, "--%s: expected --stages of at least 2", name);
+    if (on && schedule && c->run.schedule != PIPELINE_SEQUENTIAL)
+        return fail(STATUS_USAGE, "--schedule: expected sequential with --stages-on devices, got %s",
+                    pipeline_schedule_names[c->run.schedule]);
+    if (on) c->run.schedule = PIPELINE_SEQUENTIAL; /* the stages of a rank take turns */
+    if (c->run.gpus * run_config_devices(c) % c->run.stages != 0)
+        return fail(STATUS_USAGE, "--gpus: expected a multiple of %lld stages, got %lld",
+                    (long long)c->run.stages, (long long)c->run.gpus);
+    return STATUS_OK;
+}
+
+static status check_address(const char *name, const char *text)
+{
+    const char *colon = strrchr(text, ':');
+    char option[32];
+    int64_t port;
+    if (!colon || colon == text)
+        return fail(STATUS_USAGE, "--%s: expected HOST:PORT such as 10.0.0.1:5555, got '%s'", name, text);
+    snprintf(option, sizeof option, "--%s", name);
+    return text_parse_int(option, colon + 1, 1, 65535, &port);
+}
+
+static status check_remote_stage(const run_config *c)
+{
+    const run_options *r = &c->run;
+    const char *name = r->serve_stage ? "serve-stage" : "remote-stage", *other = not_of_stages(c);
+    const char *address = r->serve_stage ? r->serve_stage : r->remote_stage;
+    bool local = run_config_starts_stage(c);
+    if (!address) return STATUS_OK;
+    if (r->mode != ENGINE_RING)
+        return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, run_mode_names[r->mode]);
+    if (r->serve_stage && r->remote_stage)
+        return fail(STATUS_USAGE, "--serve-stage: unexpected with --remote-stage");
+    if (!local) TRY(check_address(name, address));
+    if (r->stages > 1)
+        other = "stages";
+    else if (r->repeat > 1 && !local)
+        other = "repeat";
+    else if (r->rendezvous && (local || r->serve_stage))
+        other = "rendezvous";
+    else if (r->serve_stage && (r->json || r->report || r->trace))
+        other = r->json ? "json" : r->report ? "report" : "trace";
+    else if (c->model.sync_batchnorm && r->gpus > 1)
+        other = "sync-batchnorm";
+    if (other && strcmp(other, "progress inline") == 0) other = NULL; /* Only the engine uses --progress. */
+    return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
+}
+
+status run_config_parse(run_config *c, int argc, char *const argv[])
+{
+    const char **words = calloc((size_t)argc + 1, sizeof *words);
+    int word_count = 0;
+    if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
+    status rc = options_parse(c->bindings, BINDING_COUNT, argc, argv, words, &word_count);
+    if (rc == STATUS_OK && c->run.config) {
+        const char *path = c->run.config;
+        rc = options_defaults(c->bindings, BINDING_COUNT);
+        if (rc == STATUS_OK) rc = run_config_read(c, path);
+        if (rc == STATUS_OK) rc = options_parse(c->bindings, BINDING_COUNT, argc, argv, words, &word_count);
+    }
+    if (rc == STATUS_OK && word_count > 0)
+        rc = fail(STATUS_USAGE, "run: unexpected argument '%s'; see harness run --help", words[0]);
+    free(words);
+    TRY(rc);
+    TRY(engine_parse_policies(c->run.policy, c->policies, &c->bindings[BINDING_COUNT - ENGINE_COUNT]));
+    TRY(optimizer_resolve(&c->bindings[3]));
+    net_link link;
+    TRY(check_device(c));
+    TRY(run_config_link(c, &link));
+    TRY(check_outputs(c));
+    TRY(check_repeat(c));
+    TRY(parse_trace_steps(c));
+    const char *target = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
+    if (target && c->run.eval_every < 0)
+        return fail(STATUS_USAGE, "--target-%s: expected evaluations, got --eval-every -1", target);
+    if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
+        return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
+    TRY(model_check_options(&c->bindings[1]));
+    TRY(choose_device(c));
+    TRY(check_stages(c));
+    TRY(check_remote_stage(c));
+    TRY(check_checkpoint(c));
+    double factor;
+    TRY(straggler_factor(c->shared.slow, 0, (int)c->run.gpus, &factor));
+    const model_entry *entry = NULL;
+    TRY(model_find(c->model.name, &entry));
+    bool steps = options_given(&c->bindings[0], "steps"), epochs = options_given(&c->bindings[0], "epochs");
+    if (steps && epochs) return fail(STATUS_USAGE, "--epochs: unexpected with --steps");
+    if (!steps && !epochs) c->run.steps = 30;
+    TRY(fill_synthetic_batches(c));
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        sync_requirements needs;
+        ring_settings unused;
+        if (!run_config_uses(c, e)) continue;
+        if (e == ENGINE_RING)
+            TRY(ring_settings_resolve((const void *)c->engine_options[e], c->shared.divide, c->policies[e],
+                                      &unused));
+        if (e == ENGINE_RING && c->run.stages > 1 && strcmp(unused.collective, "mpi") == 0)
+            return fail(STATUS_USAGE, "--collective: expected shm with --stages, got mpi");
+        TRY(run_config_requirements(c, e, run_config_world(c, e), &needs));
+        if (needs.virtual_only && !run_config_is_virtual(c))
+            return fail(STATUS_USAGE, "%s", needs.virtual_only);
+    }
+    return STATUS_OK;
+}
+
+bool run_option_is_among(const char *name, const char *const *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
+void run_config_text(const run_config *c, text_buffer *out)
+{
+    static const char *const where_only[] = {"config",  "json",         "quiet",          "verbose",
+                                             "repeat",  "log-level",    "rendezvous",     "connect-timeout",
+                                             "report",  "remote-stage", "serve-stage",    "stall-timeout",
+                                             "threads", "bind",         "loader-threads", "interface"};
+    static const char *const paths[] = {"save", "load", "trace"};
+    for (int b = 0; b < BINDING_COUNT; b++) {
+        const option_table *table = c->bindings[b].table;
+        for (size_t i = 0; i < table->count; i++) {
+            char value[256];
+            const char *name = table->options[i].name;
+            if (run_option_is_among(name, where_only, sizeof where_only / sizeof where_only[0])) continue;
+            options_format(&c->bindings[b], i, value, sizeof value);
+            if (strcmp(name, "data") == 0 && strncmp(value, "synthetic", strlen("synthetic")) != 0)
+                value[strcspn(value, ":")] = '\0';
+            bool path = run_option_is_among(name, paths, sizeof paths / sizeof paths[0]);
+            text_append(out, "%s = %s\n", name, path && value[0] ? "given" : value);
+        }
+    }
+}
+
+/* ---- model and data ---------------------------------------------------------------------------- */
+
+static void fit_model(model_options *m, const data_form *form)
+{
+    enum { SMALLEST_RESNET_IMAGE = 32 };
+    if (form->kind == DATA_IMAGE) {
+        bool lenet = strcmp(m->name, "lenet") == 0;
+        if (!m->image) m->image = lenet || form->h >= SMALLEST_RESNET_IMAGE ? form->h : SMALLEST_RESNET_IMAGE;
+        if (!m->channels && lenet) m->channels = form->c;
+    }
+    if (form->kind == DATA_TOKENS) {
+        if (!m->sequence) m->sequence = form->sequence;
+    } else if (!m->classes) {
+        m->classes = form->classes;
+    }
+}
+
+enum { SYNTHETIC_SAMPLES = 50000 };
+
+status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
+{
+    model_options options = c->model;
+    dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
+    int64_t step = c->data.batch * c->run.gpus;
+    if (step > SYNTHETIC_SAMPLES)
+        config.synthetic_samples[DATA_TRAIN] = step; /* A step needs a full batch for every rank. */
+    data_form form;
+    *set = NULL;
+    *model = NULL;
+    if (strcmp(c->data.data, "synthetic") == 0) {
+        TRY(model_resolve(&options, resolved));
+        TRY(model_build(&options, model));
+        form = data_form_of_model(*model);
+        config.model = &form;
+        return dataset_open(&config, set);
+    }
+    TRY(dataset_open(&config, set));
+    fit_model(&options, &dataset_describe(*set)->form);
+    TRY(model_resolve(&options, resolved));
+    return model_build(&options, model);
+}

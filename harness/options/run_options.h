@@ -1,0 +1,190 @@
+/* The options of `harness run`, and the configuration of a run that they result in. */
+#ifndef HARNESS_OPTIONS_RUN_OPTIONS_H
+#define HARNESS_OPTIONS_RUN_OPTIONS_H
+
+#include "common/base/log.h"
+#include "common/base/options.h"
+#include "common/checkpoint/checkpoint.h"
+#include "common/data/batches.h"
+#include "common/data/dataset.h"
+#include "common/net/link.h"
+#include "common/optim/optimizer.h"
+#include "common/sync/engine.h"
+#include "harness/options/engines.h"
+#include "models/models.h"
+
+#include <jansson.h>
+
+/* Values of --stages-on: a rank has one stage, or it has a device for each stage. */
+typedef enum stages_place { STAGES_ON_RANKS, STAGES_ON_DEVICES } stages_place;
+
+typedef struct run_options {
+    int mode;
+    int64_t gpus;       /* ranks, or 0 for the number that suits the machine */
+    const char *device; /* never "auto" after run_config_parse() */
+    bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
+    int prefetch; /* 0 off, 1 on */
+    int64_t steps, epochs, warmup, accumulate;
+    int64_t stages;           /* stages of the model; 1 if it is not cut */
+    int stages_on;            /* a stages_place */
+    int schedule;             /* a pipeline_schedule */
+    const char *remote_stage; /* HOST:PORT, "local", or NULL */
+    const char *serve_stage;  /* HOST:PORT if this process is the remote stage, or NULL */
+    uint64_t seed;
+    const char *policy;
+    int64_t threads; /* threads per rank, or 0 for the processors divided by the ranks */
+    int bind;        /* a bind_mode */
+    const char *config, *json;
+    bool quiet, plan, verbose;
+    int64_t repeat;
+    const char *report;
+    const char *trace, *trace_steps;
+    int log_level;
+    int64_t eval_every;
+    double target_loss, target_accuracy; /* targets on the test data, or 0 if not given */
+    int loss_reduction;                  /* 0 mean, 1 sum */
+    const char *rendezvous;
+    int64_t connect_timeout_ns;
+    int inline_progress; /* 0 auto, 1 thread, 2 inline */
+    uint64_t jitter;     /* virtual devices: seed, or 0 */
+    int64_t nodes;       /* virtual devices: machines, or 0 for as many as the ranks fill */
+    double efficiency;   /* virtual devices: factor on the profile's efficiencies */
+    /* Virtual devices: number of the random draw of the profile's constants, or 0 for their values. */
+    int64_t draw;
+    int64_t loader_workers; /* virtual devices: workers per process, or 0 without a loader */
+    int dp_host;            /* virtual devices: 1 is a Python process */
+    int dp_gather;          /* virtual devices: a sim_gathered */
+} run_options;
+
+extern const option_table run_option_table;
+extern const char *const run_mode_names[]; /* values of --mode */
+
+/* Bytes of an engine's option struct, which is opaque to the harness. */
+enum { ENGINE_OPTIONS_SIZE = 512, BINDING_COUNT = 6 + ENGINE_COUNT };
+
+typedef struct run_config {
+    run_options run;
+    model_options model;
+    data_options data;
+    optimizer_options optimizer;
+    shared_options shared;
+    checkpoint_options checkpoint;
+    _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
+    option_binding bindings[BINDING_COUNT];
+    const char *policies[ENGINE_COUNT];
+    /* Number of processors that the ranks of this host share. A process can use all of these processors
+     * unless the process is a bound rank. */
+    int processors;
+    int cores;                      /* cores that the ranks share; 0 if not known, or on virtual devices */
+    int local_ranks;                /* ranks of the largest job on this host */
+    int bound;                      /* a bound_by: who bound the ranks to processors */
+    int repetition;                 /* index of the run with --repeat, from 0 */
+    int64_t trace_begin, trace_end; /* --trace-steps; `trace_end` is 0 if none were chosen */
+} run_config;
+
+/* Binds the tables and sets defaults. After this call *config must not move. */
+status run_config_init(run_config *config);
+
+/* Parses argv (without program and command) after the file of --config. Checks everything that needs no
+ * data and no peers. */
+status run_config_parse(run_config *config, int argc, char *const argv[]);
+
+/* Opens the data and builds a model that fits them. The data determine the classes and the image size of the
+ * model, unless the user gave them. `synthetic` data, the default, have the shape of the model, which by
+ * default is the shape that `harness models` lists. `resolved` is the model's options with all defaults
+ * filled in. */
+status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
+
+/* Returns true if the option is one of `names`. */
+bool run_option_is_among(const char *name, const char *const *names, size_t count);
+
+/* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`,
+ * adds the chosen device, gpus and steps, and a run with this file repeats the run. Leaves out options of
+ * output. Returns NULL if out of memory. */
+json_t *run_config_given(const run_config *config, bool with_chosen);
+
+/* Reads the options of a file of --config. The file is TOML (FILE.toml) or JSON: an object of long names
+ * and values, or the JSON of a run or of a sweep's table. For each name *out has its "text", or "texts" of
+ * a list, and the "line" and "column" of its key. *out stays valid until the process ends. Fails with
+ * STATUS_DATA, and the message has the file and the line. */
+status config_file_read(const char *path, const json_t **out);
+
+/* Adds file, line and column of an option to the message of a failure. Returns `rc`. */
+status config_file_failed(const char *path, const json_t *option, status rc);
+
+/* Sets the options of a file for --config. Fails with STATUS_DATA, or with STATUS_USAGE if an option or its
+ * value is not valid. */
+status run_config_read(run_config *config, const char *path);
+
+/* Reads the requirements of an engine in a job of `world` ranks. */
+status run_config_requirements(const run_config *config, int engine, int world, sync_requirements *out);
+
+/* Returns the precision of matmuls, a device_precision. */
+int run_config_precision(const run_config *config);
+
+/* Returns an option that the user gave although only an unused engine reads it, or NULL. Sets *engine to the
+ * unused engine. `uses` is true for each engine that the run uses. */
+const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
+
+/* Parses --link. On virtual devices the latency may be missing. Fails with STATUS_USAGE. */
+status run_config_link(const run_config *config, net_link *out);
+
+/* Returns true if the devices are virtual. */
+bool run_config_is_virtual(const run_config *config);
+const char *run_config_profile(const run_config *config);
+
+/* Opens the file of --load and takes its seed, or sets *out to NULL. The caller closes *out, also after a
+ * failure. Fails with STATUS_CONFIG if --seed differs from the seed of the file, and with the errors of
+ * checkpoint_open(). */
+status run_config_open_checkpoint(run_config *config, checkpoint **out);
+
+/* Appends the options that change results, as lines "name = value". The lines must be the same on all
+ * ranks of a job, so they contain no paths: a data set of files has only its kind, and an option that
+ * names a file has only "given". */
+void run_config_text(const run_config *config, text_buffer *out);
+
+/* ---- run_ranks.c: the jobs of a run (engines.h) ---- */
+
+/* Chooses the number of ranks without --gpus: the ranks that a job manager has started, else the `gpus` of
+ * this machine, else its cores. */
+status run_config_choose_ranks(run_config *config, int gpus);
+
+/* Returns true if the run has the job. */
+bool run_config_uses(const run_config *config, int job);
+/* Returns true if the run has several jobs, which alternate if memory holds them all. */
+bool run_config_takes_turns(const run_config *config);
+int run_config_world(const run_config *config, int job);
+/* Returns the number of replicas of the model, which train on different data. A replica is one rank or, if
+ * each rank has one stage, one rank per stage. */
+int run_config_replicas(const run_config *config, int job);
+/* Returns the number of devices of a rank: with --stages-on devices one per stage, else one. */
+int run_config_devices(const run_config *config);
+int run_config_threads(const run_config *config, int job);
+/* Returns true if the launcher also starts a remote stage: --remote-stage local. */
+bool run_config_starts_stage(const run_config *config);
+int64_t run_config_batch(const run_config *config, int job);
+const char *run_config_slow(const run_config *config, int job);
+
+/* Steps of a rank. `warmup` steps begin at step `first`, and turns of `turn` steps follow up to step `end`.
+ * If jobs take turns, the first step of a turn is not measured, because communication of the last turn ends
+ * in it and caches hold another job's data. */
+typedef struct step_plan {
+    int64_t first, warmup, turn, end;
+} step_plan;
+step_plan run_config_steps(const run_config *config, int64_t steps_per_epoch, int64_t first,
+                           bool takes_turns);
+
+/* Returns after how many steps ranks evaluate in a run of `steps`, or 0 for only at the end or never. */
+int64_t run_config_eval_every(const run_config *config, int64_t steps);
+
+/* Returns true if this host has more ranks than cores, or GPUs, so that the run shows the cost of the
+ * implementation and not of the scheme on separate devices. */
+bool run_config_is_oversubscribed(const run_config *config);
+
+/* Checks that this machine has a GPU for each rank started here, or that ranks may share. Fails with
+ * STATUS_CONFIG. */
+status run_config_check_gpus(const run_config *config);
+/* Checks that this host has the ranks and the memory that each job needs. Fails with STATUS_CONFIG. */
+status run_config_check_host(const run_config *config, int64_t largest_job_bytes);
+
+#endif

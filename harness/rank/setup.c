@@ -1,0 +1,144 @@
+#include "harness/rank/rank.h"
+
+#include "common/data/batches.h"
+#include "harness/options/engines.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+sampler_config trainer_sampler(const run_config *c, const dataset *set, int job, int world)
+{
+    return (sampler_config){.mode = (sampler_mode)c->data.sampler,
+                            .samples = dataset_describe(set)->samples[DATA_TRAIN],
+                            .batch = run_config_batch(c, job),
+                            .world = world,
+                            .drop_last = c->data.drop_last};
+}
+
+/* Finds the batch size of an epoch's last step, if it is not the full one. */
+static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
+{
+    sampler sampler;
+    TRY(sampler_init(&sampler, c));
+    int64_t count = sampler_span_of(&sampler, rank, sampler.steps - 1).count;
+    if (count != c->batch && count != 0) sizes[0] = count;
+    return STATUS_OK;
+}
+
+/* Gradients up to this size are exchanged by the compute thread itself. Waking another thread would take
+ * longer than the exchange. */
+enum { INLINE_BYTES = 256 << 10 };
+
+static bool progress_inline(const run_config *c, const nn_model *m)
+{
+    if (c->run.inline_progress != 0) return c->run.inline_progress == 2;
+    return m->parameter_elements * 4 <= INLINE_BYTES;
+}
+
+status trainer_setup_job(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
+                         int world, trainer_config *out)
+{
+    int engine = job_engine(job);
+    sampler_config sampler = trainer_sampler(c, set, job, world);
+    *out = (trainer_config){.sync.rank = rank,
+                            .sync.world = world,
+                            .prefetch = c->run.prefetch != 0,
+                            .threads = 1,
+                            .model = model,
+                            .engine = engine_table[engine],
+                            .sync.options = c->engine_options[engine],
+                            .sync.policy = c->policies[engine],
+                            .optimizer = &c->optimizer,
+                            .batch = sampler.batch,
+                            .sum_loss = c->run.loss_reduction == 1,
+                            .sync.stall_timeout_ns = c->shared.stall_timeout_ns,
+                            .accumulate = c->run.accumulate,
+                            .sync.divide = c->shared.divide,
+                            .slow = run_config_slow(c, job)};
+    return odd_sizes(&sampler, rank, out->sizes);
+}
+
+status trainer_setup(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
+                     int world, trainer_config *out)
+{
+    TRY(trainer_setup_job(c, set, model, job, rank, world, out));
+    out->device = c->run.device;
+    out->precision = run_config_precision(c);
+    out->sync.share_gpu = c->run.share_gpu;
+    out->benchmark = c->run.benchmark;
+    out->cuda_graph = c->run.cuda_graph;
+    out->threads = run_config_threads(c, job);
+    /* Gathering rows is faster if most have no target. */
+    out->masked_loss = dataset_describe(set)->form.target == DATA_TARGET_MASKED;
+    out->sync.inline_progress = progress_inline(c, model);
+    return net_link_parse(c->shared.link, &out->sync.link);
+}
+
+/* ---- batches ---------------------------------------------------------------------------------- */
+
+static status allocate(void *context, size_t bytes, void **out)
+{
+    rank_batches *m = context;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
+    *out = aligned_alloc(page, whole);
+    if (!*out) return fail(STATUS_SYSTEM, "loader: no memory for a buffer of %zu bytes", whole);
+    memset(*out, 0, whole); /* pages must exist before they are pinned */
+    if (m->buffer_count < TRAINER_MAX_BUFFERS) {
+        m->buffers[m->buffer_count].data = *out;
+        m->buffers[m->buffer_count++].bytes = whole;
+    }
+    return STATUS_OK;
+}
+
+static void release(void *context, void *data)
+{
+    (void)context;
+    free(data);
+}
+
+status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set,
+                         const nn_model *model, rank_batches *out)
+{
+    *out = (rank_batches){.loaders = {.context = out, .allocate = allocate, .release = release}};
+    sync_requirements needs = {0};
+    TRY(run_config_requirements(c, place->engine, place->world, &needs));
+    bool elsewhere = needs.whole_batch && place->rank != 0; /* rank 0 loads the batches of this rank */
+    int replicas = run_config_replicas(c, place->job);      /* stages of a replica have the same data */
+    batches_config b = {.set = set,
+                        .part = DATA_TRAIN,
+                        .purpose = BATCHES_TRAIN,
+                        .model = data_form_of_model(model),
+                        .seed = c->run.seed,
+                        .rank = place->rank % replicas,
+                        .world = replicas,
+                        .batch = run_config_batch(c, place->job),
+                        .sampler = (sampler_mode)c->data.sampler,
+                        .drop_last = c->data.drop_last,
+                        .whole = needs.whole_batch && !elsewhere,
+                        .threads = elsewhere ? 0 : (int)c->data.loader_threads,
+                        .memory = &out->loaders};
+    TRY(data_augment_parse(c->data.augment, &b.augment));
+    out->loader_threads = b.threads;
+    TRY(batches_open(&b, &out->training));
+    if (dataset_describe(set)->samples[DATA_TEST] < replicas) return STATUS_OK; /* nothing to evaluate */
+    b.part = DATA_TEST;
+    b.whole = false;
+    b.threads = (int)c->data.loader_threads;
+    b.purpose = BATCHES_EVALUATE;
+    b.sampler = SAMPLER_DISTRIBUTED;
+    b.drop_last = false;
+    b.augment = 0;
+    return batches_open(&b, &out->evaluation);
+}
+
+void rank_batches_pin(const rank_batches *b, trainer *t)
+{
+    for (int i = 0; i < b->buffer_count; i++) trainer_pin(t, b->buffers[i].data, b->buffers[i].bytes);
+}
+
+void rank_batches_close(rank_batches *b)
+{
+    if (b->training) batch_source_close(&b->training);
+    if (b->evaluation) batch_source_close(&b->evaluation);
+}

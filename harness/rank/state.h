@@ -1,0 +1,172 @@
+/* State of a rank between set-up and end.
+ *
+ * A rank is a process (rank.c) or a fiber in virtual time (harness/sim/virtual_job.c). Both open the rank's
+ * devices, run the steps with rank_run_steps(), and convert the results with rank_device_to_json() and
+ * rank_job_to_json(). The rest differs: a process meets the other ranks in a rendezvous, takes
+ * turns with other jobs, evaluates, saves, and stops on request. */
+#ifndef HARNESS_RANK_STATE_H
+#define HARNESS_RANK_STATE_H
+
+#include "common/net/rendezvous.h"
+#include "harness/rank/rank.h"
+#include "harness/result/record.h"
+#include "harness/result/run_result.h"
+
+/* A device of a rank, and the measurements of its trainer. A rank has one device, or with --stages-on devices
+ * one for each stage of the model. */
+typedef struct rank_device {
+    int number;      /* row in the results: number of the rank, or of the device among those of all ranks */
+    nn_model *stage; /* stage that the device trains, or NULL if the model is not cut */
+    pipeline_place place;
+    trainer *trainer;
+    record record;
+    rank_trace trace; /* `recorder` is NULL if the rank is not traced */
+} rank_device;
+
+/* State of --save and --load (docs/checkpoints.md). */
+typedef struct rank_checkpoint {
+    model_options model; /* resolved options */
+    option_binding model_binding;
+    const nn_cut *cut; /* division of the model into stages if each rank has a stage, else NULL */
+    checkpoint *file;  /* file of --load until it is loaded, or NULL */
+    /* Host copies of optimizer state that other ranks hold and this rank writes, or NULL. */
+    void *states[2];
+    int64_t batches_tracked;
+    int64_t written_step; /* step in the file, or -1 if this rank has written none */
+} rank_checkpoint;
+
+typedef struct rank_state rank_state;
+
+/* Differences between a rank that is a process and a virtual rank. */
+typedef struct rank_world {
+    /* Returns true if the rank must stop before its next step. */
+    bool (*must_stop)(const rank_state *s);
+    /* Called when a step of a device has ended, before the step is recorded. */
+    void (*step_ended)(rank_state *s, const rank_device *d, step_result *result, bool measured);
+    /* Called after each step, for example to evaluate. */
+    status (*between_steps)(rank_state *s);
+    const char *profile; /* profile of the virtual devices, or NULL if the rank is a process */
+    int simulated_ranks; /* virtual ranks, which may stand for all ranks of the job */
+} rank_world;
+
+struct rank_state {
+    const run_config *config;
+    const rank_place *place;
+    const rank_world *world;
+    dataset *set;
+    nn_model *model;
+    rank_device *devices; /* [device_count] */
+    int device_count;
+    batch_source *source; /* training batches */
+    step_plan steps;
+    int64_t next_step;
+    bool measured[2]; /* whether the steps under way are measured, by index mod 2 */
+    bool stopped;     /* the rank has stopped before its last step */
+    int64_t lead;     /* steps that a rank may be ahead of another, or JOB_UNBOUNDED */
+    /* Time in steps, measured or not, without evaluations, checkpoints and other jobs' turns. */
+    int64_t trained_ns;
+    int64_t batch_offset; /* number of a batch in the source minus its number in the run */
+    agreement agreement;
+    clock_alignment clock;
+
+    /* The following fields are zero in virtual time. */
+    rank_slot *slot;
+    run_job *out;
+    nn_model *remote; /* second half of the model, on a remote stage, or NULL */
+    nn_cut cut;       /* cut of the model with --stages or --remote-stage */
+    rendezvous *rendezvous;
+    uint64_t token; /* token of the job, drawn for this run */
+    rank_batches batches;
+    batch_source *shared; /* source of `batches` for all devices, if there are several */
+    int64_t eval_every;
+    clock_bounds clock_at_begin; /* before the first step */
+    bool takes_turns;            /* blocks of steps alternate with blocks of other jobs */
+    uint32_t block;
+    bool stop_is_agreed; /* all ranks of unbounded lead have agreed to stop */
+    rank_checkpoint checkpoint;
+    int64_t checkpoint_step; /* step at which the run continues, or 0 without --load */
+    int64_t saved_steps, saves;
+};
+
+/* Returns the deadline of a collective call between steps. */
+int64_t rank_deadline(const rank_state *s);
+
+/* ---- steps.c: steps, for processes and virtual ranks ---- */
+
+/* Returns the stage of the model that the device `number` has. */
+pipeline_place rank_stage_place(const run_config *config, int job, int number);
+/* Opens the trainer of a device, which has its number, stage, place and trace. `config` is the configuration
+ * of all devices of the rank. */
+status rank_device_open(rank_device *d, trainer_config config);
+/* Returns the number of the step's first batch in the batch source. */
+int64_t rank_batch_of_step(const rank_state *s, int64_t step);
+/* Runs steps up to `end`, measured or not. Ends early if the job is to stop. */
+status rank_run_steps(rank_state *s, int64_t end, bool measured);
+/* Ends the oldest steps until fewer than `most` are under way. */
+status rank_end_steps(rank_state *s, int most);
+/* Resets the peaks of memory before the first measured step. */
+void rank_reset_peaks(rank_state *s);
+/* Counts traffic since the last call. The counts are reported if `measured` is true. */
+void rank_count(rank_state *s, bool measured);
+status rank_flush(rank_state *s);
+
+/* ---- checkpoint.c: --save and --load ---- */
+
+/* Loads --load into parameters, buffers and optimizer state, before the engine connects. The run continues
+ * at *progress, which is zero without --load or if the file is PyTorch's. */
+status rank_load(rank_state *s, checkpoint_progress *progress);
+void rank_checkpoint_close(rank_checkpoint *c);
+
+/* Saves the run after `steps` steps. All ranks call this function after a flush; rank 0 writes the file. */
+status rank_save(rank_state *s, int64_t steps, batch_position next);
+
+/* Copies parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call this function;
+ * `values` is NULL on the other ranks. */
+status rank_gather_param(rank_state *s, int param, float *values);
+
+/* ---- compare.c ---- */
+
+/* Version and commit of the program, or a hash of its sources if the commit is not known. */
+extern const char program_identity[];
+/* Appends lines "name = value" about the data, the model and the checkpoint that this rank has opened. */
+status rank_describe_inputs(const rank_state *s, text_buffer *out);
+/* Compares the parameters of replicas. All ranks call this function after a flush. If the parameters
+ * differ, writes out->difference, and fails unless the run ends here (`last`). */
+status rank_compare_replicas(rank_state *s, bool last);
+
+/* ---- join.c ---- */
+
+/* Returns true if a stop of the job of `table` was requested. */
+bool rank_stop_requested(void *table);
+/* Opens the inputs and joins the ranks' rendezvous. Draws the token of the job. */
+status rank_join(rank_state *s, run_config *config);
+/* Connects the engines with the handshakes of all ranks and servers. */
+status rank_exchange_handshakes(rank_state *s);
+
+/* ---- remote.c ---- */
+
+/* Joins the rendezvous of the remote stage and connects to the stage. Does nothing if there is no remote
+ * stage. */
+status rank_connect_remote(rank_state *s);
+/* Adds "remote_stage" to the job's JSON. */
+void rank_add_remote(const rank_state *s, json_t *job);
+
+/* ---- rank_calls.c ---- */
+
+/* Completes the record. All ranks call this function after the last step, when clocks are aligned. */
+status rank_merge_calls(rank_state *s);
+
+/* ---- rank_result.c ---- */
+
+/* Returns the row of a device in the results, in which devices count as ranks. The caller owns the row. */
+json_t *rank_device_to_json(const rank_state *s, const rank_device *d);
+/* Builds the job's result from rank 0 and the rows of all ranks or devices. `servers` are the rows of servers
+ * in separate processes, and `host_costs` belongs to virtual hosts; both are NULL if there are none, and both
+ * references are taken over. `hash` is the hash of the parameters, or NULL. *out is a new reference. */
+status rank_job_to_json(rank_state *first, json_t *rows, const char *hash, json_t *servers,
+                        json_t *host_costs, json_t **out);
+/* Gathers the results. All ranks call this function after the last step. On rank 0 *out has the job's result,
+ * parameters and trace, which the caller frees. */
+status rank_share_results(rank_state *s, run_job *out);
+
+#endif

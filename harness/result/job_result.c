@@ -1,0 +1,270 @@
+#include "harness/result/run_result.h"
+
+#include "harness/report/report.h"
+#include "harness/report/significance.h"
+#include "harness/result/record.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static int64_t get_int(const json_t *object, const char *key)
+{
+    return json_integer_value(json_object_get(object, key));
+}
+
+static void add_traffic(json_t *job, const json_t *ranks)
+{
+    static const char *const keys[] = {"bytes_sent", "bytes_received", "messages_sent", "messages_received"};
+    json_t *traffic = json_object(), *per_rank = json_array();
+    size_t r;
+    json_t *rank;
+    json_array_foreach(ranks, r, rank)
+    {
+        json_t *row = json_object();
+        double steps = (double)get_int(rank, "measured_steps");
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+            char name[64] = "";
+            strcat(strcat(name, keys[i]), "_per_step");
+            json_object_set_new(row, name, record_number((double)get_int(rank, keys[i]) / steps));
+        }
+        json_array_append_new(per_rank, row);
+    }
+    json_object_set_new(traffic, "per_rank", per_rank);
+    json_object_set_new(job, "traffic", traffic);
+}
+
+void job_result_add_memory(json_t *job, const json_t *ranks)
+{
+    int64_t most = -1, least = INT64_MAX, sum = 0, at = 0;
+    const char *phase = "";
+    size_t r;
+    json_t *rank;
+    json_array_foreach(ranks, r, rank)
+    {
+        const json_t *total = json_object_get(json_object_get(rank, "memory"), "total");
+        int64_t peak = get_int(total, "peak_bytes");
+        sum += peak;
+        if (peak < least) least = peak;
+        if (peak <= most) continue;
+        most = peak;
+        at = (int64_t)r;
+        phase = json_string_value(json_object_get(total, "peak_phase"));
+    }
+    double mean = (double)sum / (double)json_array_size(ranks);
+    json_object_set_new(job, "memory_imbalance",
+                        json_pack("{s:f, s:I, s:I, s:I, s:s}", "maximum_over_mean",
+                                  mean > 0 ? (double)most / mean : 1.0, "maximum_minus_minimum_bytes",
+                                  (json_int_t)(most - least), "maximum_bytes", (json_int_t)most, "rank",
+                                  (json_int_t)at, "phase", phase ? phase : ""));
+}
+
+/* Returns the mean of the losses at `path`, or of the element `index` of the arrays there unless `index` is
+ * negative, over the ranks that have one. A rank may be without samples, and under some policies rank 0
+ * computes one loss for all. */
+static json_t *mean_loss(const json_t *ranks, const char *path, int index)
+{
+    double sum = 0;
+    int numbers = 0;
+    for (size_t r = 0; r < json_array_size(ranks); r++) {
+        const json_t *value = report_at(json_array_get(ranks, r), path);
+        if (index >= 0) value = json_array_get(value, (size_t)index);
+        numbers += json_is_number(value);
+        sum += json_number_value(value);
+    }
+    return numbers ? json_real(sum / numbers) : json_null();
+}
+
+static json_t *mean_losses(const json_t *ranks, const char *path)
+{
+    json_t *losses = json_array();
+    int count = (int)json_array_size(report_at(json_array_get(ranks, 0), path));
+    for (int i = 0; i < count; i++) json_array_append_new(losses, mean_loss(ranks, path, i));
+    return losses;
+}
+
+static void add_losses(json_t *job, const json_t *ranks)
+{
+    json_t *losses = mean_losses(ranks, "losses"), *stretches = json_object_get(job, "stretches");
+    json_object_set(job, "loss_first", json_array_size(losses) > 0 ? json_array_get(losses, 0) : json_null());
+    json_object_set_new(job, "loss_last", mean_loss(ranks, "loss_last", -1));
+    json_object_set_new(job, "losses", losses);
+    if (json_is_object(stretches))
+        json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));
+}
+
+/* Adds the largest count of the ranks. Servers count the updates that they skip, and a rank that receives
+ * the count late has a smaller one. */
+static void add_skipped(json_t *job, const json_t *ranks)
+{
+    int64_t most = 0;
+    for (size_t r = 0; r < json_array_size(ranks); r++) {
+        int64_t skipped = get_int(json_array_get(ranks, r), "updates_skipped");
+        if (skipped > most) most = skipped;
+    }
+    json_object_set_new(job, "updates_skipped", json_integer(most));
+}
+
+/* Keeps in "timeline" the recorded step whose time is nearest to the median. */
+static void choose_timeline(const json_t *job, const json_t *ranks)
+{
+    const json_t *steps = json_object_get(job, "step_s"),
+                 *indices = json_object_get(json_array_get(ranks, 0), "step_index");
+    double median = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_s")),
+           nearest = INFINITY;
+    int64_t chosen = -1;
+    size_t i, r;
+    json_t *rank, *timeline;
+    json_array_foreach(json_object_get(json_array_get(ranks, 0), "timeline"), i, timeline)
+    {
+        for (size_t s = 0; s < json_array_size(steps); s++) {
+            double off = fabs(json_number_value(json_array_get(steps, s)) - median);
+            int64_t index = json_integer_value(json_array_get(indices, s));
+            if (index != get_int(timeline, "step") || off >= nearest) continue;
+            nearest = off;
+            chosen = index;
+        }
+    }
+    json_array_foreach((json_t *)ranks, r, rank)
+    {
+        json_t *mine = json_null();
+        json_array_foreach(json_object_get(rank, "timeline"), i, timeline)
+        {
+            if (get_int(timeline, "step") == chosen) mine = json_incref(timeline);
+        }
+        json_object_set_new(rank, "timeline", mine);
+    }
+}
+
+status job_result_derive(json_t *job, const json_t *ranks)
+{
+    TRY(job_result_add_times(job, ranks));
+    add_traffic(job, ranks);
+    job_result_add_memory(job, ranks);
+    add_losses(job, ranks);
+    job_result_add_evaluations(job, ranks);
+    add_skipped(job, ranks);
+    return STATUS_OK;
+}
+
+status job_result_finish(json_t *job, json_t *ranks)
+{
+    TRY(job_result_derive(job, ranks));
+    choose_timeline(job, ranks);
+    json_object_set(job, "ranks", ranks);
+    return STATUS_OK;
+}
+
+const json_t *run_result_job(const json_t *result, const char *name)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        if (strcmp(report_text_at(job, "name"), name) == 0) return job;
+    }
+    return NULL;
+}
+
+static double cores_of(const json_t *job, int cores)
+{
+    int64_t threads = get_int(job, "world_size") * get_int(job, "threads_per_rank");
+    return (double)(threads < cores ? threads : cores);
+}
+
+/* Adds the efficiency of a job compared with `none`. Weak scaling needs the same batch per rank. Cores count
+ * if the ranks compute on this host's cores. */
+static void add_efficiency(json_t *row, const json_t *job, const json_t *none, double speedup, int cores)
+{
+    const char *device = report_text_at(job, "device");
+    bool weak = get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank"),
+         on_cores = strcmp(device, "cpu") == 0 || strcmp(device, "reference") == 0;
+    double per_rank = speedup / (double)get_int(job, "world_size"),
+           per_core = speedup / (cores_of(job, cores) / cores_of(none, cores));
+    json_object_set_new(row, "weak_scaling_efficiency", record_number(weak ? per_rank : NAN));
+    json_object_set_new(row, "efficiency_per_core", record_number(on_cores ? per_core : NAN));
+}
+
+/* Returns a row for each job, or no rows if the baseline did not run. */
+static json_t *compare_with(const json_t *result, const char *baseline, int cores)
+{
+    static const char rate[] = "throughput.samples_per_s";
+    const json_t *base = run_result_job(result, baseline);
+    json_t *rows = json_array(), *job;
+    size_t i;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        if (!(report_number_at(base, rate) > 0)) break;
+        double speedup = report_number_at(job, rate) / report_number_at(base, rate);
+        json_t *row =
+            json_pack("{s:O, s:o}", "name", json_object_get(job, "name"), "speedup", record_number(speedup));
+        if (strcmp(baseline, "none") == 0) add_efficiency(row, job, base, speedup, cores);
+        json_array_append_new(rows, row);
+    }
+    return rows;
+}
+
+/* ---- slowdown of computation by communication ------------------------------------------------- */
+
+enum { TURNS = 6 };
+
+/* Returns the seconds per step for which ranks computed, as the mean over the ranks and over the steps of
+ * part `turn` of TURNS. */
+static double computed(const json_t *job, int turn)
+{
+    const json_t *ranks = json_object_get(job, "ranks"), *rank;
+    double sum = 0, count = 0, known;
+    size_t r;
+    json_array_foreach(ranks, r, rank)
+    {
+        report_steps s = report_steps_of(rank);
+        sum += report_steps_sum(&s, "forward_s", turn, TURNS, &known) +
+               report_steps_sum(&s, "backward_s", turn, TURNS, &known);
+        count += known;
+    }
+    return count > 0 ? sum / count : NAN;
+}
+
+/* Returns the mean difference over the turns and its 95 % interval: Student's t with TURNS - 1 degrees of
+ * freedom. */
+static json_t *slowdown_against(const json_t *job, const json_t *isolated)
+{
+    double differences[TURNS], mean = 0, squares = 0;
+    for (int t = 0; t < TURNS; t++) {
+        differences[t] = computed(job, t) - computed(isolated, t);
+        mean += differences[t] / TURNS;
+    }
+    if (!isfinite(mean)) return json_null();
+    for (int t = 0; t < TURNS; t++) squares += (differences[t] - mean) * (differences[t] - mean);
+    double half = student_quantile(TURNS - 1) * sqrt(squares / (TURNS - 1) / TURNS);
+    return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
+}
+
+/* Adds "slowdown". In virtual time the simulation gives the slowdown. On real devices the job is compared
+ * with a job of the same ranks without communication, which alternated with this job. */
+static void add_slowdown(const json_t *result, const json_t *isolated)
+{
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        json_t *modeled = (json_t *)report_at(job, "phases.slowdown_s.mean_s");
+        bool exchanges =
+            isolated && job != isolated && get_int(job, "world_size") == get_int(isolated, "world_size");
+        json_object_set_new(job, "slowdown",
+                            json_is_number(modeled)
+                                ? json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s")
+                            : exchanges ? slowdown_against(job, isolated)
+                                        : json_null());
+    }
+}
+
+void job_result_compare(json_t *result, int cores, bool in_turns)
+{
+    add_slowdown(result, in_turns ? run_result_job(result, "isolated") : NULL);
+    json_object_set_new(result, "comparison",
+                        json_pack("{s:I, s:o, s:o}", "cores", (json_int_t)cores, "against_none",
+                                  compare_with(result, "none", cores), "against_all_cores",
+                                  compare_with(result, "all-cores", cores)));
+}

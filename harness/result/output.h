@@ -1,0 +1,24 @@
+/* Writes the output of a command. A file is written whole or not at all, and "-" is stdout. The functions
+ * return STATUS_CANNOT_CREATE or STATUS_IO. */
+#ifndef HARNESS_RESULT_OUTPUT_H
+#define HARNESS_RESULT_OUTPUT_H
+
+#include "common/base/text.h"
+
+#include <jansson.h>
+
+/* Checks that the file can be written, before a long computation. */
+status output_probe(const char *path);
+
+/* Writes a report to stdout in lines of at most 80 columns, and frees the text. On a terminal the report
+ * has colors, unless NO_COLOR is set. A report longer than the terminal is shown in $PAGER, by default
+ * less. */
+status output_text(text_buffer *text);
+/* Writes a text to a file, and frees the text. Replaces control characters except line feeds. */
+status output_file(text_buffer *text, const char *path);
+/* Writes indented JSON to a file, and drops the reference. */
+status output_json(json_t *value, const char *path);
+/* Writes a result with a checksum, for result_read(), and drops the reference. */
+status output_result(json_t *result, const char *path);
+
+#endif

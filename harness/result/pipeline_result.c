@@ -1,0 +1,89 @@
+/* The job's "pipeline": its stages, their times, and the part of a step for which each was idle. */
+#include "harness/result/run_result.h"
+
+#include "common/pipeline/schedule.h"
+#include "harness/report/report.h"
+
+/* Times of the ranks of a stage in all steps. */
+typedef struct share {
+    double idle_s, busy_s;
+} share;
+
+/* Sums the times of a stage. Adds the mean of each time per step to `row`, or null if none was measured. */
+static share add_times(json_t *row, const json_t *ranks, int stage, int replicas)
+{
+    static const char *const keys[] = {"forward_s", "backward_s", "exposed_communication_s", "waiting_s"};
+    enum { FORWARD, BACKWARD, EXPOSED, WAITING, TIMES };
+    double sums[TIMES] = {0}, steps[TIMES] = {0}, known;
+    share out = {0};
+    for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
+        report_steps of = report_steps_of(json_array_get(ranks, (size_t)r));
+        double own[TIMES];
+        for (int i = 0; i < TIMES; i++) {
+            sums[i] += own[i] = report_steps_sum(&of, keys[i], 0, 1, &known);
+            steps[i] += known;
+        }
+        out.idle_s += own[WAITING] + own[EXPOSED];
+        out.busy_s += own[FORWARD] + own[BACKWARD];
+    }
+    for (int i = 0; i < TIMES; i++)
+        json_object_set_new(row, keys[i], steps[i] > 0 ? json_real(sums[i] / steps[i]) : json_null());
+    return out;
+}
+
+static json_t *ratio(share s)
+{
+    return s.idle_s + s.busy_s > 0 ? json_real(s.idle_s / (s.idle_s + s.busy_s)) : json_null();
+}
+
+/* Returns the most that a rank of the stage holds of a class, or of all classes if `class` is NULL. */
+static json_int_t peak(const json_t *ranks, int stage, int replicas, const char *class)
+{
+    json_int_t most = 0;
+    for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
+        const json_t *memory = json_object_get(json_array_get(ranks, (size_t)r), "memory");
+        const json_t *of = class ? json_object_get(json_object_get(memory, "classes"), class)
+                                 : json_object_get(memory, "total");
+        json_int_t bytes = json_integer_value(json_object_get(of, "peak_bytes"));
+        if (bytes > most) most = bytes;
+    }
+    return most;
+}
+
+void job_result_name_device(json_t *row, const run_config *c, int number)
+{
+    int ranks = (int)c->run.gpus;
+    if (run_config_devices(c) == 1) return;
+    json_object_set_new(row, "of_rank", json_integer(number % ranks));
+    json_object_set_new(row, "stage", json_integer(number / ranks));
+}
+
+status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *c)
+{
+    nn_cut cut;
+    TRY(nn_cut_model(m, (int)c->run.stages, &cut));
+    pipeline_shape shape = {(pipeline_schedule)c->run.schedule, cut.count, (int)c->run.accumulate};
+    int replicas = (int)json_array_size(ranks) / cut.count;
+    json_t *stages = json_array();
+    share all = {0};
+    for (int s = 0; s < cut.count; s++) {
+        const nn_stage *stage = &cut.stages[s];
+        json_t *row = json_pack(
+            "{s:s, s:I, s:f, s:i, s:I, s:I, s:n}", "begins_at", m->layers[stage->begin].name, "parameters",
+            (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
+            pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
+            "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle");
+        share own = add_times(row, ranks, s, replicas);
+        json_object_set_new(row, "idle", ratio(own));
+        all.idle_s += own.idle_s;
+        all.busy_s += own.busy_s;
+        json_array_append_new(stages, row);
+    }
+    const char *on = run_config_devices(c) > 1 ? "devices" : "ranks";
+    json_t *pipeline = json_pack("{s:s, s:s, s:i, s:i, s:o, s:f, s:o}", "on", on, "schedule",
+                                 pipeline_schedule_names[shape.schedule], "micro_batches", shape.batches,
+                                 "replicas", replicas, "bubble", ratio(all), "bubble_of_equal_stages",
+                                 pipeline_bubble(&shape), "stages", stages);
+    json_object_set_new(job, "pipeline", pipeline);
+    return STATUS_OK;
+}

@@ -1,0 +1,189 @@
+#include "harness/result/run_result.h"
+
+#include "common/base/text.h"
+#include "common/net/link.h"
+#include "harness/result/output.h"
+
+#include <math.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <protobuf-c/protobuf-c.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+char *proc_value(const char *path, const char *key, char *buffer, size_t size)
+{
+    char line[512];
+    size_t length = strlen(key);
+    FILE *file = fopen(path, "re");
+    buffer[0] = '\0';
+    while (file && !buffer[0] && fgets(line, sizeof line, file)) {
+        if (strncmp(line, key, length) != 0) continue;
+        const char *at = line + length + strspn(line + length, ": \t");
+        snprintf(buffer, size, "%.*s", (int)strcspn(at, "\n"), at);
+    }
+    if (file) fclose(file);
+    return buffer;
+}
+
+static json_t *host_to_json(int processors)
+{
+    struct utsname u;
+    char processor[160], system[160];
+    uname(&u);
+    if (!proc_value("/proc/cpuinfo", "model name", processor, sizeof processor)[0])
+        snprintf(processor, sizeof processor, "unknown processor");
+    snprintf(system, sizeof system, "%s %s %s", u.sysname, u.release, u.machine);
+    json_int_t memory = (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE);
+    return json_pack("{s:s, s:s, s:s, s:i, s:I}", "name", u.nodename, "system", system, "processor",
+                     processor, "processors", processors, "memory_bytes", memory);
+}
+
+static json_t *libraries_to_json(void)
+{
+    const dnnl_version_t *v = dnnl_version();
+    int major, minor, patch;
+    char onednn[32], zmq[32];
+    zmq_version(&major, &minor, &patch);
+    snprintf(onednn, sizeof onednn, "%d.%d.%d", v->major, v->minor, v->patch);
+    snprintf(zmq, sizeof zmq, "%d.%d.%d", major, minor, patch);
+    return json_pack("{s:s, s:s, s:s, s:s}", "oneDNN", onednn, "libzmq", zmq, "protobuf-c",
+                     protobuf_c_version(), "jansson", jansson_version_str());
+}
+
+static json_t *configuration_to_json(const run_config *c)
+{
+    json_t *object = json_object();
+    for (int b = 0; b < BINDING_COUNT; b++) {
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            char value[512];
+            options_format(&c->bindings[b], i, value, sizeof value);
+            json_object_set_new(object, c->bindings[b].table->options[i].name, json_string(value));
+        }
+    }
+    return object;
+}
+
+json_t *run_workload_to_json(const run_config *c, const run_plan *plan)
+{
+    const data_description *d = dataset_describe(plan->set);
+    data_form form = data_form_of_model(plan->model);
+    char optimizer[32], input[128];
+    options_format(&c->bindings[3], 0, optimizer, sizeof optimizer);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:s, s:I}", "model", plan->model->name,
+                     "input", data_form_format(input, sizeof input, &form), "classes",
+                     (json_int_t)form.classes, "parameters", (json_int_t)plan->model->parameter_elements,
+                     "data", d->name, "training_samples", (json_int_t)d->samples[DATA_TRAIN], "test_samples",
+                     (json_int_t)d->samples[DATA_TEST], "batch_per_rank", (json_int_t)c->data.batch,
+                     "optimizer", optimizer, "seed", (json_int_t)c->run.seed);
+}
+
+/* ---- agreement of the engines ------------------------------------------------------------------ */
+
+static const char *param_of_element(const nn_model *m, int64_t element)
+{
+    for (int i = 0; i < m->param_count; i++) {
+        if (element < m->params[i].elements) return m->params[i].name;
+        element -= m->params[i].elements;
+    }
+    return "";
+}
+
+/* Compares the parameters, and the gradients of the first step. Under `dp` the loss of each rank is scaled by
+ * 1/n before the backward pass, which is exact for powers of two. */
+static json_t *agreement_to_json(const run_result_input *in)
+{
+    const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
+    const nn_model *model = in->plan->model;
+    if (!ps->params || !ring->params || ps->param_count != ring->param_count) return NULL;
+    double largest = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < ps->param_count; i++) {
+        double difference = fabs((double)ps->params[i] - (double)ring->params[i]);
+        if (!(difference > largest)) continue;
+        largest = difference;
+        at = i;
+    }
+    int ranks = (int)json_integer_value(json_object_get(ring->result, "world_size"));
+    bool scaled = json_is_true(json_object_get(ps->result, "one_loss")) && (ranks & (ranks - 1));
+    json_t *gradient = agreement_compare(
+        ps->gradients, ring->gradients, model, ranks,
+        scaled ? "dp divides the loss by the ranks before the backward pass, which rounds" : NULL);
+    bool equal = memcmp(ps->params, ring->params, (size_t)ps->param_count * sizeof(float)) == 0;
+    return json_pack("{s:o, s:b, s:O, s:O, s:f, s:s}", "first_gradient", gradient, "parameters_equal",
+                     (int)equal, "hash_ps", json_object_get(ps->result, "parameter_hash"), "hash_ring",
+                     json_object_get(ring->result, "parameter_hash"), "largest_difference", largest,
+                     "largest_difference_in", equal ? "" : param_of_element(model, at));
+}
+
+status run_result_build(const run_result_input *in, json_t **out)
+{
+    char started[32];
+    struct tm tm;
+    gmtime_r(&(time_t){in->started_at_s}, &tm);
+    strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    json_t *command = json_array(), *jobs = json_array();
+    bool stopped = false, simulated = false;
+    for (int i = 0; i < in->argc; i++) json_array_append_new(command, json_string(in->argv[i]));
+    static const int order[JOB_COUNT] = {ENGINE_NONE, JOB_ALL_CORES, JOB_ISOLATED}; /* the baselines first */
+    for (int i = 0; i < JOB_COUNT; i++) {
+        int j = i < JOB_COUNT - ENGINE_COUNT + 1 ? order[i] : i - (JOB_COUNT - ENGINE_COUNT);
+        const json_t *job = in->jobs[j].result;
+        if (!job) continue;
+        json_array_append(jobs, in->jobs[j].result);
+        stopped = stopped || json_is_true(json_object_get(job, "stopped_early"));
+        simulated = simulated || json_is_true(json_object_get(job, "simulated"));
+    }
+    /* In virtual time --link describes the machine. */
+    bool emulated = in->config->shared.link && !run_config_is_virtual(in->config);
+    const char *commit = PROGRAM_COMMIT;
+    json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
+                                commit[0] ? json_string(commit) : json_null());
+    json_t *result = json_pack(
+        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:b, s:o, s:n}", "schema_version",
+        RESULT_SCHEMA_VERSION, "program", program, "started_at", started, "command", command, "host",
+        host_to_json(in->config->processors), "libraries", libraries_to_json(), "workload",
+        run_workload_to_json(in->config, in->plan), "hardware_note", in->plan->hardware_note,
+        "oversubscribed", (int)run_config_is_oversubscribed(in->config), "emulated", emulated, "simulated",
+        (int)simulated, "configuration", configuration_to_json(in->config), "options",
+        run_config_given(in->config, true), "stopped_early", (int)stopped, "jobs", jobs, "repetitions");
+    job_result_compare(result, in->config->processors, in->plan->alternate);
+    status rc = run_result_judge(result, in->plan->alternate);
+    json_t *agreement = agreement_to_json(in);
+    if (agreement) json_object_set_new(result, "agreement", agreement);
+    if (rc != STATUS_OK)
+        json_decref(result);
+    else
+        *out = result;
+    return rc;
+}
+
+/* ---- the file of --trace ---------------------------------------------------------------------- */
+
+status trace_file_write(const char *path, const run_config *config, const run_job *jobs)
+{
+    text_buffer out = {0};
+    net_link link;
+    char shown[80] = "none";
+    TRY(net_link_parse(config->shared.link, &link));
+    if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
+    text_append(
+        &out,
+        "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"harness %s\",\"emulated_link\":\"%s\"",
+        PROGRAM_VERSION, shown);
+    const json_t *ring = jobs[ENGINE_RING].result, *collective = json_object_get(ring, "collective");
+    if (json_is_string(collective))
+        text_append(&out, ",\"collective\":\"%s\",\"algorithm\":\"%s\"", json_string_value(collective),
+                    json_string_value(json_object_get(ring, "algorithm")));
+    text_append(&out, "},\n\"traceEvents\":[\n");
+    for (int e = 0; e < JOB_COUNT; e++)
+        if (jobs[e].trace) text_append(&out, "%s", jobs[e].trace);
+    /* The last event must not end with a comma. */
+    char *last = out.out_of_memory ? NULL : strrchr(out.data, ',');
+    if (last && last[1] == '\n' && last[2] == '\0') *last = ' ';
+    text_append(&out, "]}\n");
+    return output_file(&out, path);
+}

@@ -1,0 +1,95 @@
+/* Builds the result of a run: host, program, configuration and jobs, each from the measurements of its
+ * ranks. docs/results.md describes every key, docs/measuring.md every formula. */
+#ifndef HARNESS_RESULT_RUN_RESULT_H
+#define HARNESS_RESULT_RUN_RESULT_H
+
+#include "common/nn/stages.h"
+#include "harness/plan/plan.h"
+#include "harness/rank/agreement.h"
+
+#ifndef PROGRAM_VERSION
+#error "PROGRAM_VERSION comes from CMakeLists.txt"
+#endif
+
+enum { RESULT_SCHEMA_VERSION = 5, SWEEP_TABLE_VERSION = 2 }; /* docs/results.md */
+
+/* Outcome of a job: its result and, for the comparison of engines, its parameters. */
+typedef struct run_job {
+    json_t *result; /* NULL if the job ended before it had a result */
+    float *params;  /* [param_count] in PyTorch's order, or NULL */
+    int64_t param_count;
+    agreement_file gradients; /* gradients of the first step */
+    char *trace;              /* events of all ranks with --trace, each followed by a comma, or NULL */
+    /* Difference between this job's replicas at the end, as an error's text, or "". Set on every rank. */
+    char difference[160];
+} run_job;
+
+typedef struct run_result_input {
+    const run_config *config;
+    const run_plan *plan;
+    const run_job *jobs; /* [JOB_COUNT] */
+    int argc;
+    char *const *argv;    /* command line without the program's name */
+    int64_t started_at_s; /* CLOCK_REALTIME */
+} run_result_input;
+
+/* Returns "workload": model, input, classes, parameters, data, batch, optimizer, seed. Returns NULL if out
+ * of memory. */
+json_t *run_workload_to_json(const run_config *config, const run_plan *plan);
+
+/* Copies the value of "key   : value" from a file of /proc to `buffer`, or "" if there is none. Returns
+ * `buffer`. */
+char *proc_value(const char *path, const char *key, char *buffer, size_t size);
+
+/* Builds the result. *out is a new reference. Returns STATUS_SYSTEM if out of memory. */
+status run_result_build(const run_result_input *input, json_t **out);
+
+/* Computes "step_time", "phases", "throughput", "traffic", "memory_imbalance", losses and evaluations from
+ * the figures of the ranks. `ranks` is an array of objects in rank order. */
+status job_result_derive(json_t *job, const json_t *ranks);
+
+/* Adds the derived figures to a job that has only the members that describe it, and chooses the timeline
+ * of each rank. `ranks` is an array of the ranks' objects (record_to_json() and "memory") in rank order,
+ * which becomes part of the job. */
+status job_result_finish(json_t *job, json_t *ranks);
+
+/* Adds "step_s", "step_time" and "throughput" of the job, and "phases" of its ranks. */
+status job_result_add_times(json_t *job, const json_t *ranks);
+
+/* Adds "evaluations" and "accuracy". Adds the training time to "target" if the job has one. */
+void job_result_add_evaluations(json_t *job, const json_t *ranks);
+
+/* Adds "memory_imbalance": the rank with the largest peak, its phase, and how much more this rank holds than
+ * the other ranks. */
+void job_result_add_memory(json_t *job, const json_t *ranks);
+
+/* Adds "of_rank" and "stage" of the device in row `number` of "ranks", with --stages-on devices. */
+void job_result_name_device(json_t *row, const run_config *c, int number);
+
+/* Adds "pipeline" to a job with --stages of model `m`. `ranks` is an array of objects in rank order. */
+status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
+
+/* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline
+ * that ran. `cores` is the number of processors of the host. `in_turns` says that the jobs alternated. */
+void job_result_compare(json_t *result, int cores, bool in_turns);
+
+/* Returns the job of that name in the result of a run, or NULL. */
+const json_t *run_result_job(const json_t *result, const char *name);
+
+/* Adds "verdict" to the result of one run or of several: which of ps and ring is faster, with its
+ * interval. `in_turns` says that the jobs of a single run alternated. Returns STATUS_SYSTEM if out of
+ * memory. */
+status run_result_judge(json_t *result, bool in_turns);
+
+/* Combines the complete runs of --repeat in one result: the run whose steps take the median time, with
+ * "repetitions" of all runs, and "verdict". All runs have the same configuration. *out is a new reference.
+ * Returns STATUS_SYSTEM if out of memory. */
+status run_result_repeat(const json_t *runs, json_t **out);
+
+/* Sets "repetitions" of a result. `runs` has whole results, or the "runs" of one result. */
+status run_result_summarize(const json_t *runs, json_t *result);
+
+/* Writes the events of all jobs, whole or not at all. Returns STATUS_CANNOT_CREATE or STATUS_IO. */
+status trace_file_write(const char *path, const run_config *config, const run_job *jobs);
+
+#endif

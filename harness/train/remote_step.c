@@ -1,0 +1,140 @@
+/* A rank whose model has its second half in a remote stage (common/pipeline/remote.h). In each step the rank
+ * sends the activations, waits for the output, computes the loss, sends the gradient of the output, and waits
+ * for the gradient of the activations. The engine averages only the gradients of the first half. */
+#include "common/memory/plan.h"
+#include "harness/train/stages.h"
+
+#include <stdlib.h>
+
+static status check(const trainer *t)
+{
+    const trainer_config *c = &t->config;
+    const sync_requirements *n = &t->needs;
+    const nn_model *m = c->model;
+    const device_info *info = device_get_info(t->device);
+    if (!info->real || !info->host_addressable)
+        return fail(STATUS_CONFIG, "--remote-stage: expected --device cpu or reference, got %s", c->device);
+    if (n->each_pass || n->whole_batch || n->one_loss || n->shards.stage != PARAM_SHARD_NONE)
+        return fail(STATUS_CONFIG,
+                    "--remote-stage: expected a policy whose ranks have all gradients, as ddp, got %s",
+                    c->sync.policy);
+    if (c->optimizer->clip_norm > 0)
+        return fail(STATUS_CONFIG, "--remote-stage: expected no --clip-norm: no process has all gradients");
+    if (c->optimizer->on_nonfinite == NONFINITE_SKIP)
+        return fail(STATUS_CONFIG, "--remote-stage: expected --on-nonfinite stop or warn, got skip: each "
+                                   "side updates only its half of the parameters");
+    if (c->sizes[0] > 0)
+        return fail(STATUS_CONFIG, "--remote-stage: expected batches of one size: add --drop-last");
+    for (int p = 0; p < m->param_count; p++)
+        if (m->params[p].stages & (m->params[p].stages - 1))
+            return fail(STATUS_CONFIG,
+                        "--remote-stage: expected a model whose halves share no parameter, got %s in both",
+                        m->params[p].name);
+    return STATUS_OK;
+}
+
+status trainer_remote_open(trainer *t)
+{
+    const nn_model *last = t->config.remote;
+    if (!last) return STATUS_OK;
+    TRY(check(t));
+    t->remote = calloc(1, sizeof *t->remote);
+    if (!t->remote) return fail(STATUS_SYSTEM, "no memory for a remote stage");
+    int64_t size = dtype_size(device_get_info(t->device)->compute_type);
+    int64_t bytes = t->config.batch * last->rows_per_sample * last->classes * size;
+    TRY(ledger_blame(LEDGER_OUTPUTS,
+                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote->output)));
+    TRY(ledger_blame(LEDGER_OUTPUTS,
+                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote->gradient)));
+    ledger_acquire(&t->ledger, LEDGER_OUTPUTS, 2 * bytes, 2 * plan_align(bytes));
+    t->exchange.all_outputs = t->remote->output.data;
+    t->exchange.all_gradients = t->remote->gradient.data;
+    return STATUS_OK;
+}
+
+status trainer_connect_remote(trainer *t, const remote_config *config, const char *url)
+{
+    return remote_stage_open(config, url, &t->remote->stage);
+}
+
+void trainer_remote_close(trainer *t)
+{
+    if (!t->remote) return;
+    remote_stage_close(&t->remote->stage);
+    device_free(t->device, &t->remote->output);
+    device_free(t->device, &t->remote->gradient);
+    free(t->remote);
+}
+
+static remote_tensor value_of(const trainer *t, int value)
+{
+    const nn_value *v = &t->now.slot->program->values[value];
+    return (remote_tensor){nn_instance_value(t->now.slot->instance, value), v->bytes / dtype_size(v->type),
+                           v->type};
+}
+
+static remote_tensor whole(const trainer *t, const device_memory *memory)
+{
+    const nn_model *last = t->config.remote;
+    return (remote_tensor){memory->data, t->config.batch * last->rows_per_sample * last->classes,
+                           device_get_info(t->device)->compute_type};
+}
+
+static void show(trainer *t, rank_operation operation)
+{
+    rank_slot_enter(t->config.sync.slot, operation, device_now_ns(t->device));
+}
+
+/* Sends the activations and waits for the output of the second half. */
+static status forward_elsewhere(trainer *t)
+{
+    TRY(device_stream_synchronize(t->stream));
+    show(t, RANK_WAIT);
+    TRY(remote_stage_forward(t->remote->stage, t->now.step.index, t->now.micro,
+                             value_of(t, t->now.slot->program->output_value), whole(t, &t->remote->output),
+                             t->engine->context.anatomy));
+    show(t, RANK_LOSS);
+    return STATUS_OK;
+}
+
+/* Sends the gradient of the output and waits for the gradient of the activations. */
+static status backward_elsewhere(trainer *t)
+{
+    const sync_step *s = &t->now.step;
+    TRY(device_stream_synchronize(t->stream));
+    show(t, RANK_WAIT);
+    TRY(remote_stage_backward(
+        t->remote->stage, s->index, t->now.micro, s->learning_rate, whole(t, &t->remote->gradient),
+        value_of(t, t->now.slot->program->output_gradient_value), t->engine->context.anatomy));
+    show(t, RANK_BACKWARD);
+    return STATUS_OK;
+}
+
+status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
+        trainer_begin_batch(t, index);
+        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
+        TRY(sync_begin_forward(t->engine, &t->now.step));
+        TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
+        TRY(trainer_run_pass(t, NN_FORWARD));
+        TRY(forward_elsewhere(t));
+        TRY(trainer_loss(t));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
+        trainer_hold_gradient(t);
+        TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
+        TRY(backward_elsewhere(t));
+        TRY(trainer_run_pass(t, NN_BACKWARD));
+
+        TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
+        TRY(sync_reduce(t->engine, &t->now.step));
+        TRY(trainer_update(t));
+        TRY(trainer_end_batch(t, source));
+        trainer_count_batch(t);
+        TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,85 @@
+/* The steps of split models: a stage of a pipeline, stages on devices of one process, and a remote stage.
+ * Each has a state of its own, which only its file and its neighbors read. */
+#ifndef HARNESS_TRAIN_STAGES_H
+#define HARNESS_TRAIN_STAGES_H
+
+#include "harness/train/trainer_impl.h"
+
+/* ---- pipeline_step.c: a rank that has a stage of the model ---- */
+
+struct trainer_pipeline {
+    pipeline *messages;
+    int64_t before;    /* micro-batches of all earlier steps */
+    int64_t asked;     /* training inputs for which a receive was posted, over all steps */
+    int64_t evaluated; /* inputs of evaluations, which share the message numbers of training inputs */
+};
+
+/* Do nothing if the rank has the whole model. */
+status trainer_pipeline_open(trainer *t);
+void trainer_pipeline_close(trainer *t);
+/* Evaluation: waits for the input from the stage before, sends the output to the next stage. */
+status trainer_receive_evaluated(trainer *t);
+status trainer_send_evaluated(trainer *t);
+/* Enters the gradient of the stage's output in the ledger. */
+void trainer_hold_gradient(trainer *t);
+/* Returns true if several stages have the parameter. The gradient is ready after their sum. */
+static inline bool trainer_is_shared(const nn_param *p)
+{
+    return (p->stages & (p->stages - 1)) != 0;
+}
+/* Runs a step. The parts below also make a step of stages on devices of one process. */
+status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
+status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
+status trainer_stage_backward(trainer *t);
+status trainer_stage_reduce(trainer *t);
+/* Runs the optimizer after trainer_stage_reduce(). Calls the function if the update needs the norm of all
+ * stages. */
+status trainer_stage_update(trainer *t, status (*add_norms_of_others)(trainer *t));
+
+/* ---- devices_step.c: stages on devices of this process ---- */
+
+/* Turns of the stages. One thread drives all stages, so a device waits for the other stages before each of
+ * its turns. */
+typedef enum trainer_turn {
+    TURN_FORWARD,
+    TURN_BACKWARD,
+    TURN_REDUCE,
+    TURN_UPDATE,
+    TURN_END,
+    TRAINER_TURNS
+} trainer_turn;
+
+struct trainer_devices {
+    trainer *stages[NN_MOST_STAGES]; /* [count] all stages of the rank */
+    int count;
+    batch_source *source;
+    int waits[TRAINER_TURNS]; /* number of the wait before each turn (anatomy.h), or -1 */
+    double norm;              /* squared norm of this stage's gradients */
+    device_fence *passed;     /* signaled by the compute stream, for the streams of other devices */
+    uint64_t passes;          /* last value of `passed` */
+    device_memory arrived;    /* another stage's gradient of a shared parameter */
+};
+
+status trainer_devices_open(trainer *t);
+void trainer_devices_close(trainer *t);
+status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step);
+/* Copy the activations of the stage before, or the gradient from the next stage, if there is one. */
+status trainer_copy_input(trainer *t);
+status trainer_copy_gradient(trainer *t);
+status trainer_copy_evaluated(trainer *t);
+/* Sums the gradients that other stages have too, if this stage is the last one that has them. */
+status trainer_sum_shared(trainer *t);
+
+/* ---- remote_step.c: a rank whose model has its second half in a remote stage ---- */
+
+struct trainer_remote {
+    remote_stage *stage;
+    device_memory output, gradient; /* output of the second half for one batch, and its gradient */
+};
+
+/* Do nothing if the rank has no remote stage. */
+status trainer_remote_open(trainer *t);
+void trainer_remote_close(trainer *t);
+status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
+
+#endif

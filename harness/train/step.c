@@ -1,0 +1,371 @@
+/* One training step of a rank, from a batch to updated parameters. run_batches() is the step, and the
+ * functions above it are the parts. A step makes these calls for each micro-batch:
+ *
+ *      this file                       the same in PyTorch
+ *      ------------------------------  -----------------------------------------------------------
+ *      trainer_begin_batch             optimizer.zero_grad() first; no_sync() for all but the last
+ *      trainer_load_batch              x, y = next(loader), and x.to(device)
+ *      sync_begin_forward              DistributedDataParallel: broadcasts the buffers of the model
+ *      trainer_run_pass(NN_FORWARD)    output = model(x)
+ *      trainer_loss                    loss = criterion(output, y)
+ *      trainer_run_pass(NN_BACKWARD)   loss.backward(); on_ready() is the hook on each gradient
+ *      sync_reduce                     Work.wait() for the all-reduce of each bucket
+ *      trainer_update                  clip_grad_norm_(), and optimizer.step()
+ *      trainer_end_batch               loss.item()
+ *
+ * The engine (sync_...) averages the gradients: by ring all-reduce, with a parameter server, or not at all.
+ * common/sync/engine.h describes each call. The table shows the ring. Other engines differ at the end:
+ *
+ *   parameter server   sync_reduce() only pushes the last gradients, and trainer_update() does nothing. The
+ *                      server or the worker's agent runs the optimizer, and the next step's on_need() waits
+ *                      for the new parameters.
+ *   DataParallel       only rank 0 runs the optimizer.
+ *
+ * step_log_enter() records the begin of a phase for the times, the memory ledger and the status table.
+ *
+ * On a GPU whose engine only enqueues (trainer.runs_ahead), the host does not wait for the device within a
+ * step. The step leaves marks on the compute stream and the loss in pinned memory. trainer_end_step() reads
+ * both after the next step has been enqueued.
+ *
+ * pipeline_step.c, devices_step.c and remote_step.c make the steps of split models from the same
+ * parts. */
+#include "harness/train/stages.h"
+
+#include <string.h>
+
+int64_t trainer_micro_batches(const trainer *t)
+{
+    return t->config.accumulate > 1 ? t->config.accumulate : 1;
+}
+
+static trainer_kept_batch *kept(trainer *t)
+{
+    return &t->flights[trainer_flight_now(t)].batches[t->now.micro % TRAINER_KEPT_BATCHES];
+}
+
+static double *kept_losses(trainer *t)
+{
+    return t->flights[trainer_flight_now(t)].losses[t->now.micro % TRAINER_KEPT_BATCHES];
+}
+
+static double *loss_sums(const trainer *t)
+{
+    return trainer_live_now(t)->memory.loss.data;
+}
+
+/* ---- batch ------------------------------------------------------------------------------------ */
+
+static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
+{
+    trainer_program_slot *slots = trainer_live_now(t)->slots;
+    for (int i = 0; i < t->slot_count; i++) {
+        if (slots[i].batch != batch) continue;
+        *out = &slots[i];
+        return STATUS_OK;
+    }
+    return fail(STATUS_INTERNAL, "a batch of %lld samples was not announced", (long long)batch);
+}
+
+/* ---- load ------------------------------------------------------------------------------------- */
+
+/* Copies the loaded batch to the memory that programs read, from the host or from its prefetched copy. */
+static status copy_batch(trainer *t)
+{
+    sync_exchange *x = &t->exchange;
+    bool loads = t->now.plan.load > 0;
+    x->loaded = x->samples = loads ? t->now.batch.count : 0;
+    x->targets = loads ? t->now.batch.targets_counted : 0;
+    t->now.step.samples = x->samples;
+    t->now.step.targets = x->targets;
+    if (t->data.prefetch.on && loads)
+        TRY(trainer_prefetch_take(t));
+    else if (x->loaded > 0)
+        TRY(trainer_upload(t, &t->now.batch));
+    t->now.scalars.rows = t->data.row_count;
+    t->now.copied = t->data.prefetch.on && loads ? t->data.prefetch.number : 0;
+    return STATUS_OK;
+}
+
+/* Chooses the program for the samples that the rank has loaded or rank 0 has scattered. */
+static status choose_program(trainer *t)
+{
+    sync_exchange *x = &t->exchange;
+    t->now.step.samples = x->samples;
+    t->now.step.targets = x->targets;
+    t->now.slot = NULL;
+    if (x->samples == 0) return STATUS_OK;
+    TRY(find_slot(t, x->samples, &t->now.slot));
+    const nn_program *p = t->now.slot->program;
+    x->output = nn_instance_value(t->now.slot->instance, p->output_value);
+    x->output_gradient = nn_instance_value(t->now.slot->instance, p->output_gradient_value);
+    if (x->loaded > 0) return STATUS_OK;
+    trainer_hold_batch(t, x->samples * (x->input_bytes + (t->needs.one_loss ? 0 : x->target_bytes)));
+    return STATUS_OK;
+}
+
+status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
+{
+    TRY(step_log_enter(&t->log, STEP_PHASE_LOAD));
+    const sync_scatter *scatter = t->engine->type->scatter;
+    t->now.plan = (sync_batch){.load = t->config.batch, .train = t->config.batch};
+    if (scatter) TRY(scatter->plan(t->engine, &t->now.step, t->config.batch, &t->now.plan));
+    bool last = trainer_is_last_micro_batch(t) && t->now.step.index + 1 >= t->config.total_steps;
+    if (t->now.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, last));
+    TRY(step_log_enter(&t->log, STEP_PHASE_COPY));
+    TRY(copy_batch(t));
+    TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER));
+    TRY(trainer_return_batch(t, source, false));
+    if (scatter) TRY(scatter->inputs(t->engine, &t->now.step));
+    TRY(choose_program(t));
+    return trainer_prefetch_next(t);
+}
+
+/* ---- loss ------------------------------------------------------------------------------------- */
+
+/* Launches the loss over the outputs of all ranks or of the remote stage. */
+static status launch_one_loss(trainer *t)
+{
+    const sync_exchange *x = &t->exchange;
+    void *operands[OP_MAX_OPERANDS] = {[LOSS_LOGITS] = x->all_outputs,
+                                       [LOSS_TARGETS] = t->lives[0].tensors.target.data,
+                                       [LOSS_DLOGITS] = x->all_gradients,
+                                       [LOSS_SUMS] = loss_sums(t)};
+    op_scalars scalars = {.rows = x->loaded * trainer_last_model(t)->rows_per_sample,
+                          .loss_normalizer = t->now.scalars.loss_normalizer};
+    return device_launch(t->stream, t->loss_kernel, operands, &scalars, t->lives[0].memory.workspace.data);
+}
+
+/* Computes the loss of this rank's outputs or, on rank 0 in DataParallel, of the outputs of all ranks. On a
+ * CPU a loss that is not finite ends the step before the backward pass (--on-nonfinite stop). */
+static status compute_loss(trainer *t)
+{
+    const sync_scatter *scatter = t->engine->type->scatter;
+    int64_t targets = t->now.step.targets;
+    t->now.loss_here = true;
+    if (scatter) scatter->loss(t->engine, &t->now.step, &targets, &t->now.loss_here);
+    double normalizer = targets > 0 ? (double)targets : 1;
+    t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
+    t->now.loss_here = t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->loss_kernel);
+    if (!t->now.loss_here) return STATUS_OK;
+    TRY(t->loss_kernel ? launch_one_loss(t) : trainer_run_pass(t, NN_LOSS));
+    const device_info *info = device_get_info(t->device);
+    bool at_once = info->real && info->host_addressable;
+    return at_once ? trainer_check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
+}
+
+status trainer_loss(trainer *t)
+{
+    const sync_scatter *scatter = t->engine->type->scatter;
+    TRY(step_log_enter(&t->log, STEP_PHASE_GATHER_OUTPUTS));
+    TRY(sync_end_forward(t->engine, &t->now.step));
+    if (scatter) TRY(scatter->gather_outputs(t->engine, &t->now.step));
+    TRY(step_log_enter(&t->log, STEP_PHASE_LOSS));
+    return compute_loss(t);
+}
+
+/* ---- the end of a micro-batch ----------------------------------------------------------------- */
+
+/* Begins to copy the loss to the host, and keeps the values that trainer_end_step() needs. */
+static status download_loss(trainer *t)
+{
+    double *sums = kept_losses(t);
+    sums[0] = sums[1] = 0;
+    kept(t)->copied = t->now.copied;
+    kept(t)->loss_here = t->now.loss_here;
+    kept(t)->loss_normalizer = t->now.scalars.loss_normalizer;
+    if (!t->now.loss_here) return STATUS_OK;
+    return device_download(t->stream, sums, loss_sums(t), DTYPE_F64, DTYPE_F64, 2);
+}
+
+status trainer_end_batch(trainer *t, batch_source *source)
+{
+    TRY(step_log_enter(&t->log, STEP_PHASE_DRAIN));
+    if (!t->runs_ahead) TRY(device_stream_synchronize(t->stream));
+    trainer_drop_batch(t);
+    if (trainer_is_last_micro_batch(t)) TRY(step_log_enter(&t->log, STEP_PHASE_END));
+    TRY(download_loss(t));
+    if (t->runs_ahead)
+        TRY(device_mark(t->stream, trainer_mark_now(t, STEP_MARK_LOSS)));
+    else if (t->now.loss_here)
+        TRY(device_stream_synchronize(t->stream));
+    return trainer_return_batch(t, source, true);
+}
+
+/* In a pipeline the first stage counts the samples, and the last stage counts the targets. */
+void trainer_count_batch(trainer *t)
+{
+    trainer_flight *f = &t->flights[trainer_flight_now(t)];
+    f->sums.samples += t->config.model->received ? 0 : t->now.step.samples;
+    f->sums.targets += trainer_last_model(t)->sent ? 0 : t->now.step.targets;
+    t->now.has_gradients = t->now.has_gradients || t->now.slot;
+}
+
+/* ---- calls from passes (nn_observer) ------------------------------------------------------------ */
+
+/* Called before an operation first uses a parameter. The engine waits until the parameter is there. */
+static status on_need(void *context, int param)
+{
+    trainer *t = context;
+    return sync_need(t->engine, param);
+}
+
+/* Called after the last use of a parameter in a pass, if the engine moves parameters in and out of memory. */
+static status on_release(void *context, int param)
+{
+    trainer *t = context;
+    return t->engine->type->release(t->engine, param);
+}
+
+void trainer_keep_gradients(trainer *t, float *arena)
+{
+    t->kept = arena;
+}
+
+/* Called when a gradient is complete. The engine may begin to reduce the gradient at once, while the backward
+ * pass goes on. Gradients of parameters that several stages have are ready later. */
+static status on_ready(void *context, int param)
+{
+    trainer *t = context;
+    if (trainer_is_shared(&t->config.model->params[param])) return STATUS_OK;
+    piece p = t->params->pieces[param];
+    if (t->kept && trainer_is_last_micro_batch(t))
+        TRY(device_download(t->stream, t->kept + p.offset, param_set_gradient(t->params, param),
+                            t->params->type, DTYPE_F32, p.count));
+    return sync_ready(t->engine, param);
+}
+
+/* Sums the statistics of SyncBatchNorm. */
+status trainer_group_sum(void *context, double *values, int count)
+{
+    trainer *t = context;
+    return sync_group_sum(t->engine, values, count);
+}
+
+void trainer_begin_batch(trainer *t, int64_t index)
+{
+    trainer_flight *f = &t->flights[trainer_flight_now(t)];
+    if (t->now.micro == 0) {
+        if (t->last_end_ns == 0) trainer_count_cpu(t, false);
+        if (t->begun > t->ended) anatomy_lead(t->engine->context.anatomy);
+        memset(&f->sums, 0, sizeof f->sums);
+        t->now.has_gradients = false;
+        if (!t->runs_ahead) t->phase_count = 0;
+    }
+    t->now.step = (sync_step){.index = index,
+                              .skipped = t->skipped,
+                              .synchronize = trainer_is_last_micro_batch(t),
+                              .learning_rate =
+                                  optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
+    /* Sharded gradients are freed after each micro-batch, so the next one must not accumulate. */
+    t->now.scalars =
+        (op_scalars){.accumulate = t->now.has_gradients && !param_shards_place_gradients(&t->needs.shards)};
+    t->now.observer = (nn_observer){.context = t,
+                                    .need = on_need,
+                                    .ready = on_ready,
+                                    .release = t->needs.each_pass ? on_release : NULL,
+                                    .group_sum = trainer_group_sum};
+    f->step = t->now.step;
+    t->log.first_mark = trainer_mark_now(t, STEP_MARK_BEGIN);
+    rank_slot_step(t->config.sync.slot, index, device_now_ns(t->device));
+}
+
+/* ---- the step --------------------------------------------------------------------------------- */
+
+status trainer_report_batch(trainer *t, int flight, int64_t micro)
+{
+    trainer_report_forward(t, flight, micro);
+    return trainer_report_backward(t, flight, micro);
+}
+
+bool trainer_updates(const trainer *t)
+{
+    return t->engine->updates && trainer_is_last_micro_batch(t);
+}
+
+status trainer_update(trainer *t)
+{
+    if (!trainer_updates(t)) return STATUS_OK;
+    TRY(sync_begin_update(t->engine, &t->now.step));
+    TRY(sync_take_norm(t->engine));
+    return sync_update(t->engine, &t->now.step);
+}
+
+static status run_batches(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
+        trainer_begin_batch(t, index);
+        const sync_step *step = &t->now.step;
+        const sync_scatter *scatter = t->engine->type->scatter; /* only DataParallel has one */
+        /* Load a batch and copy it to the device. In DataParallel, rank 0 scatters the batch after
+         * loading. */
+        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+
+        /* Forward pass. Calls on_need() and on_release(). */
+        TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
+        TRY(sync_begin_forward(t->engine, step));
+        TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
+        TRY(trainer_run_pass(t, NN_FORWARD));
+        TRY(trainer_prefetch_next(t));
+        TRY(trainer_loss(t));
+
+        /* Backward pass. In DataParallel rank 0 first scatters the gradient of the outputs. Calls
+         * on_ready(), so the engine reduces gradients during the pass. */
+        TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER_GRADIENT));
+        if (scatter) TRY(scatter->output_gradient(t->engine, step));
+        TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
+        TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
+        TRY(trainer_run_pass(t, NN_BACKWARD));
+        TRY(trainer_prefetch_next(t));
+
+        /* Wait for the averaged gradients, and run the optimizer, if the engine leaves this to the rank. */
+        TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
+        TRY(sync_reduce(t->engine, step));
+        TRY(trainer_update(t));
+        TRY(trainer_end_batch(t, source));
+        trainer_count_batch(t);
+        if (!t->runs_ahead) TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
+    }
+    return STATUS_OK;
+}
+
+status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+{
+    TRY((t->devices    ? trainer_run_devices
+         : t->pipeline ? trainer_run_pipeline
+         : t->remote   ? trainer_run_remote
+                       : run_batches)(t, source, index, batch_step));
+    t->now.micro = 0;
+    t->begun++;
+    return STATUS_OK;
+}
+
+status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step, step_result *out)
+{
+    TRY(trainer_begin_step(t, source, index, batch_step));
+    return trainer_end_step(t, out);
+}
+
+status trainer_end_step(trainer *t, step_result *out)
+{
+    int flight = (int)(t->ended % TRAINER_DEPTH);
+    if (t->runs_ahead) {
+        int64_t batches = trainer_micro_batches(t);
+        TRY(device_mark_wait(t->stream, trainer_mark_of(flight, batches - 1, STEP_MARK_LOSS)));
+        t->phase_count = 0;
+        for (int64_t micro = 0; micro < batches; micro++) TRY(trainer_report_batch(t, flight, micro));
+    }
+    TRY(sync_check_update(t->engine, &t->flights[flight].step));
+    trainer_report_step(t, flight, out);
+    t->ended++;
+    return STATUS_OK;
+}
+
+int trainer_depth(const trainer *t)
+{
+    return t->runs_ahead ? TRAINER_DEPTH : 1;
+}
+
+int trainer_under_way(const trainer *t)
+{
+    return (int)(t->begun - t->ended);
+}

@@ -1,0 +1,90 @@
+/* How parameters are cut into keys, which server has a key, and when a key may be pushed. A plan is computed
+ * only from the program and the policy, so all ranks have the same plan. A plan never changes, and worker and
+ * server share one plan.
+ *
+ * A key is the unit that is pushed, summed, updated and pulled: neighboring parameters that can be pushed at
+ * the same point of the backward pass, cut at shard boundaries and at every `partition_bytes`. Keys are
+ * numbered in the order of the arena, which is the order of registration.
+ *
+ * A parameter is pushed when its gradient is complete and the backward pass has read the parameter for the
+ * last time. Therefore the parameters of a key may be overwritten when all ranks have pushed the key. */
+#ifndef PS_KEYS_H
+#define PS_KEYS_H
+
+#include "common/memory/piece.h"
+#include "common/nn/params.h"
+#include "ps/memory.h"
+#include "ps/policy.h"
+
+/* Largest number of keys in a plan, and largest number of pieces of a key. Each piece is one frame of the
+ * key's message. */
+enum { PS_MOST_KEYS = 1 << 20, PS_KEY_PIECES = 16 };
+
+typedef struct ps_key {
+    int server;
+    int first_piece, piece_count; /* Range of ps_plan.pieces. */
+    int first_param, param_count; /* Parameters of which the key holds elements. */
+    int64_t elements;
+} ps_key;
+
+typedef struct ps_shard {
+    int first_key, key_count;
+    piece_list pieces; /* Pieces of all keys of the shard, in order. */
+    int64_t elements;
+    int64_t begin, end; /* Extent in the arena, including padding. */
+} ps_shard;
+
+typedef struct ps_plan {
+    ps_memory memory;
+    int param_count, server_count, key_count;
+    ps_key *keys;
+    piece *pieces;
+    ps_shard *shards; /* [server_count] */
+    int *first_key;   /* [param_count] The keys of a parameter follow each other. */
+    int *keys_of;     /* [param_count] Number of keys of a parameter. */
+    /* pushable[push_first[p] .. + push_count[p]) are the parameters that can be pushed after ready(p). All
+     * other parameters can be pushed after the whole backward pass. */
+    int *push_first, *push_count, *pushable;
+    int largest_sum; /* ps_largest_sum() */
+} ps_plan;
+
+/* Returns the largest number of values that a layer sums over the ranks in one call (group_sum), or 0 if no
+ * layer sums. */
+int ps_largest_sum(const nn_program *program);
+
+status ps_plan_make(const nn_program *program, const param_set *set, int servers, int64_t partition_bytes,
+                    ps_plan **out);
+void ps_plan_free(ps_plan **plan);
+
+static inline piece_list ps_key_pieces(const ps_plan *plan, int key)
+{
+    return (piece_list){plan->pieces + plan->keys[key].first_piece, plan->keys[key].piece_count};
+}
+
+/* Returns the name of a key's first parameter for messages, for example "layer1.0.conv1.weight". */
+const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key);
+
+/* Returns the bytes of the largest frame: a key, all buffers, or the sums of a layer. */
+int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params);
+
+/* Keys that wait to be sent or summed, in order of priority: a binary heap of fixed capacity. */
+typedef struct ps_key_queue {
+    struct ps_queued {
+        int64_t rank; /* The key with the smallest rank is the first. */
+        int key;
+    } * heap;
+    int count, capacity;
+    ps_priority priority;
+    int64_t posted; /* Arrival number of the next key, for PS_PRIORITY_FIFO. */
+} ps_key_queue;
+
+/* Allocates from `memory`. The caller checks the memory. */
+void ps_key_queue_init(ps_key_queue *q, int capacity, ps_priority priority, ps_memory *memory);
+
+/* Adds a key. The queue holds every key at most once, so it is never full. */
+void ps_key_queue_put(ps_key_queue *q, int key);
+/* Returns the first key. The queue must not be empty. */
+int ps_key_queue_first(const ps_key_queue *q);
+void ps_key_queue_drop(ps_key_queue *q);
+
+#endif

@@ -1,0 +1,138 @@
+/* Rings over shared memory: waits and publication of a channel, and the collectives other than all-reduce.
+ *
+ *   reduce-scatter   the first half of all-reduce, shifted by one chunk so that chunk r ends at rank r
+ *   all-gather       the second half
+ *   broadcast        a chain from the root along the ring, slice by slice */
+#include "ring/all_reduce/shm.h"
+
+enum { MOST_SLICES = 1 << 16 }; /* Most slices per chunk, so that a call's steps fit into SHM_STEP_BITS. */
+
+static int left_of(const shm_queue *q)
+{
+    return (q->me + q->size - 1) % q->size;
+}
+
+static int right_of(const shm_queue *q)
+{
+    return (q->me + 1) % q->size;
+}
+
+/* ---- the channel ------------------------------------------------------------------------------ */
+
+static ring_range whole_chunk(const shm_queue *q, int chunk)
+{
+    if (collective_is_cut(q->call->kind))
+        return (ring_range){shm_exposed_index(q, chunk, q->round_at), shm_round_part(q, chunk)};
+    if (q->call->kind == COLLECTIVE_BROADCAST) return (ring_range){q->round_at, q->round_count};
+    int64_t begin = shm_share_begin(q, q->round_count, chunk);
+    return (ring_range){q->round_at + begin, shm_share_begin(q, q->round_count, chunk + 1) - begin};
+}
+
+ring_range ring_channel_slice(const ring_channel *c, int chunk)
+{
+    ring_range all = whole_chunk(c->queue, chunk);
+    return (ring_range){all.begin + collective_part_begin(all.count, c->slices, c->slice),
+                        collective_part_count(all.count, c->slices, c->slice)};
+}
+
+static void publish(ring_channel *c, int slices)
+{
+    shm_queue *q = c->queue;
+    c->slice += slices;
+    c->step += c->slice / c->slices;
+    c->slice %= c->slices;
+    shm_publish(q, slices, shm_bit(right_of(q)) | (c->step == c->steps ? shm_bit(left_of(q)) : 0));
+}
+
+void ring_channel_publish(ring_channel *c)
+{
+    publish(c, 1);
+}
+
+void ring_channel_await_left(ring_channel *c, int steps, ring_range r)
+{
+    shm_queue *q = c->queue;
+    int64_t slices = steps == 0 ? 0 : (int64_t)(steps - 1) * c->slices + c->slice + 1;
+    shm_await(q, c->base + (uint64_t)slices, shm_bit(left_of(q)));
+    if (shm_link_is_emulated(q))
+        shm_charge(q, r.count * dtype_size(c->type), c->slice == 0, c->step + c->slice > 0);
+}
+
+void ring_channel_await_right(ring_channel *c)
+{
+    shm_await(c->queue, c->base + (uint64_t)c->steps * (uint64_t)c->slices, shm_bit(right_of(c->queue)));
+}
+
+/* ---- the other collectives -------------------------------------------------------------------- */
+
+static int chunk_of_step(const ring_channel *c)
+{
+    bool shifted = c->queue->call->kind == COLLECTIVE_REDUCE_SCATTER;
+    return (c->rank - 1 - shifted - c->step + 2 * c->ranks) % c->ranks;
+}
+
+static void await_next(ring_channel *c)
+{
+    /* A chain waits for the same step of the left neighbor. */
+    bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST;
+    if (c->step < c->steps)
+        ring_channel_await_left(c, c->step + chain, ring_channel_slice(c, chunk_of_step(c)));
+    else
+        ring_channel_await_right(c);
+}
+
+static void other_begin(ring_channel *c)
+{
+    const collective_call *call = c->queue->call;
+    c->steps = call->kind == COLLECTIVE_BROADCAST ? 1 : c->ranks - 1;
+    if (call->kind == COLLECTIVE_BROADCAST && c->rank == call->root) publish(c, c->slices);
+    await_next(c);
+}
+
+static bool other_advance(ring_channel *c)
+{
+    if (c->step == c->steps) return true;
+    ring_range r = ring_channel_slice(c, chunk_of_step(c));
+    if (c->queue->call->kind == COLLECTIVE_REDUCE_SCATTER) {
+        pieces_reduce_pair(c->type, c->op, &c->out, c->step == 0 ? &c->left_in : &c->left_out, &c->in,
+                           r.begin, r.count);
+        if (c->step == c->ranks - 2 && c->op == REDUCE_MEAN)
+            pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
+    } else {
+        pieces_copy(c->type, &c->out, r.begin, &c->left_out, r.begin, r.count);
+    }
+    ring_channel_publish(c);
+    await_next(c);
+    return false;
+}
+
+static void ring_begin_round(shm_queue *q)
+{
+    const collective_call *call = q->call;
+    bool all_reduce = call->kind == COLLECTIVE_ALL_REDUCE;
+    int64_t elements = all_reduce ? q->round_count / q->size : whole_chunk(q, 0).count;
+    int64_t slices = 1 + elements * dtype_size(call->type) / SHM_RING_SLICE_BYTES;
+    q->ring = (ring_channel){.rank = q->me,
+                             .ranks = q->size,
+                             .type = call->type,
+                             .op = call->op,
+                             .in = shm_exposed_in(q, q->me),
+                             .out = shm_exposed_out(q, q->me),
+                             .left_in = shm_exposed_in(q, left_of(q)),
+                             .left_out = shm_exposed_out(q, left_of(q)),
+                             .slices = slices < MOST_SLICES ? (int)slices : MOST_SLICES,
+                             .base = q->step,
+                             .queue = q};
+    (all_reduce ? ring_all_reduce_begin : other_begin)(&q->ring);
+}
+
+static bool ring_advance(shm_queue *q)
+{
+    return (q->call->kind == COLLECTIVE_ALL_REDUCE ? ring_all_reduce_advance : other_advance)(&q->ring);
+}
+
+const shm_algorithm shm_algorithm_ring = {.kinds = 1U << COLLECTIVE_ALL_REDUCE |
+                                                   1U << COLLECTIVE_REDUCE_SCATTER |
+                                                   1U << COLLECTIVE_ALL_GATHER | 1U << COLLECTIVE_BROADCAST,
+                                          .begin_round = ring_begin_round,
+                                          .advance = ring_advance};

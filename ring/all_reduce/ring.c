@@ -1,0 +1,74 @@
+/* Ring all-reduce: every rank ends with the sum of all ranks' buffers.
+ *
+ * The ranks form a ring, and each reads only from its left neighbor. Every link therefore carries the same
+ * traffic, 2(n-1)/n of the buffer: less than two buffers for any number of ranks. No all-reduce can send less
+ * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009).
+ *
+ * The buffer is cut into n chunks. In step s rank r works on chunk (r - 1 - s) mod n:
+ *
+ *   reduce-scatter, steps 0 to n-2        add the left neighbor's partial sum to the own values
+ *   all-gather,     steps n-1 to 2(n-1)-1 copy the left neighbor's finished chunk
+ *
+ * Five ranks with buffers a to e, chunks 0 to 4; "ea4" is e4 + a4, capitals are finished sums:
+ *
+ *      step      rank 0   rank 1   rank 2   rank 3   rank 4
+ *        0        ea4      ab0      bc1      cd2      de3
+ *        1        dea3     eab4     abc0     bcd1     cde2
+ *        2        cdea2    deab3    eabc4    abcd0    bcde1
+ *        3        BCDEA1   CDEAB2   DEABC3   EABCD4   ABCDE0
+ *      ------------------------------------------------------
+ *        4        0        1        2        3        4          chunk copied from the left
+ *        5        4        0        1        2        3
+ *        6        3        4        0        1        2
+ *        7        2        3        4        0        1
+ *
+ * Chunk c is summed in the order c, c+1, ..., c-1, so every run gives bit-identical results.
+ *
+ * Chunks are worked on in slices. A rank may begin slice i of step s when its left neighbor has finished
+ * slice i of step s-1, which produced the input. This is the only wait.
+ *
+ * The wait also keeps a rank from overwriting values that its right neighbor still has to read. Rank r writes
+ * chunk r+1 once, and chunk r once: in step n-1, after rank r+1 has read the old values in step 0. Rank r
+ * writes every other chunk in steps s and s+n. Before step s+n of rank r the dependence has gone once around
+ * the ring, through step s+1 of rank r+1, which read the chunk.
+ *
+ * At the end each rank waits for its right neighbor, before the caller may change the buffers. */
+#include "ring/all_reduce/channel.h"
+
+static int chunk_of_step(const ring_channel *c)
+{
+    return (c->rank - 1 - c->step + 2 * c->ranks) % c->ranks;
+}
+
+static void await_next(ring_channel *c)
+{
+    if (c->step < c->steps)
+        ring_channel_await_left(c, c->step, ring_channel_slice(c, chunk_of_step(c)));
+    else
+        ring_channel_await_right(c);
+}
+
+void ring_all_reduce_begin(ring_channel *c)
+{
+    c->steps = 2 * (c->ranks - 1);
+    await_next(c);
+}
+
+bool ring_all_reduce_advance(ring_channel *c)
+{
+    if (c->step == c->steps) return true;
+    ring_range r = ring_channel_slice(c, chunk_of_step(c));
+    int last_sum = c->ranks - 2;
+    if (c->step <= last_sum) {
+        /* In step 0 the partial sum is the left neighbor's own values. */
+        const piece_buffer *left = c->step == 0 ? &c->left_in : &c->left_out;
+        pieces_reduce_pair(c->type, c->op, &c->out, left, &c->in, r.begin, r.count);
+        if (c->step == last_sum && c->op == REDUCE_MEAN)
+            pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
+    } else {
+        pieces_copy(c->type, &c->out, r.begin, &c->left_out, r.begin, r.count);
+    }
+    ring_channel_publish(c);
+    await_next(c);
+    return false;
+}

@@ -1,0 +1,138 @@
+/* Allocates the memory of buckets, and places gradients in buckets. */
+#include "common/device/sim/device_sim.h"
+#include "common/memory/plan.h"
+#include "ring/engine_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- allocation ------------------------------------------------------------------------------- */
+
+static int group_capacity(const nn_program *p)
+{
+    int most = 0;
+    for (int i = 0; i < p->op_count; i++)
+        if (p->ops[i].group_reduce > most) most = p->ops[i].group_reduce;
+    return most;
+}
+
+static int64_t factor_count(const ring_engine *e)
+{
+    const nn_model *m = e->base.context.params->model;
+    int64_t count = 0;
+    for (int i = 0; e->settings.options.hook == RING_HOOK_POWERSGD && i < m->param_count; i++) {
+        int64_t rows = m->params[i].shape.dims[0], cols = m->params[i].elements / rows;
+        int rank = (int)e->settings.options.powersgd_rank;
+        count += powersgd_pays(rows, cols, rank) ? (rows + cols) * rank : m->params[i].elements;
+    }
+    return count;
+}
+
+status ring_memory_open(ring_engine *e)
+{
+    const sync_context *c = &e->base.context;
+    const param_set *set = c->params;
+    ring_memory *m = &e->memory;
+    int params = set->model->param_count;
+    int64_t wire_bytes = set->logical_bytes / dtype_size(set->type) * dtype_size(e->wire);
+    m->bucket_bytes =
+        e->settings.options.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
+    m->factor_count = factor_count(e);
+    m->group_capacity = group_capacity(c->program);
+    if (e->settings.policy.sharding && m->group_capacity == 0) m->group_capacity = 1; /* for the norm */
+    int64_t factors = plan_align(m->bucket_bytes);
+    int64_t group = factors + plan_align(m->factor_count * (int64_t)sizeof(float));
+    int64_t order = group + plan_align(m->group_capacity * (int64_t)sizeof(double));
+    int64_t activity = order + plan_align(params * (int64_t)sizeof(int32_t));
+    int64_t total = activity + plan_align(c->world * (int64_t)sizeof(int32_t));
+    TRY(device_allocate(c->device, DEVICE_MEMORY_SHARED, (size_t)total, &m->shared));
+    m->reaches_gradients = c->params->grads.fd >= 0 || sim_device_is_host(c->device);
+    m->buckets = m->shared.data;
+    m->factors = (float *)(m->buckets + factors);
+    m->control = calloc(1, (size_t)(total - group));
+    if (!m->control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
+    /* In virtual time, collectives move these values between the ranks' host memories. */
+    char *values = device_get_info(c->device)->real ? m->buckets + group : m->control;
+    m->group = (double *)values;
+    m->sent_order = (int32_t *)(values + (order - group));
+    m->order = (int32_t *)((char *)m->control + (order - group));
+    m->activity = (int32_t *)((char *)m->control + (activity - group));
+    return STATUS_OK;
+}
+
+status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count)
+{
+    if (e->stream) return device_upload(e->base.context.compute, to, values, type, type, count);
+    memmove(to, values, (size_t)(count * dtype_size(type)));
+    return STATUS_OK;
+}
+
+/* On a GPU, blocks until the copy has ended. */
+status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count)
+{
+    if (e->stream) {
+        TRY(device_download(e->base.context.compute, values, from, type, type, count));
+        return device_stream_synchronize(e->base.context.compute);
+    }
+    memmove(values, from, (size_t)(count * dtype_size(type)));
+    return STATUS_OK;
+}
+
+void ring_memory_close(ring_engine *e)
+{
+    device_free(e->base.context.device, &e->memory.shared);
+    free(e->memory.control);
+}
+
+/* ---- the bucket table ------------------------------------------------------------------------- */
+
+static void place_tensors(ring_engine *e)
+{
+    int64_t at = 0;
+    int size = dtype_size(e->wire);
+    for (int k = 0; k < e->schedule.count; k++) {
+        const bucket *b = &e->schedule.buckets[k];
+        int64_t offset = 0;
+        for (int i = b->first; i < b->first + b->count; i++) {
+            int param = e->schedule.tensors[i];
+            e->params[param].offset = offset;
+            offset += e->tensors[param].elements;
+        }
+        int64_t reserved =
+            (offset * size + RING_BUCKET_ALIGNMENT - 1) / RING_BUCKET_ALIGNMENT * RING_BUCKET_ALIGNMENT;
+        e->buckets[k] = (ring_bucket){.offset = at, .reserved = reserved};
+        at += reserved;
+    }
+}
+
+static void append_piece(piece_list *list, piece *pieces, piece p)
+{
+    if (list->count > 0 && pieces[list->count - 1].offset + pieces[list->count - 1].count == p.offset)
+        pieces[list->count - 1].count += p.count;
+    else
+        pieces[list->count++] = p;
+}
+
+/* Lists the pieces of each bucket's gradients in the arena, and merges adjacent pieces. The order is the
+ * order of the arena if gradients are reduced there, else the order in which gradients are packed. */
+static void list_pieces(ring_engine *e)
+{
+    const param_set *set = e->base.context.params;
+    int params = set->model->param_count;
+    for (int k = 0; k < e->schedule.count; k++)
+        e->buckets[k].gradients = (piece_list){e->pieces + e->schedule.buckets[k].first, 0};
+    for (int i = 0; i < params; i++) {
+        int param = e->settings.options.bucket_view ? i : e->schedule.tensors[i];
+        int k = e->schedule.bucket_of[param];
+        append_piece(&e->buckets[k].gradients, e->pieces + e->schedule.buckets[k].first, set->pieces[param]);
+    }
+}
+
+status ring_use_plan(ring_engine *e, const ring_step_plan *plan)
+{
+    e->plan = plan;
+    bucket_assign(&plan->buckets, e->tensors, ring_params(e), e->compute.order, &e->schedule);
+    place_tensors(e);
+    list_pieces(e);
+    return e->settings.options.hook == RING_HOOK_POWERSGD ? ring_powersgd_use_buckets(e) : STATUS_OK;
+}

@@ -1,0 +1,159 @@
+/* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
+ *
+ * The backward pass produces the last layer's gradients first. Therefore gradients are put into buckets in
+ * reverse order of registration, or in the order in which the gradients became ready in the first step. Some
+ * older policies use the order of registration. A bucket closes when it reaches its limit. The example has
+ * six parameters of 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first bucket, 25
+ * MiB for every other bucket.
+ *
+ *     ready in the order     5   4  3  2   1  0
+ *     buckets               [0] [   1   ] [ 2  ]
+ *
+ *     compute         |5 |4 |3 |2 |1 |0 |  wait 0, 1, 2 | optimizer
+ *     communication      [ 0 ]   [    1    ][  2  ]
+ *
+ * Every rank makes the same all-reduces in the same order, because
+ *
+ *     the assignment depends only on sizes, types, order and limits;
+ *     a bucket is launched when all its gradients are ready and all buckets before it have been launched;
+ *     buckets are waited for in the same order, each while later ones are still in transit. */
+#include "ring/ddp/buckets.h"
+
+#include "common/memory/piece.h"
+
+#include <assert.h>
+
+/* ---- assignment ------------------------------------------------------------------------------- */
+
+/* The bucket of one element type that is being filled. */
+typedef struct open_bucket {
+    int id; /* Number of the bucket in order of opening, or BUCKET_NONE. */
+    list_cut cut;
+} open_bucket;
+
+static list_cut first_cut(const bucket_plan *plan)
+{
+    const int64_t limits[BUCKET_RULE_COUNT] = {[BUCKET_REACH_BYTES] = plan->first_limit,
+                                               [BUCKET_REACH_ELEMENTS] = plan->first_limit,
+                                               [BUCKET_WITHIN_BYTES] = plan->limit,
+                                               [BUCKET_ONE] = INT64_MAX};
+    return (list_cut){.limit = limits[plan->rule], .within = plan->rule == BUCKET_WITHIN_BYTES};
+}
+
+/* Returns the i-th tensor to be put into a bucket. */
+static int tensor_at(const bucket_plan *plan, const int *ready, int count, int i)
+{
+    if (plan->order == BUCKET_ORDER_READY) return ready[i];
+    return plan->order == BUCKET_ORDER_REVERSE ? count - 1 - i : i;
+}
+
+static void add(bucket *b, const bucket_tensor *t)
+{
+    b->type = t->type;
+    b->count++;
+    b->elements += t->elements;
+    b->bytes += t->elements * dtype_size(t->type);
+}
+
+/* Returns the launch position of bucket `id` of `opened`, which was closed as number `closed`. The
+ * registration orders sort buckets by their first tensors, and other orders sort buckets by the order of
+ * closing. */
+static int launch_position(const bucket_plan *plan, int id, int opened, int closed)
+{
+    if (plan->order == BUCKET_ORDER_REGISTRATION) return id;
+    return plan->order == BUCKET_ORDER_LAST_FIRST ? opened - 1 - id : closed;
+}
+
+/* Numbers buckets as they open. Sets bucket_of[tensor] to the number of its bucket, and closed[number] to the
+ * position of the bucket in the order of closing. Returns the number of buckets. */
+static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
+                        int *bucket_of, int *closed)
+{
+    open_bucket open[DTYPE_COUNT];
+    int opened = 0, closings = 0;
+    bool before, after;
+    for (int t = 0; t < DTYPE_COUNT; t++) open[t] = (open_bucket){.id = BUCKET_NONE, .cut = first_cut(plan)};
+    for (int i = 0; i < count; i++) {
+        int tensor = tensor_at(plan, ready, count, i);
+        const bucket_tensor *added = &tensors[tensor];
+        open_bucket *o = &open[added->type];
+        int64_t each = plan->rule == BUCKET_REACH_ELEMENTS ? 1 : dtype_size(added->type);
+        list_cut_add(&o->cut, added->elements * each, &before, &after);
+        if (before) {
+            closed[o->id] = closings++;
+            o->id = BUCKET_NONE;
+        }
+        if (o->id == BUCKET_NONE) {
+            o->id = opened++;
+            closed[o->id] = BUCKET_NONE;
+        }
+        bucket_of[tensor] = o->id;
+        if (!after) continue;
+        closed[o->id] = closings++;
+        o->id = BUCKET_NONE;
+        if (plan->rule != BUCKET_EACH) o->cut.limit = plan->limit;
+    }
+    for (int id = 0; id < opened; id++)
+        if (closed[id] == BUCKET_NONE) closed[id] = closings++; /* buckets below the limit come last */
+    return opened;
+}
+
+/* Does the same for units. A bucket opens with the first tensor of its unit, and closes with the last. */
+static int fill_units(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
+                      int *bucket_of, int *closed)
+{
+    int opened = 0, closings = 0;
+    for (int i = 0; i < count; i++) {
+        int tensor = tensor_at(plan, ready, count, i), other = i;
+        while (--other >= 0 && tensors[tensor_at(plan, ready, count, other)].unit != tensors[tensor].unit) {
+        }
+        bucket_of[tensor] = other < 0 ? opened++ : bucket_of[tensor_at(plan, ready, count, other)];
+        for (other = i + 1; other < count; other++)
+            if (tensors[tensor_at(plan, ready, count, other)].unit == tensors[tensor].unit) break;
+        if (other == count) closed[bucket_of[tensor]] = closings++;
+    }
+    return opened;
+}
+
+void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
+                   bucket_schedule *out)
+{
+    assert(out->capacity >= count);
+    int *closed = out->tensors; /* not filled yet, and large enough: each bucket has a tensor */
+    out->count = (plan->rule == BUCKET_UNITS ? fill_units : fill_buckets)(plan, tensors, count, ready,
+                                                                          out->bucket_of, closed);
+    for (int k = 0; k < out->count; k++) out->buckets[k] = (bucket){0};
+    for (int i = 0; i < count; i++) {
+        int id = out->bucket_of[i];
+        out->bucket_of[i] = launch_position(plan, id, out->count, closed[id]);
+        add(&out->buckets[out->bucket_of[i]], &tensors[i]);
+    }
+    for (int k = 0, first = 0; k < out->count; first += out->buckets[k++].count)
+        out->buckets[k].first = first;
+    for (int i = 0; i < count; i++) {
+        int tensor = tensor_at(plan, ready, count, i);
+        bucket *b = &out->buckets[out->bucket_of[tensor]];
+        out->tensors[b->first + b->pending++] = tensor;
+    }
+    bucket_begin_step(out);
+}
+
+/* ---- one step --------------------------------------------------------------------------------- */
+
+void bucket_begin_step(bucket_schedule *s)
+{
+    s->next_launch = s->next_wait = 0;
+    for (int k = 0; k < s->count; k++) s->buckets[k].pending = s->buckets[k].count;
+}
+
+bool bucket_gradient_ready(bucket_schedule *s, int tensor)
+{
+    return --s->buckets[s->bucket_of[tensor]].pending == 0;
+}
+
+/* Launches strictly in order: a bucket that is complete early waits for the buckets before it. */
+int bucket_launch(bucket_schedule *s)
+{
+    if (s->next_launch == s->count || s->buckets[s->next_launch].pending > 0) return BUCKET_NONE;
+    return s->next_launch++;
+}

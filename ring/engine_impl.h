@@ -1,0 +1,297 @@
+/* The inside of the ring engine, for this folder only.
+ *
+ * The compute thread calls the stages, packs gradients into buckets, and posts jobs to the process group
+ * (common/process_group/process_group.h). All ranks post the same jobs in the same order, because they run
+ * the same program. A run with --group has two queues, so that all-reduces between groups do not delay
+ * gathers within a group. */
+#ifndef RING_ENGINE_IMPL_H
+#define RING_ENGINE_IMPL_H
+
+#include "common/collectives/collective.h"
+#include "common/collectives/nccl/collective_nccl.h"
+#include "common/collectives/tuning.h"
+#include "common/net/status_table.h"
+#include "common/process_group/process_group.h"
+#include "common/trace/trace.h"
+#include "ring/hooks/powersgd_module.h"
+#include "ring/ring.h"
+
+enum { RING_RECORDS = 4096, RING_BUCKET_ALIGNMENT = 64 };
+
+/* Columns: name, operation in the status table, tag of the collective. The tag of a bucket is its index. */
+#define RING_JOB_LIST(X)                                                                                     \
+    X(BUCKET, ALL_REDUCE, 0)                                                                                 \
+    X(PARAMETERS, BROADCAST, -1) /* from rank 0, before the first step */                                    \
+    X(BUFFERS, BROADCAST, -2)                                                                                \
+    X(ORDER, BROADCAST, -3)     /* order of readiness on rank 0 */                                           \
+    X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                  \
+    X(GROUP_SUM, ALL_REDUCE, -5)                                                                             \
+    X(SCATTER, REDUCE_SCATTER, 0) /* a unit's gradients, with sharded state */                               \
+    X(NORM, ALL_REDUCE, -5)       /* sum of the squared norms of shards */                                   \
+    X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */                                                  \
+    X(REPLICAS, ALL_REDUCE, 0)    /* a shard after SCATTER, between groups */
+
+#define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
+typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
+#undef RING_JOB_ENUM
+
+typedef struct ring_bucket {
+    int64_t offset;       /* Offset in bytes into the bucket memory. */
+    piece_list gradients; /* Pieces of the arena of gradients. */
+    int64_t reserved;     /* Bytes, with alignment. */
+    /* The present step. Used by the compute thread. */
+    process_work work; /* Last job of the bucket. */
+    int64_t ready_ns;
+} ring_bucket;
+
+typedef struct ring_param {
+    int64_t offset; /* Offset of the gradient in its bucket, in elements. */
+    /* The gradient is ready in this backward pass, was computed in this step, or is never computed in a
+     * static graph. Used by the compute thread. */
+    bool ready, seen, unused;
+} ring_param;
+
+/* Memory that collectives read and write in addition to arenas, in one shared allocation, and host memory
+ * for values that the host reads and writes. */
+typedef struct ring_memory {
+    device_memory shared;
+    char *buckets;
+    double *group;          /* [group_capacity] Values that are summed over the ranks. */
+    int32_t *order;         /* [params] Rank 0's order of readiness, in host memory. */
+    int32_t *sent_order;    /* [params] The same order in memory that collectives access. */
+    bool reaches_gradients; /* Collectives can write to the gradients. */
+    int32_t *activity;      /* [world] 1 for each rank that has data, in host memory. */
+    void *control;          /* The host memory. */
+    float *factors;         /* Values that PowerSGD all-reduces, bucket by bucket. */
+    int64_t bucket_bytes, factor_count;
+    int group_capacity;
+} ring_memory;
+
+/* Values that PowerSGD all-reduces for a bucket. `p` holds P of each matrix and the uncompressed tensors. `q`
+ * holds Q of each matrix. */
+typedef struct ring_factors {
+    float *p, *q;
+    int64_t p_count, q_count;
+} ring_factors;
+
+typedef struct ring_engine ring_engine;
+
+/* PowerSGD's operations on one kind of memory. The compute thread calls start(). The thread that runs the
+ * jobs calls all other functions. */
+typedef struct ring_powersgd_backend {
+    status (*start)(ring_engine *e, int param);
+    status (*project)(ring_engine *e, const powersgd_matrix *x, int phase); /* P in phase 0, Q in 1. */
+    status (*restore)(ring_engine *e, const powersgd_matrix *x);
+    status (*copy)(ring_engine *e, float *to, const float *from, int64_t count);
+} ring_powersgd_backend;
+
+typedef struct ring_powersgd {
+    const ring_powersgd_backend *backend; /* NULL with another hook. */
+    const powersgd_module *gpu;
+    int rank;                  /* Columns of the factors. */
+    device_memory errors;      /* In the same layout as the bucket memory. Empty in virtual time. */
+    powersgd_matrix *matrices; /* [params] `m` is NULL if the tensor is not compressed. */
+    float **plain;             /* [params] Place of an uncompressed tensor in memory.factors. */
+    ring_factors *factors;     /* [buckets] */
+    bool plain_layout;         /* Buckets have PyTorch's layout instead of the device's. */
+    void *scratch;             /* Host memory for three gradients of the largest size. */
+} ring_powersgd;
+
+/* A unit of sharded state in the current pass. Used by the compute thread. */
+typedef struct ring_unit {
+    /* The all-gather of the unit between its post and the wait for the all-gather, else 0. */
+    process_work gather;
+    bool begun;
+    bool present;         /* Parameters are gathered, or converted with mixed precision. */
+    bool reducing;        /* The reduction of gradients has been posted, and nothing has waited for it yet. */
+    int left;             /* Number of parameters that the pass has not yet released. */
+    device_kernel *adder; /* Adds up the shards of micro-batches. NULL if no shards are added up. */
+} ring_unit;
+
+/* Used by the compute thread. */
+typedef struct ring_shards {
+    ring_unit *units;
+    int pass;
+    bool accumulates;      /* An earlier micro-batch of the step has made gradients. */
+    bool holds;            /* Memory for whole parameters is allocated. */
+    int held;              /* Number of units that have been gathered into this memory. */
+    device_memory reduced; /* Copy of the reduced shards, for verification. */
+    /* Gradients of one shard in the masters' type, with mixed precision. */
+    device_memory update;
+} ring_shards;
+
+/* Fields that only the compute thread reads and writes. */
+typedef struct ring_compute {
+    sync_step step;
+    bool started;            /* Parameters are equal on all ranks. */
+    bool period_begins;      /* The next micro-batch is the first of its step. */
+    bool has_data;           /* A micro-batch of this step had samples. */
+    bool recording, rebuild; /* Record the order of readiness; rebuild before the next pass. */
+    bool first_done;         /* A step with a reduction has ended. */
+    int active;              /* Number of ranks over which the mean is taken. */
+    int root;                /* Lowest rank that has data, which broadcasts buffers. */
+    device_range *ranges;    /* [params] Ranges of a bucket that is packed or unpacked. */
+    int *order;              /* [params] Order in which gradients become ready. */
+    int order_count;
+    bool warm; /* ring_warm_up() has run for the current buckets. */
+    ring_bucket_record records[RING_RECORDS];
+    int64_t record_count;
+} ring_compute;
+
+struct ring_engine {
+    sync_engine base;
+
+    /* Set before the agent starts. */
+    ring_settings settings;
+    collective_tuning tuning;
+    text_buffer handshake;
+    size_t handshake_common; /* Length of the part that must be equal on all ranks. */
+    char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
+    dtype wire;                   /* Type in which gradients are all-reduced. */
+    ring_hook_function *compress; /* Compresses each bucket before it is sent, or NULL. */
+    process_group *calls;
+    device_stream *stream;    /* Communication stream on real GPUs, else NULL. */
+    bool packs_whole_buckets; /* One launch packs a bucket, not one per gradient. */
+    collective_world *world;
+    collective_group *group;
+    collective_group *shard_group; /* Ranks that share the state. The same as `group` without --group. */
+    collective_group *replicas;    /* Ranks that have the same shards, or NULL. */
+    collective_world *host_world;  /* Collectives in host memory, only for NCCL with --join. */
+    collective_group *host_group;
+    ring_memory memory;
+    ring_powersgd powersgd;
+    ring_shards shards;
+
+    /* The bucket table. The compute thread changes the table while no job is in flight. Only the compute
+     * thread uses the counters in `schedule`. */
+    const ring_step_plan *plan;
+    bucket_tensor *tensors; /* [params] */
+    ring_param *params;     /* [params] */
+    bucket_schedule schedule;
+    ring_bucket *buckets; /* [params] */
+    piece *pieces;        /* [params] Pieces of all buckets. */
+
+    ring_compute compute;
+};
+
+static inline char *ring_bucket_data(const ring_engine *e, int bucket)
+{
+    return e->memory.buckets + e->buckets[bucket].offset;
+}
+
+static inline ring_engine *ring_of(const sync_engine *e)
+{
+    return (ring_engine *)e;
+}
+
+static inline int ring_params(const ring_engine *e)
+{
+    return e->base.context.params->model->param_count;
+}
+
+static inline ring_bucket_record *ring_record(ring_engine *e, int64_t id)
+{
+    return &e->compute.records[(id - 1) % RING_RECORDS];
+}
+
+static inline bool ring_is_bucket(ring_job_kind kind)
+{
+    return kind == RING_JOB_BUCKET || kind == RING_JOB_SCATTER || kind == RING_JOB_REPLICAS;
+}
+
+/* Returns true if the job is the last of its bucket. */
+static inline bool ring_ends_bucket(const ring_engine *e, ring_job_kind kind)
+{
+    return ring_is_bucket(kind) && !(kind == RING_JOB_SCATTER && e->replicas);
+}
+
+static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
+{
+    return e->settings.options.hook == RING_HOOK_POWERSGD && step >= e->settings.options.powersgd_start;
+}
+
+/* Enters memory in the ledger, or removes it: ledger_acquire() or ledger_release(). */
+typedef void ring_ledger_change(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
+
+/* ddp/memory.c */
+status ring_memory_open(ring_engine *e);
+void ring_memory_close(ring_engine *e);
+/* Assigns gradients to buckets as `plan` says. compute.order is the order of readiness. */
+status ring_use_plan(ring_engine *e, const ring_step_plan *plan);
+
+/* handshake.c */
+status ring_make_handshake(ring_engine *e);
+status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes);
+/* Reads NCCL's id from rank 0's handshake. */
+status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
+
+/* ddp/calls.c */
+void ring_end_step(sync_engine *base);
+void ring_counters(sync_engine *base, sync_counters *out);
+status ring_open_process_group(ring_engine *e);
+/* Sends the current error to the peers through the agent. Returns `code`. */
+status ring_give_up(ring_engine *e, status code);
+/* Posts a job. `record` is the id of the bucket's record, or 0 for other jobs. */
+status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, process_work *out);
+/* Makes later work of the compute stream wait for a job. */
+status ring_await(ring_engine *e, process_work job);
+status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
+/* Gathers in memory.activity which ranks have data in this step. */
+status ring_gather_activity(ring_engine *e);
+/* Makes one call of each size that a step uses and waits, because NCCL may connect at a first call. Does
+ * nothing without NCCL. */
+status ring_warm_up(ring_engine *e);
+/* Returns true if the model has buffers and there are other ranks. */
+bool ring_has_buffers(const ring_engine *e);
+/* Describes a call whose input and output are `count` elements at `base`. */
+collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, void *base);
+/* Describes the all-reduce of a bucket's reduced shard between groups. */
+collective_call ring_replicas_call(const ring_engine *e, int bucket);
+
+/* ddp/memory.c: copy a few values from the host to memory that collectives access, and back. */
+status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count);
+status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count);
+
+/* ddp/reducer.c */
+/* Returns true if the collective computes the mean. */
+bool ring_means_in_flight(const ring_engine *e);
+/* Returns true if the collective writes its results to the gradients, so that nothing is copied back. */
+bool ring_copies_back_in_flight(const ring_engine *e);
+status ring_begin_forward(sync_engine *base, const sync_step *step);
+status ring_ready(sync_engine *base, int param);
+status ring_reduce(sync_engine *base, const sync_step *step);
+status ring_flush(sync_engine *base);
+status ring_group_sum(sync_engine *base, double *values, int count);
+
+/* Waits until the next bucket has been reduced, and copies or adds the result to the gradients. */
+status ring_await_bucket(ring_engine *e);
+
+/* zero/: sharded state */
+status ring_shards_open(ring_engine *e);
+void ring_shards_close(ring_engine *e);
+collective_call ring_scatter_call(const ring_engine *e, int bucket);
+collective_call ring_gather_call(const ring_engine *e, int index);
+int ring_unit_of_bucket(const ring_engine *e, int bucket);
+status ring_shards_begin_forward(ring_engine *e);
+status ring_need(sync_engine *base, int param);
+status ring_release(sync_engine *base, int param);
+status ring_end_forward(sync_engine *base, const sync_step *step);
+status ring_scatter_done(ring_engine *e, int bucket);
+status ring_norm(sync_engine *base);
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
+/* Waits for all-gathers that are in flight. */
+status ring_await_gathers(ring_engine *e);
+status ring_gather_parameters(sync_engine *base);
+void ring_drop_whole(ring_engine *e);
+const void *ring_reduced_gradients(sync_engine *base, piece_list *owned);
+
+/* ddp/compress.c */
+status ring_powersgd_open(ring_engine *e);
+void ring_powersgd_close(ring_engine *e);
+status ring_powersgd_use_buckets(ring_engine *e);
+/* Computes the values that a phase of a bucket all-reduces, and describes the all-reduce. Phase 0 computes P,
+ * phase 1 computes Q. */
+status ring_powersgd_call(ring_engine *e, int bucket, int phase, collective_call *out);
+status ring_powersgd_finish(ring_engine *e, int bucket);
+
+#endif

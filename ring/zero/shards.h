@@ -1,0 +1,68 @@
+/* Shared by the files of sharded state: addresses of elements, and functions that another file calls.
+ *
+ * With mixed precision, elements are sent in bfloat16 and updated in a wider type, as `wide` elements. */
+#ifndef RING_ZERO_SHARDS_H
+#define RING_ZERO_SHARDS_H
+
+#include "ring/engine_impl.h"
+
+static inline param_set *set_of(const ring_engine *e)
+{
+    return e->base.context.params;
+}
+
+static inline const param_shards *shards_of(const ring_engine *e)
+{
+    return set_of(e)->shards;
+}
+
+/* Returns the size of an element that is sent. */
+static inline int size_of(const ring_engine *e)
+{
+    return dtype_size(set_of(e)->sent);
+}
+
+static inline int wide_size(const ring_engine *e)
+{
+    return dtype_size(set_of(e)->type);
+}
+
+/* Returns true if shards of gradients are added up as `wide` elements. */
+static inline bool adds_wide_shards(const ring_engine *e)
+{
+    return set_of(e)->wide_shards.bytes > 0;
+}
+
+static inline char *element(const ring_engine *e, const device_memory *memory, int64_t offset)
+{
+    return (char *)memory->data + offset * size_of(e);
+}
+
+static inline char *wide_element(const ring_engine *e, const device_memory *memory, int64_t offset)
+{
+    return (char *)memory->data + offset * wide_size(e);
+}
+
+/* shards.c */
+
+/* Destination of a GATHER job. The index of the job is the unit plus the destination times the number of
+ * units. */
+enum { TO_FORWARD, TO_BACKWARD, TO_WHOLE };
+/* Returns true if gradients are reduced into the shard, as in the first micro-batch of a step. Later
+ * micro-batches are added to the shard. */
+bool ring_scatters_to_shard(const ring_engine *e);
+/* Returns the address at which this rank's part of a unit's gradients is reduced. */
+char *ring_reduced_shard(const ring_engine *e, int unit);
+
+/* units.c */
+
+/* Copies and converts elements, in stream order. */
+status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type,
+                          int64_t count);
+/* Mixed precision: rounds the masters of a unit to bfloat16. */
+status ring_round_unit(ring_engine *e, int unit);
+/* Posts the gathers of updated parameters, in the order in which the next forward pass uses the units. Does
+ * nothing if parameters are sharded. */
+status ring_gather_updated(ring_engine *e);
+
+#endif
