@@ -86,32 +86,32 @@ status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, con
 
 void trainer_hold_batch(trainer *t, int64_t bytes)
 {
-    t->now.batch_bytes = bytes;
+    t->current.batch_bytes = bytes;
     ledger_acquire(&t->ledger, LEDGER_BATCH, bytes, bytes);
 }
 
 status trainer_upload(trainer *t, const batch_view *b)
 {
     trainer_hold_batch(t, trainer_batch_bytes(t, b->count));
-    return trainer_copy_batch(t, t->stream, b, &trainer_live_now(t)->tensors, &t->data.row_count);
+    return trainer_copy_batch(t, t->stream, b, &trainer_current_live(t)->tensors, &t->data.row_count);
 }
 
 void trainer_drop_batch(trainer *t)
 {
-    ledger_release(&t->ledger, LEDGER_BATCH, t->now.batch_bytes, t->now.batch_bytes);
-    t->now.batch_bytes = 0;
+    ledger_release(&t->ledger, LEDGER_BATCH, t->current.batch_bytes, t->current.batch_bytes);
+    t->current.batch_bytes = 0;
 }
 
 /* ---- the source ------------------------------------------------------------------------------- */
 
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last)
 {
-    if (t->now.has_batch) return STATUS_OK;
+    if (t->current.has_batch) return STATUS_OK;
     if (t->data.prefetch.on)
         TRY(trainer_prefetch_fetch(t, source, step, last));
     else
-        TRY(batch_source_next(source, step, &t->now.batch));
-    t->now.has_batch = true;
+        TRY(batch_source_next(source, step, &t->current.batch));
+    t->current.has_batch = true;
     return STATUS_OK;
 }
 
@@ -120,10 +120,10 @@ status trainer_return_batch(trainer *t, batch_source *source, bool ended)
 {
     const device_info *info = device_get_info(t->device);
     bool behind = info->real && !info->host_addressable;
-    if (!t->now.has_batch || ((behind || t->data.prefetch.on) && !ended)) return STATUS_OK;
-    t->now.has_batch = false;
+    if (!t->current.has_batch || ((behind || t->data.prefetch.on) && !ended)) return STATUS_OK;
+    t->current.has_batch = false;
     if (t->data.prefetch.on) return trainer_prefetch_next(t);
-    if (behind) TRY(device_mark_wait(t->stream, trainer_mark_now(t, STEP_MARK_LOADED)));
-    batch_source_return(source, &t->now.batch);
+    if (behind) TRY(device_mark_wait(t->stream, trainer_current_mark(t, STEP_MARK_LOADED)));
+    batch_source_return(source, &t->current.batch);
     return STATUS_OK;
 }

@@ -92,8 +92,8 @@ status trainer_copy_input(trainer *t)
 {
     trainer *before = neighbor(t, -1);
     if (before)
-        TRY(copy_value(t, t->now.slot, t->now.slot->program->input_value, before, before->now.slot,
-                       before->now.slot->program->output_value));
+        TRY(copy_value(t, t->current.slot, t->current.slot->program->input_value, before,
+                       before->current.slot, before->current.slot->program->output_value));
     return end_idle(t, TURN_FORWARD);
 }
 
@@ -101,8 +101,8 @@ status trainer_copy_gradient(trainer *t)
 {
     trainer *after = neighbor(t, 1);
     if (after)
-        TRY(copy_value(t, t->now.slot, t->now.slot->program->output_gradient_value, after, after->now.slot,
-                       after->now.slot->program->input_gradient_value));
+        TRY(copy_value(t, t->current.slot, t->current.slot->program->output_gradient_value, after,
+                       after->current.slot, after->current.slot->program->input_gradient_value));
     return end_idle(t, TURN_BACKWARD);
 }
 
@@ -234,8 +234,8 @@ static status end_on(trainer *t)
 {
     TRY(end_idle(t, TURN_END));
     TRY(trainer_end_batch(t, t->devices->source));
-    report_waits(t, trainer_mark_now(t, STEP_MARK_BEGIN), t->now.micro);
-    TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
+    report_waits(t, trainer_current_mark(t, STEP_MARK_BEGIN), t->current.micro);
+    TRY(trainer_report_batch(t, trainer_current_step(t), t->current.micro));
     trainer_count_batch(t);
     return STATUS_OK;
 }
@@ -248,7 +248,7 @@ status trainer_run_devices(trainer *first, batch_source *source, int64_t index, 
     (void)source; /* devices.source */
     for (int64_t micro = 0; micro < trainer_micro_batches(first); micro++) {
         for (int s = 0; s < n; s++) {
-            stages[s]->now.micro = micro;
+            stages[s]->current.micro = micro;
             for (int i = 0; i < TRAINER_TURNS; i++) stages[s]->devices->waits[i] = -1;
             TRY(begin_idle(stages[s]));
         }
@@ -268,7 +268,7 @@ status trainer_run_devices(trainer *first, batch_source *source, int64_t index, 
         for (int s = 0; s < n; s++) TRY(end_on(stages[s]));
     }
     for (int s = 1; s < n; s++) {
-        stages[s]->now.micro = 0;
+        stages[s]->current.micro = 0;
         stages[s]->begun++;
     }
     return STATUS_OK;

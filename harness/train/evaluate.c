@@ -25,7 +25,7 @@ static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *o
     TRY(trainer_upload(t, b));
     TRY(trainer_receive_evaluated(t));
     scalars.rows = p->masked ? t->data.row_count : b->count * p->model->rows_per_sample;
-    TRY(nn_run(t->evaluation.instance, NN_FORWARD, NN_LOSS, &t->now.observer, &scalars, &t->ledger));
+    TRY(nn_run(t->evaluation.instance, NN_FORWARD, NN_LOSS, &t->current.observer, &scalars, &t->ledger));
     TRY(trainer_send_evaluated(t));
     if (!t->config.model->sent) TRY(add_sums(t, b, out));
     trainer_drop_batch(t);
@@ -65,7 +65,7 @@ static status begin(trainer *t)
     TRY(sync_gather_parameters(t->engine));
     if (param_set_gathers(t->params)) /* binds the memory of the gathered parameters */
         TRY(trainer_bind(&t->lives[0], t->evaluation.instance));
-    t->now.observer = (nn_observer){.context = t, .group_sum = trainer_group_sum};
+    t->current.observer = (nn_observer){.context = t, .group_sum = trainer_group_sum};
     return STATUS_OK;
 }
 

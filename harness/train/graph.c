@@ -7,7 +7,8 @@
 
 static status run(trainer *t, nn_pass pass)
 {
-    return nn_run(t->now.slot->instance, pass, pass, &t->now.observer, &t->now.scalars, &t->ledger);
+    return nn_run(t->current.slot->instance, pass, pass, &t->current.observer, &t->current.scalars,
+                  &t->ledger);
 }
 
 static bool same_scalars(const op_scalars *a, const op_scalars *b)
@@ -17,17 +18,18 @@ static bool same_scalars(const op_scalars *a, const op_scalars *b)
 
 status trainer_run_pass(trainer *t, nn_pass pass)
 {
-    if (!t->now.slot) return STATUS_OK;
+    if (!t->current.slot) return STATUS_OK;
     if (!t->config.cuda_graph) return run(t, pass);
-    trainer_record *r = &t->now.slot->records[t->now.scalars.accumulate][t->now.step.synchronize][pass];
+    trainer_record *r =
+        &t->current.slot->records[t->current.scalars.accumulate][t->current.step.synchronize][pass];
     /* If updates write the bfloat16 copies of parameters, a record does not make the copies. Outdated copies
      * are made here. */
     if (r->seen && pass == NN_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
-    if (!r->seen) r->first_step = t->now.step.index;
+    if (!r->seen) r->first_step = t->current.step.index;
     r->seen = true;
-    if (!r->record && r->first_step == t->now.step.index) return run(t, pass);
-    if (!r->record) r->scalars = t->now.scalars;
-    if (!same_scalars(&r->scalars, &t->now.scalars)) return run(t, pass);
+    if (!r->record && r->first_step == t->current.step.index) return run(t, pass);
+    if (!r->record) r->scalars = t->current.scalars;
+    if (!same_scalars(&r->scalars, &t->current.scalars)) return run(t, pass);
     TRY(device_record_begin(t->stream, &r->record));
     status rc = run(t, pass);
     status ended = device_record_end(t->stream); /* also after a failure */

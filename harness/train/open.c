@@ -81,11 +81,11 @@ static status open_losses(trainer *t)
     const device_info *info = device_get_info(t->device);
     bool gpu = info->real && !info->host_addressable;
     if (gpu)
-        TRY(device_allocate(t->device, DEVICE_MEMORY_STAGING, TRAINER_DEPTH * sizeof t->flights[0].own,
+        TRY(device_allocate(t->device, DEVICE_MEMORY_STAGING, TRAINER_DEPTH * sizeof t->pending[0].own,
                             &t->losses));
     for (int i = 0; i < TRAINER_DEPTH; i++)
-        t->flights[i].losses =
-            gpu ? (double(*)[2])t->losses.data + i * TRAINER_KEPT_BATCHES : t->flights[i].own;
+        t->pending[i].losses =
+            gpu ? (double(*)[2])t->losses.data + i * TRAINER_KEPT_BATCHES : t->pending[i].own;
     return STATUS_OK;
 }
 

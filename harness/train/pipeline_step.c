@@ -14,7 +14,7 @@
 /* Returns the message number of the present micro-batch, from 1, in each channel. */
 static int64_t number_now(const trainer *t)
 {
-    return t->pipeline->before + t->now.micro + 1;
+    return t->pipeline->before + t->current.micro + 1;
 }
 
 /* ---- messages ----------------------------------------------------------------------------------- */
@@ -49,7 +49,7 @@ static status await_input(trainer *t)
     if (t->devices) return trainer_copy_input(t);
     if (!t->config.model->received) return STATUS_OK;
     TRY(ask_for_inputs(t, t->live));
-    if (t->now.micro >= t->live) TRY(await(t, PIPELINE_INPUT_GRADIENT, number_now(t) - t->live));
+    if (t->current.micro >= t->live) TRY(await(t, PIPELINE_INPUT_GRADIENT, number_now(t) - t->live));
     return await(t, PIPELINE_INPUT, t->pipeline->evaluated + number_now(t));
 }
 
@@ -58,8 +58,9 @@ static status send_output(trainer *t)
     if (t->devices) return STATUS_OK; /* the next stage copies the output */
     TRY(device_stream_synchronize(t->stream));
     if (!t->config.model->sent) return STATUS_OK;
-    TRY(post(t, PIPELINE_OUTPUT, t->now.slot, t->now.slot->program->output_value));
-    return post(t, PIPELINE_OUTPUT_GRADIENT, t->now.slot, t->now.slot->program->output_gradient_value);
+    TRY(post(t, PIPELINE_OUTPUT, t->current.slot, t->current.slot->program->output_value));
+    return post(t, PIPELINE_OUTPUT_GRADIENT, t->current.slot,
+                t->current.slot->program->output_gradient_value);
 }
 
 static status await_gradient(trainer *t)
@@ -71,7 +72,7 @@ static status await_gradient(trainer *t)
 void trainer_hold_gradient(trainer *t)
 {
     if (!t->config.model->sent) return;
-    const nn_value *v = &t->now.slot->program->values[t->now.slot->program->output_gradient_value];
+    const nn_value *v = &t->current.slot->program->values[t->current.slot->program->output_gradient_value];
     ledger_acquire(&t->ledger, v->ledger_class, v->bytes, plan_align(v->bytes));
 }
 
@@ -80,7 +81,7 @@ void trainer_hold_gradient(trainer *t)
 static status begin_reduction(trainer *t)
 {
     if (!trainer_is_last_micro_batch(t) || trainer_micro_batches(t) == 1) return STATUS_OK;
-    return sync_begin_forward(t->engine, &t->now.step);
+    return sync_begin_forward(t->engine, &t->current.step);
 }
 
 static status end_backward(trainer *t)
@@ -88,8 +89,8 @@ static status end_backward(trainer *t)
     if (t->devices) return STATUS_OK;
     TRY(device_stream_synchronize(t->stream));
     if (!t->config.model->received) return STATUS_OK;
-    TRY(post(t, PIPELINE_INPUT_GRADIENT, t->now.slot, t->now.slot->program->input_gradient_value));
-    return ask_for_inputs(t, t->now.micro + 1 + t->live);
+    TRY(post(t, PIPELINE_INPUT_GRADIENT, t->current.slot, t->current.slot->program->input_gradient_value));
+    return ask_for_inputs(t, t->current.micro + 1 + t->live);
 }
 
 static status share_gradients(trainer *t)
@@ -116,10 +117,10 @@ static status add_norms(trainer *t)
 status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
     trainer_begin_batch(t, index);
-    TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+    TRY(trainer_load_batch(t, source, batch_step + t->current.micro));
     TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
     TRY(await_input(t));
-    if (t->now.micro == 0) TRY(sync_begin_forward(t->engine, &t->now.step));
+    if (t->current.micro == 0) TRY(sync_begin_forward(t->engine, &t->current.step));
     TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
     TRY(trainer_run_pass(t, NN_FORWARD));
     TRY(trainer_prefetch_next(t));
@@ -149,9 +150,9 @@ status trainer_stage_reduce(trainer *t)
     TRY(share_gradients(t));
     for (int i = 0; i < m->param_count; i++)
         if (trainer_is_shared(&m->params[i])) TRY(sync_ready(t->engine, i));
-    TRY(sync_reduce(t->engine, &t->now.step));
+    TRY(sync_reduce(t->engine, &t->current.step));
     if (!t->engine->updates) return STATUS_OK;
-    TRY(sync_begin_update(t->engine, &t->now.step));
+    TRY(sync_begin_update(t->engine, &t->current.step));
     return sync_take_norm(t->engine);
 }
 
@@ -160,36 +161,36 @@ status trainer_stage_update(trainer *t, status (*add_norms_of_others)(trainer *t
     if (!trainer_updates(t)) return STATUS_OK;
     if (sync_update_needs_norm(t->engine)) {
         TRY(add_norms_of_others(t));
-        TRY(sync_begin_update(t->engine, &t->now.step));
+        TRY(sync_begin_update(t->engine, &t->current.step));
     }
-    return sync_update(t->engine, &t->now.step);
+    return sync_update(t->engine, &t->current.step);
 }
 
 /* Runs the passes of the micro-batches in the order of the schedule, e.g. F0 F1 B0 F2 B1 ... */
 status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    int flight = trainer_flight_now(t);
+    int step = trainer_current_step(t);
     for (int i = 0; i < 2 * trainer_micro_batches(t); i++) {
         pipeline_action a = pipeline_action_of(&t->config.place->shape, t->config.place->stage, i);
-        if (a.backward) t->now = t->lives[a.batch % t->live].now;
-        t->now.micro = a.batch;
-        t->now.scalars.accumulate = a.batch > 0;
+        if (a.backward) t->current = t->lives[a.batch % t->live].after_forward;
+        t->current.micro = a.batch;
+        t->current.scalars.accumulate = a.batch > 0;
         if (a.backward) {
             t->log.first_mark =
-                trainer_mark_now(t, STEP_MARK_BEGIN); /* Other micro-batches ran in between. */
+                trainer_current_mark(t, STEP_MARK_BEGIN); /* Other micro-batches ran in between. */
             TRY(trainer_stage_backward(t));
             TRY(trainer_stage_reduce(t));
             TRY(trainer_stage_update(t, add_norms));
             if (t->config.model->received && trainer_is_last_micro_batch(t))
                 TRY(await(t, PIPELINE_INPUT_GRADIENT, number_now(t))); /* until it is sent */
             TRY(trainer_end_batch(t, source));
-            TRY(trainer_report_backward(t, flight, t->now.micro));
+            TRY(trainer_report_backward(t, step, t->current.micro));
         } else {
             TRY(trainer_stage_forward(t, source, index, batch_step));
             trainer_count_batch(t);
-            trainer_report_forward(t, flight, t->now.micro);
+            trainer_report_forward(t, step, t->current.micro);
         }
-        trainer_live_now(t)->now = t->now;
+        trainer_current_live(t)->after_forward = t->current;
     }
     t->pipeline->before += trainer_micro_batches(t);
     return STATUS_OK;

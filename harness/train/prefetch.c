@@ -116,7 +116,7 @@ status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bo
         TRY(copy(t, step));
     }
     p->next = last ? -1 : step + 1;
-    t->now.batch = p->batch;
+    t->current.batch = p->batch;
     return STATUS_OK;
 }
 
@@ -128,7 +128,7 @@ static status move(trainer *t, const device_memory *to, const device_memory *fro
 status trainer_prefetch_take(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    const trainer_tensors *to = &trainer_live_now(t)->tensors, *from = &p->tensors;
+    const trainer_tensors *to = &trainer_current_live(t)->tensors, *from = &p->tensors;
     int64_t targets = p->rows > 0 ? p->rows : p->batch.count * t->exchange.targets_each;
     TRY(device_stream_wait(t->stream, p->copied, p->number));
     TRY(move(t, &to->input, &from->input, t->data.input_type, p->batch.count * t->data.input_sample));

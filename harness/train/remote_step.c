@@ -68,9 +68,9 @@ void trainer_remote_close(trainer *t)
 
 static remote_tensor value_of(const trainer *t, int value)
 {
-    const nn_value *v = &t->now.slot->program->values[value];
-    return (remote_tensor){nn_instance_value(t->now.slot->instance, value), v->bytes / dtype_size(v->type),
-                           v->type};
+    const nn_value *v = &t->current.slot->program->values[value];
+    return (remote_tensor){nn_instance_value(t->current.slot->instance, value),
+                           v->bytes / dtype_size(v->type), v->type};
 }
 
 static remote_tensor whole(const trainer *t, const device_memory *memory)
@@ -90,9 +90,9 @@ static status forward_elsewhere(trainer *t)
 {
     TRY(device_stream_synchronize(t->stream));
     show(t, RANK_WAIT);
-    TRY(remote_stage_forward(t->remote->stage, t->now.step.index, t->now.micro,
-                             value_of(t, t->now.slot->program->output_value), whole(t, &t->remote->output),
-                             t->engine->context.anatomy));
+    TRY(remote_stage_forward(t->remote->stage, t->current.step.index, t->current.micro,
+                             value_of(t, t->current.slot->program->output_value),
+                             whole(t, &t->remote->output), t->engine->context.anatomy));
     show(t, RANK_LOSS);
     return STATUS_OK;
 }
@@ -100,24 +100,24 @@ static status forward_elsewhere(trainer *t)
 /* Sends the gradient of the output and waits for the gradient of the activations. */
 static status backward_elsewhere(trainer *t)
 {
-    const sync_step *s = &t->now.step;
+    const sync_step *s = &t->current.step;
     TRY(device_stream_synchronize(t->stream));
     show(t, RANK_WAIT);
     TRY(remote_stage_backward(
-        t->remote->stage, s->index, t->now.micro, s->learning_rate, whole(t, &t->remote->gradient),
-        value_of(t, t->now.slot->program->output_gradient_value), t->engine->context.anatomy));
+        t->remote->stage, s->index, t->current.micro, s->learning_rate, whole(t, &t->remote->gradient),
+        value_of(t, t->current.slot->program->output_gradient_value), t->engine->context.anatomy));
     show(t, RANK_BACKWARD);
     return STATUS_OK;
 }
 
 status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
+    for (t->current.micro = 0; t->current.micro < trainer_micro_batches(t); t->current.micro++) {
         trainer_begin_batch(t, index);
-        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+        TRY(trainer_load_batch(t, source, batch_step + t->current.micro));
 
         TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
-        TRY(sync_begin_forward(t->engine, &t->now.step));
+        TRY(sync_begin_forward(t->engine, &t->current.step));
         TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
         TRY(trainer_run_pass(t, NN_FORWARD));
         TRY(forward_elsewhere(t));
@@ -130,11 +130,11 @@ status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64
         TRY(trainer_run_pass(t, NN_BACKWARD));
 
         TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
-        TRY(sync_reduce(t->engine, &t->now.step));
+        TRY(sync_reduce(t->engine, &t->current.step));
         TRY(trainer_update(t));
         TRY(trainer_end_batch(t, source));
         trainer_count_batch(t);
-        TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
+        TRY(trainer_report_batch(t, trainer_current_step(t), t->current.micro));
     }
     return STATUS_OK;
 }

@@ -60,20 +60,20 @@ static void add_part(trainer *t, const char *name, int64_t micro, step_part part
                 device_mark_ns(t->stream, begin), device_mark_ns(t->stream, end));
 }
 
-void trainer_report_forward(trainer *t, int flight, int64_t micro)
+void trainer_report_forward(trainer *t, int step, int64_t micro)
 {
-    int first = trainer_mark_of(flight, micro, STEP_MARK_BEGIN);
+    int first = trainer_mark_of(step, micro, STEP_MARK_BEGIN);
     if (micro == 0) t->called_ns = device_mark_ns(t->stream, first);
     add_part(t, "data", micro, STEP_DATA, first, first + STEP_MARK_LOADED);
     add_part(t, "forward", micro, STEP_FORWARD, first + STEP_MARK_FORWARD, first + STEP_MARK_FORWARD_END);
 }
 
-status trainer_report_backward(trainer *t, int flight, int64_t micro)
+status trainer_report_backward(trainer *t, int step, int64_t micro)
 {
-    trainer_flight *f = &t->flights[flight];
+    pending_step *f = &t->pending[step];
     const trainer_kept_batch *b = &f->batches[micro % TRAINER_KEPT_BATCHES];
     const double *sums = f->losses[micro % TRAINER_KEPT_BATCHES];
-    int first = trainer_mark_of(flight, micro, STEP_MARK_BEGIN);
+    int first = trainer_mark_of(step, micro, STEP_MARK_BEGIN);
     if (b->loss_here) TRY(trainer_check_loss(t, &f->step, sums));
     if (b->copied) f->sums.copy += trainer_prefetch_time(t, b->copied);
     add_part(t, "backward", micro, STEP_BACKWARD, first + STEP_MARK_BACKWARD, first + STEP_MARK_BACKWARD_END);
@@ -94,7 +94,7 @@ static int64_t slowdown(trainer *t, int end)
 }
 
 /* Adds the phase of the update. An older mark means that this rank made no update in the step. */
-static void add_update(trainer *t, const trainer_flight *f, int64_t backward_end_ns)
+static void add_update(trainer *t, const pending_step *f, int64_t backward_end_ns)
 {
     int begin = sync_mark_update(f->step.index);
     if (device_mark_ns(t->stream, begin) < backward_end_ns) return;
@@ -112,11 +112,11 @@ void step_set_anatomy(step_times *times, const anatomy_figures *figures)
     times->communication = known ? times->hidden + times->parts[STEP_EXPOSED] : STEP_NOT_MEASURED;
 }
 
-void trainer_report_step(trainer *t, int flight, step_result *out)
+void trainer_report_step(trainer *t, int step, step_result *out)
 {
-    const trainer_flight *f = &t->flights[flight];
+    const pending_step *f = &t->pending[step];
     device_stream *s = t->stream;
-    int last = trainer_mark_of(flight, trainer_micro_batches(t) - 1, STEP_MARK_BEGIN);
+    int last = trainer_mark_of(step, trainer_micro_batches(t) - 1, STEP_MARK_BEGIN);
     int64_t end = device_mark_ns(s, last + STEP_MARK_END);
     int64_t begin = t->last_end_ns ? t->last_end_ns : t->called_ns,
             backward_end = device_mark_ns(s, last + STEP_MARK_BACKWARD_END);

@@ -1,4 +1,4 @@
-/* One training step of a rank, from a batch to updated parameters. run_batches() is the step, and the
+/* One training step of a rank, from a batch to updated parameters. train_step() is the step, and the
  * functions above it are the parts. A step makes these calls for each micro-batch:
  *
  *      this file                       the same in PyTorch
@@ -40,24 +40,24 @@ int64_t trainer_micro_batches(const trainer *t)
 
 static trainer_kept_batch *kept(trainer *t)
 {
-    return &t->flights[trainer_flight_now(t)].batches[t->now.micro % TRAINER_KEPT_BATCHES];
+    return &t->pending[trainer_current_step(t)].batches[t->current.micro % TRAINER_KEPT_BATCHES];
 }
 
 static double *kept_losses(trainer *t)
 {
-    return t->flights[trainer_flight_now(t)].losses[t->now.micro % TRAINER_KEPT_BATCHES];
+    return t->pending[trainer_current_step(t)].losses[t->current.micro % TRAINER_KEPT_BATCHES];
 }
 
 static double *loss_sums(const trainer *t)
 {
-    return trainer_live_now(t)->memory.loss.data;
+    return trainer_current_live(t)->memory.loss.data;
 }
 
 /* ---- batch ------------------------------------------------------------------------------------ */
 
 static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 {
-    trainer_program_slot *slots = trainer_live_now(t)->slots;
+    trainer_program_slot *slots = trainer_current_live(t)->slots;
     for (int i = 0; i < t->slot_count; i++) {
         if (slots[i].batch != batch) continue;
         *out = &slots[i];
@@ -72,17 +72,17 @@ static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 static status copy_batch(trainer *t)
 {
     sync_exchange *x = &t->exchange;
-    bool loads = t->now.plan.load > 0;
-    x->loaded = x->samples = loads ? t->now.batch.count : 0;
-    x->targets = loads ? t->now.batch.targets_counted : 0;
-    t->now.step.samples = x->samples;
-    t->now.step.targets = x->targets;
+    bool loads = t->current.plan.load > 0;
+    x->loaded = x->samples = loads ? t->current.batch.count : 0;
+    x->targets = loads ? t->current.batch.targets_counted : 0;
+    t->current.step.samples = x->samples;
+    t->current.step.targets = x->targets;
     if (t->data.prefetch.on && loads)
         TRY(trainer_prefetch_take(t));
     else if (x->loaded > 0)
-        TRY(trainer_upload(t, &t->now.batch));
-    t->now.scalars.rows = t->data.row_count;
-    t->now.copied = t->data.prefetch.on && loads ? t->data.prefetch.number : 0;
+        TRY(trainer_upload(t, &t->current.batch));
+    t->current.scalars.rows = t->data.row_count;
+    t->current.copied = t->data.prefetch.on && loads ? t->data.prefetch.number : 0;
     return STATUS_OK;
 }
 
@@ -90,14 +90,14 @@ static status copy_batch(trainer *t)
 static status choose_program(trainer *t)
 {
     sync_exchange *x = &t->exchange;
-    t->now.step.samples = x->samples;
-    t->now.step.targets = x->targets;
-    t->now.slot = NULL;
+    t->current.step.samples = x->samples;
+    t->current.step.targets = x->targets;
+    t->current.slot = NULL;
     if (x->samples == 0) return STATUS_OK;
-    TRY(find_slot(t, x->samples, &t->now.slot));
-    const nn_program *p = t->now.slot->program;
-    x->output = nn_instance_value(t->now.slot->instance, p->output_value);
-    x->output_gradient = nn_instance_value(t->now.slot->instance, p->output_gradient_value);
+    TRY(find_slot(t, x->samples, &t->current.slot));
+    const nn_program *p = t->current.slot->program;
+    x->output = nn_instance_value(t->current.slot->instance, p->output_value);
+    x->output_gradient = nn_instance_value(t->current.slot->instance, p->output_gradient_value);
     if (x->loaded > 0) return STATUS_OK;
     trainer_hold_batch(t, x->samples * (x->input_bytes + (t->needs.one_loss ? 0 : x->target_bytes)));
     return STATUS_OK;
@@ -107,15 +107,15 @@ status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
 {
     TRY(step_log_enter(&t->log, STEP_PHASE_LOAD));
     const sync_scatter *scatter = t->engine->type->scatter;
-    t->now.plan = (sync_batch){.load = t->config.batch, .train = t->config.batch};
-    if (scatter) TRY(scatter->plan(t->engine, &t->now.step, t->config.batch, &t->now.plan));
-    bool last = trainer_is_last_micro_batch(t) && t->now.step.index + 1 >= t->config.total_steps;
-    if (t->now.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, last));
+    t->current.plan = (sync_batch){.load = t->config.batch, .train = t->config.batch};
+    if (scatter) TRY(scatter->plan(t->engine, &t->current.step, t->config.batch, &t->current.plan));
+    bool last = trainer_is_last_micro_batch(t) && t->current.step.index + 1 >= t->config.total_steps;
+    if (t->current.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, last));
     TRY(step_log_enter(&t->log, STEP_PHASE_COPY));
     TRY(copy_batch(t));
     TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER));
     TRY(trainer_return_batch(t, source, false));
-    if (scatter) TRY(scatter->inputs(t->engine, &t->now.step));
+    if (scatter) TRY(scatter->inputs(t->engine, &t->current.step));
     TRY(choose_program(t));
     return trainer_prefetch_next(t);
 }
@@ -131,7 +131,7 @@ static status launch_one_loss(trainer *t)
                                        [LOSS_DLOGITS] = x->all_gradients,
                                        [LOSS_SUMS] = loss_sums(t)};
     op_scalars scalars = {.rows = x->loaded * trainer_last_model(t)->rows_per_sample,
-                          .loss_normalizer = t->now.scalars.loss_normalizer};
+                          .loss_normalizer = t->current.scalars.loss_normalizer};
     return device_launch(t->stream, t->loss_kernel, operands, &scalars, t->lives[0].memory.workspace.data);
 }
 
@@ -140,25 +140,27 @@ static status launch_one_loss(trainer *t)
 static status compute_loss(trainer *t)
 {
     const sync_scatter *scatter = t->engine->type->scatter;
-    int64_t targets = t->now.step.targets;
-    t->now.loss_here = true;
-    if (scatter) scatter->loss(t->engine, &t->now.step, &targets, &t->now.loss_here);
+    int64_t targets = t->current.step.targets;
+    t->current.loss_here = true;
+    if (scatter) scatter->loss(t->engine, &t->current.step, &targets, &t->current.loss_here);
     double normalizer = targets > 0 ? (double)targets : 1;
-    t->now.scalars.loss_normalizer = t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
-    t->now.loss_here = t->now.loss_here && !trainer_last_model(t)->sent && (t->now.slot || t->loss_kernel);
-    if (!t->now.loss_here) return STATUS_OK;
+    t->current.scalars.loss_normalizer =
+        t->config.sum_loss ? 1.0 : normalizer * (double)trainer_micro_batches(t);
+    t->current.loss_here =
+        t->current.loss_here && !trainer_last_model(t)->sent && (t->current.slot || t->loss_kernel);
+    if (!t->current.loss_here) return STATUS_OK;
     TRY(t->loss_kernel ? launch_one_loss(t) : trainer_run_pass(t, NN_LOSS));
     const device_info *info = device_get_info(t->device);
     bool at_once = info->real && info->host_addressable;
-    return at_once ? trainer_check_loss(t, &t->now.step, loss_sums(t)) : STATUS_OK;
+    return at_once ? trainer_check_loss(t, &t->current.step, loss_sums(t)) : STATUS_OK;
 }
 
 status trainer_loss(trainer *t)
 {
     const sync_scatter *scatter = t->engine->type->scatter;
     TRY(step_log_enter(&t->log, STEP_PHASE_GATHER_OUTPUTS));
-    TRY(sync_end_forward(t->engine, &t->now.step));
-    if (scatter) TRY(scatter->gather_outputs(t->engine, &t->now.step));
+    TRY(sync_end_forward(t->engine, &t->current.step));
+    if (scatter) TRY(scatter->gather_outputs(t->engine, &t->current.step));
     TRY(step_log_enter(&t->log, STEP_PHASE_LOSS));
     return compute_loss(t);
 }
@@ -170,10 +172,10 @@ static status download_loss(trainer *t)
 {
     double *sums = kept_losses(t);
     sums[0] = sums[1] = 0;
-    kept(t)->copied = t->now.copied;
-    kept(t)->loss_here = t->now.loss_here;
-    kept(t)->loss_normalizer = t->now.scalars.loss_normalizer;
-    if (!t->now.loss_here) return STATUS_OK;
+    kept(t)->copied = t->current.copied;
+    kept(t)->loss_here = t->current.loss_here;
+    kept(t)->loss_normalizer = t->current.scalars.loss_normalizer;
+    if (!t->current.loss_here) return STATUS_OK;
     return device_download(t->stream, sums, loss_sums(t), DTYPE_F64, DTYPE_F64, 2);
 }
 
@@ -185,8 +187,8 @@ status trainer_end_batch(trainer *t, batch_source *source)
     if (trainer_is_last_micro_batch(t)) TRY(step_log_enter(&t->log, STEP_PHASE_END));
     TRY(download_loss(t));
     if (t->runs_ahead)
-        TRY(device_mark(t->stream, trainer_mark_now(t, STEP_MARK_LOSS)));
-    else if (t->now.loss_here)
+        TRY(device_mark(t->stream, trainer_current_mark(t, STEP_MARK_LOSS)));
+    else if (t->current.loss_here)
         TRY(device_stream_synchronize(t->stream));
     return trainer_return_batch(t, source, true);
 }
@@ -194,10 +196,10 @@ status trainer_end_batch(trainer *t, batch_source *source)
 /* In a pipeline the first stage counts the samples, and the last stage counts the targets. */
 void trainer_count_batch(trainer *t)
 {
-    trainer_flight *f = &t->flights[trainer_flight_now(t)];
-    f->sums.samples += t->config.model->received ? 0 : t->now.step.samples;
-    f->sums.targets += trainer_last_model(t)->sent ? 0 : t->now.step.targets;
-    t->now.has_gradients = t->now.has_gradients || t->now.slot;
+    pending_step *f = &t->pending[trainer_current_step(t)];
+    f->sums.samples += t->config.model->received ? 0 : t->current.step.samples;
+    f->sums.targets += trainer_last_model(t)->sent ? 0 : t->current.step.targets;
+    t->current.has_gradients = t->current.has_gradients || t->current.slot;
 }
 
 /* ---- calls from passes (nn_observer) ------------------------------------------------------------ */
@@ -243,38 +245,38 @@ status trainer_group_sum(void *context, double *values, int count)
 
 void trainer_begin_batch(trainer *t, int64_t index)
 {
-    trainer_flight *f = &t->flights[trainer_flight_now(t)];
-    if (t->now.micro == 0) {
+    pending_step *f = &t->pending[trainer_current_step(t)];
+    if (t->current.micro == 0) {
         if (t->last_end_ns == 0) trainer_count_cpu(t, false);
         if (t->begun > t->ended) anatomy_lead(t->engine->context.anatomy);
         memset(&f->sums, 0, sizeof f->sums);
-        t->now.has_gradients = false;
+        t->current.has_gradients = false;
         if (!t->runs_ahead) t->phase_count = 0;
     }
-    t->now.step = (sync_step){.index = index,
-                              .skipped = t->skipped,
-                              .synchronize = trainer_is_last_micro_batch(t),
-                              .learning_rate =
-                                  optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
+    t->current.step = (sync_step){
+        .index = index,
+        .skipped = t->skipped,
+        .synchronize = trainer_is_last_micro_batch(t),
+        .learning_rate = optimizer_learning_rate(t->config.optimizer, index, t->config.total_steps)};
     /* Sharded gradients are freed after each micro-batch, so the next one must not accumulate. */
-    t->now.scalars =
-        (op_scalars){.accumulate = t->now.has_gradients && !param_shards_place_gradients(&t->needs.shards)};
-    t->now.observer = (nn_observer){.context = t,
-                                    .need = on_need,
-                                    .ready = on_ready,
-                                    .release = t->needs.each_pass ? on_release : NULL,
-                                    .group_sum = trainer_group_sum};
-    f->step = t->now.step;
-    t->log.first_mark = trainer_mark_now(t, STEP_MARK_BEGIN);
+    t->current.scalars = (op_scalars){.accumulate = t->current.has_gradients &&
+                                                    !param_shards_place_gradients(&t->needs.shards)};
+    t->current.observer = (nn_observer){.context = t,
+                                        .need = on_need,
+                                        .ready = on_ready,
+                                        .release = t->needs.each_pass ? on_release : NULL,
+                                        .group_sum = trainer_group_sum};
+    f->step = t->current.step;
+    t->log.first_mark = trainer_current_mark(t, STEP_MARK_BEGIN);
     rank_slot_step(t->config.sync.slot, index, device_now_ns(t->device));
 }
 
 /* ---- the step --------------------------------------------------------------------------------- */
 
-status trainer_report_batch(trainer *t, int flight, int64_t micro)
+status trainer_report_batch(trainer *t, int step, int64_t micro)
 {
-    trainer_report_forward(t, flight, micro);
-    return trainer_report_backward(t, flight, micro);
+    trainer_report_forward(t, step, micro);
+    return trainer_report_backward(t, step, micro);
 }
 
 bool trainer_updates(const trainer *t)
@@ -285,20 +287,20 @@ bool trainer_updates(const trainer *t)
 status trainer_update(trainer *t)
 {
     if (!trainer_updates(t)) return STATUS_OK;
-    TRY(sync_begin_update(t->engine, &t->now.step));
+    TRY(sync_begin_update(t->engine, &t->current.step));
     TRY(sync_take_norm(t->engine));
-    return sync_update(t->engine, &t->now.step);
+    return sync_update(t->engine, &t->current.step);
 }
 
-static status run_batches(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
+static status train_step(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
 {
-    for (t->now.micro = 0; t->now.micro < trainer_micro_batches(t); t->now.micro++) {
+    for (t->current.micro = 0; t->current.micro < trainer_micro_batches(t); t->current.micro++) {
         trainer_begin_batch(t, index);
-        const sync_step *step = &t->now.step;
+        const sync_step *step = &t->current.step;
         const sync_scatter *scatter = t->engine->type->scatter; /* only DataParallel has one */
         /* Load a batch and copy it to the device. In DataParallel, rank 0 scatters the batch after
          * loading. */
-        TRY(trainer_load_batch(t, source, batch_step + t->now.micro));
+        TRY(trainer_load_batch(t, source, batch_step + t->current.micro));
 
         /* Forward pass. Calls on_need() and on_release(). */
         TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
@@ -323,7 +325,7 @@ static status run_batches(trainer *t, batch_source *source, int64_t index, int64
         TRY(trainer_update(t));
         TRY(trainer_end_batch(t, source));
         trainer_count_batch(t);
-        if (!t->runs_ahead) TRY(trainer_report_batch(t, trainer_flight_now(t), t->now.micro));
+        if (!t->runs_ahead) TRY(trainer_report_batch(t, trainer_current_step(t), t->current.micro));
     }
     return STATUS_OK;
 }
@@ -333,8 +335,8 @@ status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64
     TRY((t->devices    ? trainer_run_devices
          : t->pipeline ? trainer_run_pipeline
          : t->remote   ? trainer_run_remote
-                       : run_batches)(t, source, index, batch_step));
-    t->now.micro = 0;
+                       : train_step)(t, source, index, batch_step));
+    t->current.micro = 0;
     t->begun++;
     return STATUS_OK;
 }
@@ -347,15 +349,15 @@ status trainer_step(trainer *t, batch_source *source, int64_t index, int64_t bat
 
 status trainer_end_step(trainer *t, step_result *out)
 {
-    int flight = (int)(t->ended % TRAINER_DEPTH);
+    int step = (int)(t->ended % TRAINER_DEPTH);
     if (t->runs_ahead) {
         int64_t batches = trainer_micro_batches(t);
-        TRY(device_mark_wait(t->stream, trainer_mark_of(flight, batches - 1, STEP_MARK_LOSS)));
+        TRY(device_mark_wait(t->stream, trainer_mark_of(step, batches - 1, STEP_MARK_LOSS)));
         t->phase_count = 0;
-        for (int64_t micro = 0; micro < batches; micro++) TRY(trainer_report_batch(t, flight, micro));
+        for (int64_t micro = 0; micro < batches; micro++) TRY(trainer_report_batch(t, step, micro));
     }
-    TRY(sync_check_update(t->engine, &t->flights[flight].step));
-    trainer_report_step(t, flight, out);
+    TRY(sync_check_update(t->engine, &t->pending[step].step));
+    trainer_report_step(t, step, out);
     t->ended++;
     return STATUS_OK;
 }

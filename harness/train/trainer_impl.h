@@ -1,6 +1,6 @@
 /* The internals of a trainer, for the files of this folder.
  *
- * `now` is the state of the present micro-batch. A flight is a step between trainer_begin_step() and
+ * `current` is the state of the present micro-batch. A pending step is between trainer_begin_step() and
  * trainer_end_step(). The lane is the compute stream or, on a CPU, the compute thread
  * (common/sync/anatomy.h). */
 #ifndef HARNESS_TRAIN_TRAINER_IMPL_H
@@ -77,7 +77,7 @@ typedef struct trainer_kept_batch {
 } trainer_kept_batch;
 
 /* A step between trainer_begin_step() and trainer_end_step(). */
-typedef struct trainer_flight {
+typedef struct pending_step {
     sync_step step;
     trainer_kept_batch batches[TRAINER_KEPT_BATCHES];
     double (*losses)[2]; /* [TRAINER_KEPT_BATCHES] LOSS_SUMS, in `own` or, on a GPU, in pinned memory */
@@ -89,7 +89,7 @@ typedef struct trainer_flight {
         bool has_loss;
         double loss;
     } sums;
-} trainer_flight;
+} pending_step;
 
 /* State of the present micro-batch. */
 typedef struct trainer_running {
@@ -112,7 +112,7 @@ typedef struct trainer_live {
     nn_memory memory; /* all live micro-batches share the workspace */
     trainer_tensors tensors;
     trainer_program_slot slots[TRAINER_MAX_SIZES + 1]; /* training programs; the first has the full batch */
-    trainer_running now;                               /* state at the end of the forward pass, in a stage */
+    trainer_running after_forward;                     /* state at the end of the forward pass, in a stage */
 } trainer_live;
 
 /* Only the rank's compute thread uses a trainer. */
@@ -144,13 +144,13 @@ struct trainer {
     /* Loss over the outputs of all ranks or of the remote stage. NULL if the programs compute the loss. */
     device_kernel *loss_kernel;
     trainer_data data;
-    trainer_running now;
+    trainer_running current;
     trainer_pipeline *pipeline; /* NULL if the rank has the whole model */
     trainer_devices *devices;   /* NULL unless stages are on devices of this process */
     trainer_remote *remote;     /* NULL if there is no remote stage */
     bool runs_ahead; /* true if steps are only enqueued, so that the next may begin before this one ends */
-    device_memory losses; /* pinned memory of trainer_flight.losses */
-    trainer_flight flights[TRAINER_DEPTH];
+    device_memory losses; /* pinned memory of pending_step.losses */
+    pending_step pending[TRAINER_DEPTH];
     int64_t begun, ended;  /* number of steps */
     anatomy_phase *phases; /* [phase_count] phases of the step that ends next */
     int phase_count;
@@ -159,27 +159,27 @@ struct trainer {
 /* ---- step.c ---- */
 
 int64_t trainer_micro_batches(const trainer *t);
-/* Returns the index of the flight that begins or is running. */
-static inline int trainer_flight_now(const trainer *t)
+/* Returns the index of the step that begins or is running. */
+static inline int trainer_current_step(const trainer *t)
 {
     return (int)(t->begun % TRAINER_DEPTH);
 }
-static inline int trainer_mark_of(int flight, int64_t micro, step_mark mark)
+static inline int trainer_mark_of(int step, int64_t micro, step_mark mark)
 {
-    return (flight * TRAINER_KEPT_BATCHES + (int)(micro % TRAINER_KEPT_BATCHES)) * STEP_MARKS + (int)mark;
+    return (step * TRAINER_KEPT_BATCHES + (int)(micro % TRAINER_KEPT_BATCHES)) * STEP_MARKS + (int)mark;
 }
-static inline int trainer_mark_now(const trainer *t, step_mark mark)
+static inline int trainer_current_mark(const trainer *t, step_mark mark)
 {
-    return trainer_mark_of(trainer_flight_now(t), t->now.micro, mark);
+    return trainer_mark_of(trainer_current_step(t), t->current.micro, mark);
 }
 /* Returns the memory of the present micro-batch. */
-static inline trainer_live *trainer_live_now(const trainer *t)
+static inline trainer_live *trainer_current_live(const trainer *t)
 {
-    return &t->lives[t->now.micro % t->live];
+    return &t->lives[t->current.micro % t->live];
 }
 static inline bool trainer_is_last_micro_batch(const trainer *t)
 {
-    return t->now.micro + 1 >= trainer_micro_batches(t);
+    return t->current.micro + 1 >= trainer_micro_batches(t);
 }
 /* Implements nn_observer.group_sum. */
 status trainer_group_sum(void *context, double *values, int count);
@@ -202,15 +202,15 @@ status trainer_end_batch(trainer *t, batch_source *source);
 /* Adds the samples and targets to the sums of the step. */
 void trainer_count_batch(trainer *t);
 /* Calls trainer_report_forward() and trainer_report_backward(). */
-status trainer_report_batch(trainer *t, int flight, int64_t micro);
+status trainer_report_batch(trainer *t, int step, int64_t micro);
 
 /* ---- result.c ---- */
 
 /* Add the phases, times and loss of a micro-batch to its step. The device must have reached the marks. */
-void trainer_report_forward(trainer *t, int flight, int64_t micro);
-status trainer_report_backward(trainer *t, int flight, int64_t micro);
+void trainer_report_forward(trainer *t, int step, int64_t micro);
+status trainer_report_backward(trainer *t, int step, int64_t micro);
 /* Writes the result of a step whose micro-batches have all been reported. */
-void trainer_report_step(trainer *t, int flight, step_result *out);
+void trainer_report_step(trainer *t, int step, step_result *out);
 /* Checks that the loss of this rank is finite. Returns STATUS_NONFINITE with --on-nonfinite stop, else warns
  * once. The error names the rank, which an average over the ranks would not show. */
 status trainer_check_loss(trainer *t, const sync_step *step, const double *sums);
@@ -238,7 +238,7 @@ status trainer_upload(trainer *t, const batch_view *b);
 /* Enter the batch in the ledger, and remove it. */
 void trainer_hold_batch(trainer *t, int64_t bytes);
 void trainer_drop_batch(trainer *t);
-/* Sets t->now.batch to the batch of `step`. `last` is true for the last batch of the run. */
+/* Sets t->current.batch to the batch of `step`. `last` is true for the last batch of the run. */
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last);
 /* Returns the batch to its source. If the copy to the device may still be running, does nothing unless
  * `ended` is true; then waits for the copy, or leaves the batch to prefetching. */
@@ -255,7 +255,7 @@ static inline const nn_model *trainer_last_model(const trainer *t)
 /* Leaves prefetching off if the option, the device or the rank's part in loading rules it out. */
 status trainer_prefetch_open(trainer *t);
 void trainer_prefetch_close(trainer *t);
-/* Sets t->now.batch to the batch of `step`. Copies the batch now if it is not prefetched. */
+/* Sets t->current.batch to the batch of `step`. Copies the batch now if it is not prefetched. */
 status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last);
 /* Copies the prefetched batch, on the compute stream, to the memory that programs read, and enters it in the
  * ledger. */
