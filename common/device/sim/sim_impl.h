@@ -137,8 +137,13 @@ static inline void sim_record(const sim_device *d, device_stream_role role, cons
     X(launch)                                                                                                \
     X(pack)                                                                                                  \
     X(upload)                                                                                                \
-    X(download) X(stream_open) X(stream_close) X(stream_signal) X(stream_wait) X(stream_synchronize) X(mark) \
-        X(mark_ns) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) X(fence_fail)
+    X(download)                                                                                              \
+    X(stream_open)                                                                                           \
+    X(stream_close)                                                                                          \
+    X(stream_signal)                                                                                         \
+    X(stream_wait)                                                                                           \
+    X(stream_synchronize)                                                                                    \
+    X(mark) X(mark_ns) X(fence_open) X(fence_close) X(fence_reach) X(fence_reached) X(fence_fail)
 #define SIM_FUNCTION(name) DEVICE_FUNCTION(sim, name)
 SIM_FUNCTIONS(SIM_FUNCTION)
 #undef SIM_FUNCTION
