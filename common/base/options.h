@@ -70,7 +70,7 @@ status options_parse(option_binding *bindings, size_t count, int argc, char *con
                      const char **positional, int *positional_count);
 
 /* Parses like options_parse(), for a command in front of another command. Words that are no option of these
- * bindings go in order to rest[0..*rest_count), which needs room for argc words. */
+ * bindings are stored in rest[0..*rest_count), in their order. `rest` needs room for argc words. */
 status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[],
                     int *rest_count);
 

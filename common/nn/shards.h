@@ -18,9 +18,9 @@
  * If gradients or parameters are cut, whole units exist only while a pass needs them. A plan gives every unit
  * a place in a smaller arena, from its first use in a pass to its last. Parameters take their place one unit
  * early, so that they can be gathered in time. Gradients keep their place one unit longer, so that they can
- * be reduced meanwhile. Mixed precision adds an arena with the same places in the program's type, which
- * operations read and write. A unit's parameters are converted at the first use in a pass, and a gradient is
- * converted when it is ready. */
+ * be reduced meanwhile. With mixed precision there is a second arena with the same places. Its elements
+ * have the type in which the program computes, and operations read and write this arena. A unit's parameters
+ * are converted at the first use in a pass, and a gradient is converted when it is ready. */
 #ifndef COMMON_NN_SHARDS_H
 #define COMMON_NN_SHARDS_H
 

@@ -125,8 +125,8 @@ static inline uint64_t process_work_number(process_work w)
 }
 /* Returns the number of the last call that was posted to a queue. */
 uint64_t process_group_posted(const process_group *g, int queue);
-/* Makes work that is launched on the compute stream from now on wait for the call. Blocks the caller if
- * launches are function calls. Records the wait in `a`, which may be NULL. */
+/* Makes work that is launched on the compute stream from now on wait for the call. Blocks on a device that
+ * runs an operation within the launch, such as a CPU. Records the wait in `a`, which may be NULL. */
 status process_group_wait(process_group *g, process_work w, anatomy *a);
 bool process_group_done(process_group *g, process_work w);
 

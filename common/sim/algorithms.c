@@ -70,8 +70,8 @@ static void add_both_ways(sim_plan *p, tree_member a, tree_member b, double weig
 }
 
 /* Adds one of the trees that share the bytes. Within a machine the tree is a chain along the ring, from
- * the member at which the ring enters. Two binary trees connect these members. `roots` has room for all
- * machines. */
+ * the member at which the ring enters. Two binary trees connect the members of all machines at which
+ * rings enter. `roots` has room for all machines. */
 static void add_tree(sim_plan *p, int ring, tree_member *roots)
 {
     const sim_rings *r = p->rings;

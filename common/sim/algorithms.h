@@ -22,7 +22,8 @@
 enum { SIM_PHASES_MOST = 3 };
 
 typedef struct sim_phase {
-    sim_hop_use *uses; /* [use_count] links, each with its bytes per byte that every rank sends */
+    sim_hop_use *uses; /* [use_count] resources that the phase uses. A weight is the number of bytes that pass
+                          the resource for each byte that a rank sends. */
     int use_count;
     double share;         /* bytes that every rank sends, per byte of the buffer */
     double bus;           /* bytes per picosecond and rank if nothing else uses the links */

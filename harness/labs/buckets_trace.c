@@ -25,7 +25,7 @@ typedef struct edge {
 } edge;
 
 /* Seconds in which a bucket was in flight. `exposed` and `twice` count only times when nothing was
- * computed. `twice` counts the time once for each bucket in flight. */
+ * computed. `twice` adds the time for each of the buckets in flight. */
 typedef struct span_sums {
     double exposed, twice, all;
 } span_sums;

@@ -154,7 +154,7 @@ json_t *reproduction_json(const reproduction_report *r);
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 void reproduction_free(reproduction_report *r);
 
-/* Sets *efficiency so that one GPU takes its published step (virtual_fit). If a draw of the constants cannot
+/* Sets *efficiency so that a step of one GPU takes `step_ms` (virtual_fit). If a draw of the constants cannot
  * give this step, for example because launches take longer, sets *efficiency to NaN. Figures measured with an
  * efficiency of NaN are NaN. */
 status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms,

@@ -47,8 +47,8 @@ static bool is_scored(const json_t *cell)
     return has_null(cell) && distance(cell, "null") > 2 * report_number_at(cell, "uncertainty");
 }
 
-/* Returns the skill over the scored cells, except the cells of source `without` (may be NULL), and their
- * number. */
+/* Returns the skill over the scored cells that are not of source `without`, which may be NULL. Sets *cells to
+ * the number of these cells. */
 static double pooled(const reproduction_report *r, const char *without, int *cells)
 {
     double ours = 0, null = 0;

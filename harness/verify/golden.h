@@ -37,7 +37,8 @@ typedef struct golden_file {
     int64_t steps, parameters;
     uint64_t seed;
     bool global_loss; /* The loss is over the targets of all ranks. */
-    /* The model has ReLU or maxima next to BatchNorm: below float64, only the first step is compared. */
+    /* ReLU or max pooling next to BatchNorm can choose another value by rounding. In float32 and below, only
+     * the first step of such a model is compared. */
     bool kinks;
     int losses_per_step;
     double *loss, *loss_error; /* [steps][losses_per_step] */

@@ -226,7 +226,7 @@ status dp_reduce(sync_engine *base, const sync_step *step)
 
 /* ---- sums of layers ---------------------------------------------------------------------------- */
 
-/* Moves values to or from rank 0. `values` on rank 0 are `stride` apart for each rank. */
+/* Moves values to or from rank 0. On rank 0 the values of rank r begin at values[r * stride]. */
 static status move_sums(dp_engine *e, bool to_root, int64_t number, double *values, int count, int64_t stride)
 {
     bool root = dp_is_root(e);

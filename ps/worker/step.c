@@ -79,7 +79,7 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
 }
 
 /* Makes the buffers ready for a forward pass. Rank 0 waits until the buffers are packed, because the pass
- * changes the buffers. Other ranks copy rank 0's buffers into place, even if these arrived earlier. */
+ * changes the buffers. Other ranks wait for rank 0's buffers, and copy them into place. */
 static status wait_for_buffers(ps_worker *w)
 {
     const param_set *set = w->context->params;

@@ -25,7 +25,7 @@ typedef enum worker_event {
     WORKER_PUSH,    /* The index is a parameter, the value an iteration. */
     WORKER_PULL,    /* The index holds flags (PS_PULL_...), the value is the number of the pull. */
     WORKER_BUFFERS, /* The value is the iteration that begins with rank 0's present buffers. */
-    WORKER_SUM,     /* The index is the count of values, the value is the number of the sum. */
+    WORKER_SUM,     /* The index says how many numbers are summed, the value is the number of the sum. */
 } worker_event;
 
 /* A server, and the messages to be sent to it. */

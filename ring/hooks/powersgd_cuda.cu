@@ -7,7 +7,8 @@ extern "C" {
 extern const powersgd_module psring_powersgd_module;
 }
 
-constexpr int THREADS = 256, LANES = 8, FACTORS = 4; /* FACTORS: factors that a block computes */
+constexpr int THREADS = 256, LANES = 8;
+constexpr int FACTORS = 4; /* columns of q that a block of back_project_kernel() computes */
 
 template <typename... Parameters, typename... Arguments>
 static status enqueue(device_stream *base, const char *what, void (*kernel)(Parameters...), dim3 grid,

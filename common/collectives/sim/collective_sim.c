@@ -87,7 +87,8 @@ static sim_load load_of(const sim_calls *q)
     return sim_price_collective(simulation_of(q)->profile, r->channels, r->bus);
 }
 
-/* Returns the rank in the group of a queue's member. A queue has all ranks of the group, or two. */
+/* Converts the index of a member in a queue to the member's rank in the group. A queue has all ranks of the
+ * group, or two. */
 static int member_of(const sim_calls *q, int member)
 {
     const collective_call *call = &present(q)->call;

@@ -121,7 +121,7 @@ typedef struct cpu_sgd_step {
 
 typedef struct cpu_adam_step {
     float decay;        /* AdamW: factor of p before the update; otherwise 1 */
-    float weight_decay; /* Adam: added to the gradient, times p */
+    float weight_decay; /* Adam: weight_decay * p is added to the gradient */
     float gradient_scale, beta1, beta1_rest, beta2, beta2_rest /* 1 - beta */, eps;
     float step_size, root_correction2; /* lr / bias_correction1, sqrt(bias_correction2) */
 } cpu_adam_step;

@@ -95,8 +95,8 @@ static cublaslt_shape shape_of(const op_desc *op)
 
 /* ---- operands for cuBLASLt ---------------------------------------------------------------------- */
 
-/* Copies rows to rows of another length, which are cut or padded with zeros. Neighboring threads take
- * neighboring elements, because rows are not aligned. */
+/* Copies rows to rows of another length, which are cut or padded with zeros. A thread moves single elements,
+ * because rows may begin at addresses that are not aligned to 16 bytes. */
 template <typename T>
 __global__ void copy_rows_kernel(int64_t rows, const T *from, int64_t length, T *to, int64_t new_length)
 {
