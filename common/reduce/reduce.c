@@ -29,6 +29,11 @@ bool reduce_has_type(dtype type)
     return kernels()->convert[type][type] != NULL;
 }
 
+bool reduce_converts(dtype to, dtype from)
+{
+    return kernels()->convert[to][from] != NULL;
+}
+
 void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count)
 {
     kernels()->pair[type][op](out, a, b, count);

@@ -47,6 +47,8 @@ void reduce_average(dtype type, void *out, const void *const *ins, int in_count,
  * least float32), then rounds to `to`. Between float64 and a half type the value passes through float32.
  * Nothing may overlap. */
 void reduce_convert(dtype to, void *out, dtype from, const void *in, int64_t count, double divisor);
+/* Returns true if reduce_convert() has the pair of types. */
+bool reduce_converts(dtype to, dtype from);
 
 /* Returns the instruction set in use: "baseline", "avx2" or "avx512". */
 const char *reduce_instruction_set(void);

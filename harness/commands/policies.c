@@ -77,7 +77,7 @@ static status run_policies(command_line *line)
 {
     for (int e = 0; e < ENGINE_COUNT; e++)
         for (int i = 0; i < engine_table[e]->policy_count; i++) TRY(describe_policy(e, i, line->out));
-    text_append(line->out, "\nEvery field is an option, or a key as in --policy ring=ddp:order=ready: see "
+    text_append(line->out, "\nOptions, and keys as in --policy ring=ddp:order=ready, change most fields: see "
                            "harness run --help=all.\nA bucket closes when it reaches its limit (reach_...), "
                            "or before it would exceed it (within_...).\n");
     return STATUS_OK;

@@ -12,8 +12,8 @@ EXECUTED = ("data_s", "forward_s", "backward_s", "optimizer_s")
 
 def policies(engine):
     root = os.environ.get("SOURCE_DIR", os.getcwd())
-    with open(os.path.join(root, engine, "policies" if engine == "ring" else "", "policies.h"), encoding="utf-8") as file:
-        return re.findall(r'^POLICY\("([^"]+)"', file.read(), re.M)
+    with open(os.path.join(root, engine, "policies.h"), encoding="utf-8") as file:
+        return re.findall(r'^POLICY\(\s*"([^"]+)"', file.read(), re.M)
 
 
 def expect_anatomy(job):

@@ -76,7 +76,7 @@ static status convert(void *to, dtype to_type, const void *from, dtype from_type
 {
     if (to_type == from_type)
         memcpy(to, from, (size_t)(count * dtype_size(to_type)));
-    else if (!reduce_has_type(to_type) || !reduce_has_type(from_type))
+    else if (!reduce_converts(to_type, from_type))
         return fail(STATUS_INTERNAL, "no copy from %s to %s", dtype_name(from_type), dtype_name(to_type));
     else
         reduce_convert(to_type, to, from_type, from, count, 1);
