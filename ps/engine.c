@@ -183,8 +183,8 @@ static status pin_gradients(ps_engine *e, bool pin)
     return ps_pin_segments(&e->member, c->front->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
 }
 
-/* Keeps the server connected until all ranks in other processes have disconnected, at most for the time in
- * which they receive the last step's parameters. Virtual ranks end together. */
+/* Keeps the server connected for at most 5 s, until all ranks in other processes have received the last
+ * step's parameters and disconnected. Virtual ranks end together, so their servers do not wait. */
 static void linger(const ps_engine *e)
 {
     ps_port *port = &e->server->port;

@@ -18,7 +18,8 @@ typedef struct ps_engine {
     int index;
 } ps_engine;
 
-/* engine.c: the member of an engine of any policy, and sync_engine_type.handshake() of all. */
+/* engine.c: returns the member of an engine, and implements sync_engine_type.handshake(), for every
+ * policy. */
 ps_member *ps_member_of(sync_engine *e);
 status ps_handshake(sync_engine *e, sync_blob *out);
 

@@ -16,8 +16,8 @@
 #include "ps/port.h"
 
 enum { PS_URL_MAX = 192 }; /* Includes the key of a tcp address. */
-/* Memory that a member exports: parameters and gradients, and under `dp` also the other three, of which ranks
- * use only rank 0's. */
+/* Memory that a member exports: parameters and gradients and, under `dp`, three more segments. Ranks use
+ * these three segments only of rank 0. */
 enum {
     PS_SEGMENT_PARAMS,
     PS_SEGMENT_GRADS,
@@ -98,7 +98,7 @@ status ps_make_handshake(ps_member *m, sync_blob *out);
 status ps_join(ps_member *m, const sync_blob *handshakes);
 void ps_leave(ps_member *m);
 
-/* Pins the mapped segments first, first + stride, ... below `end` for `d`, or unpins them. */
+/* Pins the mapped segments `first`, `first` + `stride`, ... below `end` for device `d`, or unpins them. */
 status ps_pin_segments(const ps_member *m, device *d, int first, int end, int stride, bool pin);
 
 /* Returns memory that another member exports, or NULL if tensors travel in frames. */

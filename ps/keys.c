@@ -25,7 +25,7 @@ int ps_largest_sum(const nn_program *program)
 
 /* ---- when a parameter can be pushed ----------------------------------------------------------- */
 
-/* Returns the first operation from `op` on after which gradients are announced, or INT_MAX. */
+/* Returns the first operation, `op` or a later one, that completes gradients, or INT_MAX if there is none. */
 static int next_announcement(const nn_program *p, int op)
 {
     for (; op < p->op_count; op++)

@@ -1,6 +1,6 @@
-/* How parameters are cut into keys, which server has a key, and when a key may be pushed. A plan is computed
- * only from the program and the policy, so all ranks have the same plan. A plan never changes, and worker and
- * server share one plan.
+/* How parameters are cut into keys, which server has a key, and when a key may be pushed. A plan depends only
+ * on the program and the policy, so all ranks have the same plan. A plan never changes, and worker and server
+ * share one plan.
  *
  * A key is the unit that is pushed, summed, updated and pulled: neighboring parameters that can be pushed at
  * the same point of the backward pass, cut at shard boundaries and at every `partition_bytes`. Keys are

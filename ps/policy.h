@@ -14,8 +14,9 @@ typedef enum ps_consistency {
     PS_SYNC,
     /* Updates happen as under PS_SYNC, but a rank may be up to `staleness` steps ahead of the last update. */
     PS_SSP,
-    PS_ASYNC, /* Every push is applied at once, and no rank waits for another. */
-    /* No keys and no servers exist. Rank 0 does the work of device 0 in torch.nn.DataParallel (dp/). */
+    PS_ASYNC, /* Every push is applied separately, and no rank waits for another. */
+    /* No keys and no servers exist. Rank 0 does the work of device 0 in torch.nn.DataParallel
+     * (dataparallel/). */
     PS_DATA_PARALLEL
 } ps_consistency;
 
@@ -52,13 +53,14 @@ typedef struct ps_policy {
     ps_consistency consistency;
     int64_t staleness;       /* Bound of PS_SSP, in steps. */
     int64_t partition_bytes; /* Largest size of a key. */
-    /* Bytes in transit to a server below which another key is sent. Other keys wait in order of priority. */
+    /* A key is sent while fewer than this many bytes are in transit to its server. Other keys wait in order
+     * of priority. */
     int64_t credit_bytes;
     ps_priority priority;
     int64_t servers;
     ps_placement placement;
     bool server_optimizer; /* If false, servers only sum, and every rank updates. */
-    bool divide_before;    /* Divide each gradient by the number of ranks, not the sum. */
+    bool divide_before;    /* True to divide each gradient by the number of ranks, false to divide the sum. */
     /* Used only by PS_DATA_PARALLEL. */
     int64_t replicate_bytes; /* Bytes at which a chunk of parameters closes. */
     int64_t reduce_bytes;    /* Limit in bytes; a chunk of gradients closes before exceeding the limit. */

@@ -46,14 +46,14 @@ typedef struct ps_port {
     int partner; /* The peer in this process, or PS_NO_PEER. */
     sync_queue in;
     struct ps_port *other; /* Port of the partner. */
-    bool in_events;        /* In virtual time agents do not sleep, and a wake is an event. */
+    bool in_events;        /* True in virtual time, in which agents do not sleep, and a wake is an event. */
     atomic_int attention;  /* A port_attention (port.c): the agent is awake, asleep, or was woken. */
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
 
     const ps_port_ops *ops;
     void *context;
-    /* Time of the agent's clock minus rank 0's clock, which times in messages refer to. Set before the agent
-     * starts. */
+    /* The agent's clock minus rank 0's clock. Times in messages are times of rank 0's clock. Set before the
+     * agent starts. */
     int64_t ahead_ns;
     device *device; /* Device whose clock the agent uses, or NULL for the host's clock. */
     sync_agent *agent;

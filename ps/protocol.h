@@ -32,7 +32,8 @@ enum {
     PS_INT_ITERATION = 0, /* Iteration that begins, in a PULL. */
     PS_INT_SKIPPED = 0,   /* Updates that the server has skipped (--on-nonfinite skip), in PARAMETERS. */
     PS_INT_UPDATES = 1,   /* Number of updates that the parameters had. */
-    /* Updates between the read and the update of the last push under async, else -1. In PARAMETERS. */
+    /* Under async, number of updates between the read and the update of the last push. -1 under other
+     * policies. In PARAMETERS. */
     PS_INT_STALENESS = 2
 };
 enum { PS_DOUBLE_RATE = 0, PS_DOUBLE_NORM = 0 };

@@ -24,9 +24,8 @@ typedef struct ps_report {
  * sync_ps opened. All fields are 0 under `dp`. */
 void ps_read_report(sync_engine *e, ps_report *out);
 
-/* Returns the sizes from which ps_dp_difference() computes the memory of the last step's phases. Returns
- * false on other ranks than 0, under other policies than `dp`, with one rank, and if the batch left rank 1
- * without samples. */
+/* Returns the sizes from which ps_dp_difference() computes the memory of the last step's phases. Returns true
+ * only on rank 0, under `dp`, with several ranks, and if rank 1 had samples. */
 bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 
 /* Returns true if GPUs sum gradients and update parameters: device 0 under `dp`, otherwise the GPUs of the

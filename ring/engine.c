@@ -101,7 +101,7 @@ static void describe_tensors(ring_engine *e)
     }
 }
 
-/* Enters persistent buckets and PowerSGD's state in the ledger, or removes them. */
+/* Adds persistent buckets and PowerSGD's state to the ledger, or removes them. */
 static void enter_ledger(ring_engine *e, ring_ledger_change *change)
 {
     ledger *l = e->base.context.ledger;
@@ -243,7 +243,8 @@ static void add_window(const device_memory *memory, collective_window *windows, 
         windows[(*count)++] = (collective_window){memory->data, (int64_t)memory->bytes, memory->fd};
 }
 
-/* Opens collectives in host memory, for values that NCCL would move through the GPU but only hosts read. */
+/* Opens collectives in host memory, for values that only hosts read. NCCL would move these values through the
+ * GPU. */
 static status open_between_hosts(ring_engine *e, const collective_config *config)
 {
     collective_config own = *config;
@@ -254,7 +255,7 @@ static status open_between_hosts(ring_engine *e, const collective_config *config
     return collective_group_open(e->host_world, "hosts", NULL, own.world, &e->host_group);
 }
 
-/* Opens the group of `count` ranks first, first + step, first + 2 step, ... */
+/* Opens the group of the `count` ranks `first`, `first` + `step`, `first` + 2 `step`, ... */
 static status open_group(ring_engine *e, const char *what, int first, int step, int count,
                          collective_group **out)
 {
@@ -268,8 +269,8 @@ static status open_group(ring_engine *e, const char *what, int first, int step, 
     return rc;
 }
 
-/* Opens `shard_group`, whose adjacent ranks share the state, and `replicas`, whose ranks have the same
- * shards. */
+/* Opens `shard_group`, a group of adjacent ranks that share the state, and `replicas`, a group of ranks that
+ * have the same shards. */
 static status open_shard_groups(ring_engine *e)
 {
     const sync_context *c = &e->base.context;

@@ -1,9 +1,9 @@
 /* The inside of the ring engine, for this folder only.
  *
  * The compute thread calls the stages, packs gradients into buckets, and posts jobs to the process group
- * (common/process_group/process_group.h). All ranks post the same jobs in the same order, because they run
- * the same program. A run with --group has two queues, so that all-reduces between groups do not delay
- * gathers within a group. */
+ * (common/process_group/process_group.h). All ranks post the same jobs in the same order: ddp/schedule.c
+ * fixes the order of the buckets, and all other jobs have fixed places in a step. A run with --group has two
+ * queues, so that all-reduces between groups do not delay gathers within a group. */
 #ifndef RING_ENGINE_IMPL_H
 #define RING_ENGINE_IMPL_H
 
@@ -46,8 +46,8 @@ typedef struct ring_bucket {
 
 typedef struct ring_param {
     int64_t offset; /* Offset of the gradient in its bucket, in elements. */
-    /* The gradient is ready in this backward pass, was computed in this step, or is never computed in a
-     * static graph. Used by the compute thread. */
+    /* `ready` is true if the gradient is ready in this backward pass, `seen` if it was computed in this step,
+     * and `unused` if it is never computed in a static graph. Used by the compute thread. */
     bool ready, seen, unused;
 } ring_param;
 
@@ -99,7 +99,7 @@ typedef struct ring_powersgd {
 
 /* A unit of sharded state in the current pass. Used by the compute thread. */
 typedef struct ring_unit {
-    /* The all-gather of the unit between its post and the wait for the all-gather, else 0. */
+    /* The unit's all-gather, from its post until it has been waited for, else 0. */
     process_work gather;
     bool begun;
     bool present;         /* Parameters are gathered, or converted with mixed precision. */
@@ -210,7 +210,7 @@ static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
     return e->settings.options.hook == RING_HOOK_POWERSGD && step >= e->settings.options.powersgd_start;
 }
 
-/* Enters memory in the ledger, or removes it: ledger_acquire() or ledger_release(). */
+/* Adds memory to the ledger, or removes it: ledger_acquire() or ledger_release(). */
 typedef void ring_ledger_change(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 
 /* ddp/memory.c */
@@ -238,8 +238,8 @@ status ring_await(ring_engine *e, process_work job);
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
 /* Gathers in memory.activity which ranks have data in this step. */
 status ring_gather_activity(ring_engine *e);
-/* Makes one call of each size that a step uses and waits, because NCCL may connect at a first call. Does
- * nothing without NCCL. */
+/* Makes one call of each size that a step uses, and waits for the calls, because NCCL may connect at the
+ * first call of a size. Does nothing without NCCL. */
 status ring_warm_up(ring_engine *e);
 /* Returns true if the model has buffers and there are other ranks. */
 bool ring_has_buffers(const ring_engine *e);

@@ -90,7 +90,8 @@ static int64_t mib(double value)
     return (int64_t)(value * 1048576.0);
 }
 
-/* Applies the options for limits to a plan. Sets *bytes or *elements if its limits count those. */
+/* Applies the options for limits to a plan. Sets *bytes if the plan has limits in bytes, and *elements if the
+ * plan has a limit in elements. */
 static void limit(const ring_options *o, bucket_plan *p, bool *bytes, bool *elements)
 {
     if (p->rule == BUCKET_REACH_ELEMENTS) {

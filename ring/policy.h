@@ -28,8 +28,8 @@ typedef struct ring_step_plan {
 
 typedef struct ring_policy {
     const char *name;
-    ring_step_plan first; /* First step, and all steps unless `rebuilds`. */
-    ring_step_plan later; /* Second and later steps if `rebuilds`. */
+    ring_step_plan first; /* Plan of the first step, and of all steps unless `rebuilds` is set. */
+    ring_step_plan later; /* Plan of the second and later steps if `rebuilds` is set. */
     bool rebuilds;
     /* Plan of all steps with --find-unused-parameters and without --static-graph. The plan is not used if the
      * limit of its buckets is 0. */

@@ -1,10 +1,10 @@
 /* The ring engine. Gradients are put into buckets, which are all-reduced during the backward pass. A row of
- * the policy table describes how, and whether ranks hold the whole model or shards. The files, in the order
- * in which gradients pass through them:
+ * the policy table describes the buckets and the all-reduces, and whether ranks hold the whole model or
+ * shards. The files, in the order in which gradients pass through them:
  *
  *   policies.h, policy.h, options.c  the policies, and the options that change a row
  *   engine.c, handshake.c            open, connect, close
- *   ddp/reducer.c                    a gradient is ready: into its bucket; reduce() waits
+ *   ddp/reducer.c                    copies ready gradients into buckets; reduce() waits
  *   ddp/buckets.h, schedule.c        which gradients share a bucket, when it is launched
  *   ddp/compress.c, hooks/           compression: fp16, bf16, PowerSGD
  *   ddp/calls.c                      posts calls of the process group, records their times

@@ -8,9 +8,10 @@
  *   sim      virtual devices; a call moves no tensors    ring, tree, two-shot, hierarchical, NCCL's choice
  *            and takes time on a profile's links         of ring and tree by size
  *
- * A call has one of two forms. Host transports do not block: post a call, progress the world, and check
- * whether the call is done. NCCL runs calls in stream order: a call is enqueued on a stream, and work that
- * needs its result is enqueued later on this stream or waits for a mark of the stream.
+ * There are two ways to make a call. On host transports the caller posts a call, calls collective_progress(),
+ * and checks whether the call is done. These functions do not block. NCCL runs calls in stream order: a call
+ * is enqueued on a stream, and work that needs its result is enqueued later on this stream or waits for a
+ * mark of the stream.
  *
  * Results are bit-identical in every run: the order of a sum depends only on library, algorithm, ranks and
  * count. The ring sums in ring order (ring/all_reduce/ring.c), two-shot in rank order
@@ -85,14 +86,14 @@ enum { COLLECTIVE_MOST_SHARED_RANKS = 64 };
  *   reduce_scatter  count                      this rank's part
  *   gather          this rank's part           count, at the root
  *   scatter         count, at the root         this rank's part
- *   all_to_all      count: a part for each     n times this rank's part, in the order of their senders
+ *   all_to_all      count: a part for each     n parts of this rank's size, in the order of the senders
  *   send            count                      -                 (root: the rank sent to)
  *   receive         -                          count             (root: the rank received from)
  *   barrier         -                          -
  *
- * collective_part_begin() cuts the parts; the count may be any number, also zero. `in` and `out` either do
- * not overlap or are the same buffer: then a part lies at its place in the whole. all_to_all is never in
- * place. Sends and receives between two ranks match in the order in which they are posted; no other call
+ * collective_part_begin() cuts the parts; the count may be any number, also zero. `in` and `out` do not
+ * overlap, or they are the same buffer, in which a part lies at its place in the whole. all_to_all is never
+ * in place. Sends and receives between two ranks match in the order in which they are posted; no other call
  * affects this order. Reductions accept the types of reduce_has_type(), other kinds accept any type. */
 typedef struct collective_call {
     collective_kind kind;
@@ -135,12 +136,12 @@ char *collective_call_format(const collective_call *call, char *buffer, size_t s
 
 /* ---- libraries and algorithms ----------------------------------------------------------------- */
 
-/* The libraries: part of the C name (collective_NAME), name. Libraries `sim` and `plan` are chosen by the
- * device and not listed here. */
+/* The libraries. Columns: part of the C name (collective_NAME), name. Libraries `sim` and `plan` are chosen
+ * by the device and not listed here. */
 #define COLLECTIVE_LIST(X) X(shm, "shm") X(nccl, "nccl") X(mpi, "mpi")
 
-/* The algorithms in shared memory, the default first: name in the enum below, part of the C name
- * (shm_algorithm_NAME), name. A new algorithm is a file in shm/ and an entry here. */
+/* The algorithms in shared memory, the default first. Columns: name in the enum below, part of the C name
+ * (shm_algorithm_NAME), name. A new algorithm is a file in ring/all_reduce/ and an entry here. */
 #define COLLECTIVE_SHM_LIST(X) X(RING, ring, "ring") X(TWO_SHOT, two_shot, "two-shot")
 
 #define COLLECTIVE_ALGORITHM_ENUM(upper, lower, name) COLLECTIVE_ALGORITHM_##upper,
@@ -205,8 +206,8 @@ typedef struct collective_config {
     const struct status_table *table; /* Shows the progress of other ranks. NULL if there is none. */
     /* nccl: function that is called once, by any thread, if this rank cannot go on. When `lost` is called,
      * other threads of the rank may hang in NCCL or CUDA. The function publishes the error. After the call
-     * NCCL is aborted, and the process ends with the error's exit code. NULL if ranks are threads. If NULL,
-     * the next call of the world and waits for the GPU return the error. */
+     * NCCL is aborted, and the process ends with the error's exit code. NULL if ranks are threads. Without
+     * `lost`, the next call of the world returns the error, as do waits for the GPU. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
     /* Time after which a call fails with STATUS_PEER if neither the call nor any other rank has made
@@ -252,9 +253,9 @@ typedef struct collective_ticket {
     uint64_t sequence;
 } collective_ticket;
 
-/* Queues a call. A group runs its calls in the order in which they are posted; different groups run
- * concurrently, and so do the sends and receives of each pair of ranks. Returns STATUS_AGAIN while the queue
- * is full, and STATUS_INTERNAL for an invalid call. */
+/* Queues a call. A group runs its calls in the order in which they are posted. Calls of different groups run
+ * concurrently, as do sends and receives of different pairs of ranks. Returns STATUS_AGAIN while the queue is
+ * full, and STATUS_INTERNAL for an invalid call. */
 status collective_post(collective_group *group, const collective_call *call, collective_ticket *out);
 
 /* Returns true if the results are in `out` and no peer uses this rank's buffers any more. */

@@ -1,9 +1,9 @@
 /* The interface that an implementation of collectives provides. All other code includes collective.h,
  * whose functions check their arguments and then call the implementation.
  *
- * An implementation is one const struct. A function that is NULL has nothing to do. The first member of its
- * world, group and queue is a struct below; collective.c allocates, initializes and frees them. A queue
- * stores the calls, and the implementation advances them. */
+ * An implementation is one const struct. A function that has nothing to do may be NULL. The implementation's
+ * structs for a world, a group and a queue begin with a struct below. collective.c allocates, initializes and
+ * frees them. A queue stores the calls, and the implementation advances them. */
 #ifndef COMMON_COLLECTIVES_COLLECTIVE_IMPL_H
 #define COMMON_COLLECTIVES_COLLECTIVE_IMPL_H
 

@@ -42,8 +42,9 @@ void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const
 /* Computes out /= n over elements [at, at + count). */
 void pieces_divide(dtype type, const piece_buffer *out, int64_t at, int64_t count, int n);
 
-/* Operands of pieces_reduce_many(), which reduces elements [in_at, in_at + count) of all `ins` and writes
- * the result to [out_at, out_at + count) of all `outs`. All inputs share a layout, and so do all outputs. */
+/* Operands of pieces_reduce_many(), which reduces elements [in_at, in_at + count) of all `ins` and writes the
+ * result to [out_at, out_at + count) of all `outs`. All inputs have the same layout, and all outputs have the
+ * same layout. */
 typedef struct pieces_reduction {
     dtype type;
     reduce_op op;

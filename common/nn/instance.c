@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Most elements of padding in a range that is converted in one call. */
+/* Largest padding between weight and bias, in elements, if both are converted in one call. */
 enum { COPY_GAP = 64 };
 
 typedef void *operand_row[OP_MAX_OPERANDS];
@@ -16,7 +16,7 @@ struct nn_instance {
     const nn_program *program;
     param_set *set;
     device_kernel **kernels; /* [op_count] */
-    device_kernel *rounder;  /* prices copies to bfloat16 on a simulated device, else NULL */
+    device_kernel *rounder;  /* simulates the time of copies to bfloat16; NULL on a real device */
     operand_row *operands;   /* [op_count], set by nn_instance_bind() */
     nn_memory *memory;
     size_t workspace;
@@ -190,8 +190,8 @@ static status copy_piece_to_bf16(const nn_instance *instance, piece p)
 }
 
 /* Copies the weights of a forward operation to bfloat16, unless the last update already wrote the copy.
- * Weight and bias are copied in one call, or one by one if they are far apart, as a bias and a tied weight
- * are. */
+ * Weight and bias are copied in one call, or one by one if they are far apart, for example a bias and a tied
+ * weight. */
 static status copy_weights_to_bf16(const nn_instance *instance, int index)
 {
     const nn_op *op = &instance->program->ops[index];

@@ -1,8 +1,8 @@
 /* A program on one rank's device: prepared kernels and the memory of activations.
  *
  * A pass calls the engine through an observer. Before an operation, need() is called for each parameter that
- * the pass uses there for the first time. After the operation, ready() is called for each gradient that the
- * operation completes, and release() for each parameter that the pass has used for the last time. */
+ * the pass has not used before. After the operation, ready() is called for each gradient that the operation
+ * completes, and release() for each parameter that the pass has used for the last time. */
 #ifndef COMMON_NN_INSTANCE_H
 #define COMMON_NN_INSTANCE_H
 
@@ -17,8 +17,8 @@ typedef struct nn_observer {
     void *context;
     status (*need)(void *context, int param);
     status (*ready)(void *context, int param);
-    /* Called after ready(). If release() is NULL, because parameters never move, need() is called only in the
-     * forward pass. */
+    /* Called after ready(). NULL if parameters never move. In that case need() is called only in the forward
+     * pass. */
     status (*release)(void *context, int param);
     /* Sums `count` float64 values over all ranks, in stream order. NULL if there is only one rank. */
     status (*group_sum)(void *context, double *values, int count);

@@ -129,7 +129,7 @@ static int add_buffer(nn_model *m, const nn_layer *l, const char *suffix, int64_
 
 /* ---- initial values --------------------------------------------------------------------------- */
 
-/* Negative deviations mark rules that need the layer's shape. resolve_init() applies them. */
+/* Negative values of nn_init.a stand for rules that need the layer's shape. resolve_init() replaces them. */
 enum { INIT_DEFAULT = -1, INIT_KAIMING_FAN_OUT = -2 };
 
 nn_init nn_init_default(void)

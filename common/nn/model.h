@@ -1,5 +1,5 @@
-/* A model is a list of layers. A model is built once and then immutable, so all ranks of a process can share
- * it. A model has no batch size, device or engine.
+/* A model is a list of layers. A model does not change after it has been built, so all ranks of a process can
+ * share it. A model has no batch size, device or engine.
  *
  * The functions in models/ call the nn_... builders below. After the first error every builder returns
  * NN_NONE, and nn_model_finish() reports the error, so a model's code needs no checks.
@@ -58,7 +58,7 @@ typedef struct nn_buffer {
 
 /* ---- layers ----------------------------------------------------------------------------------- */
 
-typedef int nn_ref; /* the output of a layer: its index */
+typedef int nn_ref; /* the output of a layer, named by the layer's index */
 enum { NN_NONE = -1 };
 
 typedef enum nn_layer_kind {
@@ -84,7 +84,8 @@ typedef struct nn_layer {
     nn_layer_kind kind;
     char name[NN_NAME_MAX];
     nn_ref input[NN_MAX_INPUTS];
-    /* Indices of weight and bias (gamma and beta; token, position and type table), or NN_NONE. */
+    /* Indices of the parameters: weight and bias, gamma and beta of a normalization, or the token, position
+     * and type tables of an embedding. NN_NONE if the layer does not have the parameter. */
     int param[NN_MAX_LAYER_PARAMS];
     int buffer[2]; /* indices of running mean and running variance, or NN_NONE */
     /* Output shape without the batch: [h,w,c], [features] or [sequence,hidden]. */
@@ -105,7 +106,8 @@ typedef struct nn_model {
     int param_count, param_capacity;
     nn_buffer *buffers;
     int buffer_count, buffer_capacity;
-    /* Prefixes of names, e.g. "layer1.0.". Engines may move the parameters of a unit together (shards.h). */
+    /* Prefix of the parameters' names of each unit, e.g. "layer1.0.". Engines may move the parameters of a
+     * unit together (shards.h). */
     char (*units)[NN_NAME_MAX];
     int unit_count, unit_capacity;
     nn_input_kind input_kind;
@@ -165,12 +167,13 @@ nn_ref nn_flatten(nn_model *m, nn_ref x);
 /* `table`, `position` and `type` are full parameter names. `position` and `type` may be NULL. */
 nn_ref nn_embedding(nn_model *m, nn_ref tokens, const char *table, const char *position, int64_t positions,
                     const char *type, int64_t hidden, nn_init init);
-/* q, k and v are [sequence, hidden] each, or all the same packed layer of [sequence, 3 hidden]. */
+/* q, k and v are three layers of [sequence, hidden], or three times the same layer, which packs q, k and v as
+ * [sequence, 3 hidden]. */
 nn_ref nn_attention(nn_model *m, nn_ref q, nn_ref k, nn_ref v, const char *name, int64_t heads, bool causal);
 nn_ref nn_take_first(nn_model *m, nn_ref x);
 
-/* Returns PyTorch's default for linear layers and convolutions, also for the bias: uniform within
- * 1/sqrt(fan in). */
+/* Returns PyTorch's default for weights and biases of linear layers and convolutions: uniform in [-a, a) with
+ * a = 1 / sqrt(fan in). */
 nn_init nn_init_default(void);
 nn_init nn_init_normal(double deviation);
 /* Returns the distribution of torchvision's ResNets: normal with deviation sqrt(2 / (out r s)) (He et al.,

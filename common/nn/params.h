@@ -32,18 +32,18 @@ typedef struct param_set {
     device_memory params, grads;
     param_shards *shards; /* NULL if nothing is sharded */
     device_memory gathered, grad_shards;
-    /* Master copy of this rank's shards of the parameters, in `type`, which updates read and write.
-     * `masters`, `wide`, `wide_grads` and `wide_shards` are used only with mixed precision. */
+    /* This rank's shards of the parameters in `type`. Updates read and write these masters. `masters`,
+     * `wide`, `wide_grads` and `wide_shards` are used only with mixed precision. */
     device_memory masters;
-    /* Units in use in `type`, which operations read and write. If whole gradients are added up, wide_grads is
-     * an arena of all gradients. */
+    /* Parameters (`wide`) and gradients (`wide_grads`) of the units in use, in `type`. Operations read and
+     * write them. If whole gradients are added up, wide_grads is an arena of all gradients. */
     device_memory wide, wide_grads;
     /* Sums of gradient shards over micro-batches, in `type`. */
     device_memory wide_shards;
     /* All parameters, between param_set_hold_whole() and param_set_drop_whole(). */
     device_memory whole;
-    /* [param_count] places at which each pass finds a parameter, in `params` or `gathered`, and at which
-     * programs find a gradient, in `grads`. */
+    /* [param_count] `placed` has the place of each parameter in `params` or `gathered`, by pass.
+     * `grads_placed` has the place of each gradient in `grads`. */
     const piece *placed[PARAM_PASSES], *grads_placed;
     /* bfloat16 copy of params with the same layout. Convolutions and linear layers read the copy if
      * activations are bfloat16. */
@@ -65,8 +65,8 @@ typedef struct param_set_config {
     param_shards_config shards;
 } param_set_config;
 
-/* Allocates the arenas, all zero, in layouts that suit the operations of `program`. Enters nothing in the
- * ledger, since the lifetime of gradients depends on the engine. */
+/* Allocates the arenas, all zero, in layouts that suit the operations of `program`. Does not count the arenas
+ * in the ledger, because the lifetime of gradients depends on the engine. */
 status param_set_open(device *d, const nn_model *model, const nn_program *program,
                       const param_set_config *config, param_set **out);
 void param_set_close(param_set **set);
@@ -100,11 +100,11 @@ static inline void *param_set_values(const param_set *set)
     return param_set_gathers(set) ? set->whole.data : set->params.data;
 }
 
-/* Writes the bfloat16 copy of all parameters in stream order, if updates keep the copy and it is not
- * current. */
+/* Writes the bfloat16 copy of all parameters in stream order, if updates of this rank also write the copy and
+ * the copy is outdated. */
 status param_set_refresh_bf16_copy(param_set *set, device_stream *s);
 
-/* Returns the gradient of a parameter in `grads`, without mixed precision. */
+/* Returns the address of a parameter's gradient in `grads`. Not for mixed precision. */
 static inline void *param_set_gradient(const param_set *set, int param)
 {
     return (char *)set->grads.data + set->grads_placed[param].offset * dtype_size(set->type);
@@ -122,11 +122,11 @@ static inline void param_set_forget_bf16_copy(param_set *set)
     set->bf16_copy_current = false;
 }
 
-/* Copies one parameter, or its gradient, between `arena` and host memory in PyTorch's order, `plain`.
- * `arena` is params.data, grads.data or an arena with the same layout. `host_type` is float32 or float64,
- * for an import also float16 or bfloat16. An export with stream NULL reads an arena in host memory. If
- * the set is sharded, an import into an arena of shards writes only this rank's shards, and an export of
- * params.data reads `whole`. */
+/* Copies one parameter, or its gradient, between `arena` and host memory in PyTorch's order, `plain`. `arena`
+ * is params.data, grads.data or an arena with the same layout. `host_type` is float32 or float64. An import
+ * also accepts float16 and bfloat16. An export with stream NULL reads an arena in host memory. If the set is
+ * sharded, an import into an arena of shards writes only this rank's shards, and an export of params.data
+ * reads `whole`. */
 status param_set_import(param_set *set, device_stream *s, void *arena, int param, dtype host_type,
                         const void *plain);
 status param_set_export(const param_set *set, device_stream *s, const void *arena, int param, dtype host_type,

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { MOST_PER_NODE = 16 }; /* most operations, and most values, per node */
+enum { MOST_PER_NODE = 16 }; /* largest number of operations per node, and of values per node */
 
 /* The operands of each operation, in the order of its slots (op.h). */
 static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {

@@ -1,17 +1,17 @@
-/* A model compiled for one batch size: a flat list of operations with their operands. Each operation lists
- * the parameters that it is the first or the last of its pass to use, and the gradients that it completes.
- * Every activation has a lifetime and a place in memory. A program is immutable and holds no device
- * memory, so all ranks of a process share one.
+/* A model compiled for one batch size: a flat list of operations with their operands. Each operation has
+ * three lists: parameters that the pass uses here for the first time, parameters that the pass uses here for
+ * the last time, and gradients that the operation completes. Every activation has a lifetime and a place in
+ * memory. A program is immutable and holds no device memory, so all ranks of a process share one.
  *
  * Compilation fuses layers: BatchNorm with the following residual addition and activation, linear layers
  * with the following activation, LayerNorm with the preceding addition. The backward pass walks the fused
  * layers in reverse. In a ResNet, gradients become ready in exactly the reverse order of registration.
  *
- *     program_fuse.c       layers to nodes; the head that leaves out rows without a target
- *     program_forward.c    a node's forward operation, the loss
- *     program_backward.c   a node's backward operations
- *     program.c            the operands of each kind of operation
- *     program_finish.c     readiness, lifetimes, memory */
+ *     program_fuse.c       fuses layers into nodes; finds the head that leaves out rows without a target
+ *     program_forward.c    emits the forward operation of each node, and the loss
+ *     program_backward.c   emits the backward operations of each node
+ *     program.c            lists the operands of each kind of operation
+ *     program_finish.c     computes readiness, lifetimes and places in memory */
 #ifndef COMMON_NN_PROGRAM_H
 #define COMMON_NN_PROGRAM_H
 
@@ -35,7 +35,7 @@ typedef enum nn_space {
 typedef struct nn_operand {
     nn_space space;
     int index;
-    int64_t offset_bytes; /* offset in the value (packed q, k, v) */
+    int64_t offset_bytes; /* offset of the operand in its value, if q, k and v are packed */
 } nn_operand;
 
 /* A planned range of activation memory. An in-place result shares the value of its source. */
@@ -65,7 +65,8 @@ typedef struct nn_op {
     int dead_first, dead_count;
     /* True if the operation runs only on the first op_scalars.rows rows. */
     bool rows_vary;
-    /* Number of float64 values in operand `group_slot` to sum over all ranks after the operation, or 0. */
+    /* Number of float64 values of operand `group_slot` that are summed over all ranks after the operation. 0
+     * if there is no sum. */
     int group_reduce;
     int group_slot;
 } nn_op;
@@ -78,12 +79,12 @@ typedef struct nn_program_config {
     dtype type;
     /* True to store activations and their gradients as bfloat16 (op_desc.bf16). */
     bool bf16;
-    /* True to leave rows without a target out of the head, the last layers that work row by row. The
-     * remaining rows are gathered before the head. The caller passes only the targets of the remaining rows,
-     * and the number of these rows as op_scalars.rows. */
+    /* True to leave rows without a target out of the head. The head is the last layers, which work row by
+     * row. The remaining rows are gathered before the head. The caller passes only the targets of the
+     * remaining rows, and the number of these rows as op_scalars.rows. */
     bool masked_loss;
-    /* True if the loss is computed elsewhere: the program's output and its gradient are exchanged. Always
-     * true for a stage whose output goes to the next stage (nn_model.sent). */
+    /* True if other code computes the loss from the program's output, and provides the gradient of the
+     * output. Always true for a stage whose output goes to the next stage (nn_model.sent). */
     bool external_loss;
     int64_t world; /* ranks in the group of SyncBatchNorm */
 } nn_program_config;
@@ -97,8 +98,8 @@ typedef struct nn_program {
     int loss_end;    /* ops [forward_end, loss_end) are the loss, later ops are the backward pass */
     nn_value *values;
     int value_count;
-    /* Parameters in the order of their first and of their last use, once per pass. Reading a parameter and
-     * writing its gradient are uses. */
+    /* Parameters in the order of their first use (`needs`) and of their last use (`releases`). The two passes
+     * have separate entries. Reading a parameter and writing its gradient are uses. */
     int *needs, *releases;
     int *births, *deaths;
     int output_value;          /* value of the model's output, until the loss is computed */

@@ -1,5 +1,6 @@
-/* Emits the backward pass by walking the nodes in reverse. If several layers read an output, their
- * gradients go to an operation that can read two, or are added. */
+/* Emits the backward pass by walking the nodes in reverse. If several layers read an output, the gradient of
+ * the output has several parts. An operation that can read two parts adds them itself. For other operations
+ * the parts are added first. */
 #include "common/nn/program_build.h"
 
 static nn_operand gradient_value(build *b, nn_operand like)
@@ -29,8 +30,8 @@ static bool same_value(nn_operand x, nn_operand y)
     return x.space == NN_SPACE_VALUE && y.space == NN_SPACE_VALUE && x.index == y.index;
 }
 
-/* Returns true if `gradient` is still to be read, apart from being the last part of the gradient of `r`.
- * The gradient of an addition goes to two layers, or twice to one. */
+/* Returns true if another use of `gradient` remains besides its use as the last part of the gradient of `r`.
+ * For example, the gradient of an addition is used for both inputs, which may be the same layer. */
 static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
 {
     for (nn_ref layer = 0; layer < b->model->layer_count; layer++) {
@@ -42,9 +43,9 @@ static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
     return false;
 }
 
-/* Returns the memory for a linear layer's gradient of its input. If possible the layer accumulates into the
- * gradient from other readers, which saves an addition. The masked head cannot accumulate, because the head
- * works on fewer rows. */
+/* Returns the memory for a linear layer's gradient of its input. If possible the layer adds its gradient to
+ * the memory of the other readers' gradient, which saves an operation. The masked head cannot accumulate,
+ * because the head works on fewer rows. */
 static nn_operand input_gradient(build *b, const build_node *node, bool *accumulate)
 {
     const build_gradient *g = &b->layers[node->x].gradient;
@@ -65,7 +66,8 @@ static nn_operand add_gradients(build *b, const build_node *node, nn_operand x, 
     return op->operands[ADD_Y] = gradient_value(b, x);
 }
 
-/* Takes the gradient of layer `r`'s output as at most `most` parts. The remaining parts become NONE. */
+/* Takes the gradient of layer `r`'s output. Adds parts until at most `most` are left, and sets the unused
+ * entries of `parts` to NONE. */
 static void take_gradient(build *b, const build_node *node, nn_ref r, int most, nn_operand *parts)
 {
     build_gradient *g = &b->layers[r].gradient;

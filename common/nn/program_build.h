@@ -49,8 +49,8 @@ typedef struct build_node {
     const nn_layer *layer; /* layer that names the node and owns its parameters */
     nn_ref x, residual;    /* layers that produce the inputs; residual may be NN_NONE */
     nn_ref k, v;
-    nn_ref output;            /* last layer that is fused into the node; consumers refer to it */
-    nn_ref sum_output;        /* layer of the addition that a LayerNorm computes, else NN_NONE */
+    nn_ref output;     /* last layer that is fused into the node; layers that read the node name this layer */
+    nn_ref sum_output; /* layer of the addition that a LayerNorm computes, else NN_NONE */
     op_attributes attributes; /* attributes for the program's batch and the fused layers */
     activation act;
     nn_operand at[NAMES];
@@ -63,7 +63,7 @@ typedef struct build_gradient {
 
 /* A layer of the model. */
 typedef struct build_layer {
-    int consumers; /* number of layers that read it */
+    int consumers; /* number of layers that read its output */
     bool fused;    /* true if the node of another layer computes it */
     nn_operand out;
     build_gradient gradient; /* gradient of `out` */

@@ -90,14 +90,14 @@ static void share_in_place(nn_program *p)
 }
 
 /* Returns true for the gradient of the output if the program does not compute the loss. The code that
- * receives this gradient enters it in the ledger. */
+ * receives this gradient counts it in the ledger. */
 static bool comes_from_outside(const nn_program *p, int value)
 {
     return p->config.external_loss && value == p->output_gradient_value;
 }
 
 /* Lists all values in the order of their first use (`births`) and of their last use (`deaths`). Each
- * operation has a range of both lists. */
+ * operation has a range of each list. */
 static status list_events(nn_program *p)
 {
     p->births = calloc((size_t)p->value_count + 1, sizeof *p->births);

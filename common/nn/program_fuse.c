@@ -2,9 +2,10 @@
  *
  *   BatchNorm (+ addition) (+ activation)    linear (+ activation)    (addition +) LayerNorm
  *
- * An addition is fused into the BatchNorm that runs last among its inputs. In a downsampling block of
- * torchvision's ResNets the downsample's BatchNorm runs last. Because of this rule, gradients become ready in
- * exactly the reverse order of registration. */
+ * An addition is fused into a BatchNorm only if the BatchNorm runs after the layer that computes the other
+ * input. In a downsampling block of torchvision's ResNets both inputs are BatchNorms, and the BatchNorm of
+ * the downsampling branch runs last. Because of this rule, gradients become ready in exactly the reverse
+ * order of registration. */
 #include "common/nn/program_build.h"
 
 nn_ref build_through_flatten(const nn_model *m, nn_ref r)
@@ -157,8 +158,8 @@ static bool works_row_by_row(const build_node *node)
 }
 
 /* Finds the head of a token model: the last layers that work row by row. The head runs only on rows that have
- * targets. 15 % of the rows have masked-language-model targets. The head is a fifth of the arithmetic of
- * BERT-base. */
+ * targets. In masked language modeling 15 % of the rows have targets. The head does a fifth of the arithmetic
+ * of BERT-base. */
 static void find_head(build *b)
 {
     const nn_model *m = b->model;

@@ -132,8 +132,8 @@ static void find_spans(param_shards *s, const nn_program *p, int pass, unit_span
     }
 }
 
-/* Returns the operation at which a unit is gathered: the first use of the previous unit of the pass. The
- * first unit is gathered before the pass. */
+/* Returns the operation at which a unit is gathered: the first operation that uses the previous unit of the
+ * pass. The first unit is gathered before the pass. */
 static int gathered_from(const param_shards *s, const nn_program *p, int pass, int unit,
                          const unit_span *spans)
 {
@@ -170,8 +170,9 @@ static status place_gathered(param_shards *s, const nn_program *p, unit_span *co
     return STATUS_OK;
 }
 
-/* Returns the last operation at which a unit's gradients keep their place: the last one before the second of
- * the following units begins. The gradients can be reduced while the first of the following units runs. */
+/* Returns the last operation during which a unit's gradients keep their place. The place is freed when the
+ * second unit after this one begins, so the gradients can be reduced while the first unit after this one
+ * runs. */
 static int gradients_until(const param_shards *s, const nn_program *p, int unit, const unit_span *spans)
 {
     int later = 0;

@@ -18,9 +18,9 @@
  * If gradients or parameters are cut, whole units exist only while a pass needs them. A plan gives every unit
  * a place in a smaller arena, from its first use in a pass to its last. Parameters take their place one unit
  * early, so that they can be gathered in time. Gradients keep their place one unit longer, so that they can
- * be reduced meanwhile. With mixed precision there is a second arena with the same places. Its elements
- * have the type in which the program computes, and operations read and write this arena. A unit's parameters
- * are converted at the first use in a pass, and a gradient is converted when it is ready. */
+ * be reduced during this time. Under mixed precision a second arena has the same places. Its elements have
+ * the type in which the program computes, and operations read and write this arena. A unit's parameters are
+ * converted at the first use in a pass, and a gradient is converted when it is ready. */
 #ifndef COMMON_NN_SHARDS_H
 #define COMMON_NN_SHARDS_H
 
@@ -63,8 +63,9 @@ typedef struct param_unit {
     int64_t at;            /* offset of this rank's shard in arenas of shards */
     int64_t elements, own; /* sizes of the unit and of this rank's shard, without padding */
     int first, count;      /* range of param_shards.own and param_shards.pieces */
-    /* Places of the whole unit, or -1 if a pass does not use it. If cut by rows, the place of the
-     * gradients includes room for the reduced shard at the end. */
+    /* Offsets of the unit's whole parameters, by pass, and of its whole gradients, or -1 if a pass does not
+     * use the unit. If cut by rows, the place of the gradients includes room for the reduced shard at the
+     * end. */
     int64_t gathered[PARAM_PASSES], gradients;
     int uses[PARAM_PASSES];     /* number of the unit's parameters that the pass uses */
     int position[PARAM_PASSES]; /* index into param_shards.order */

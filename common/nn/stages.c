@@ -12,7 +12,7 @@ typedef struct places {
     nn_ref *at;      /* [count] layers in front of which the model can be cut */
     nn_ref *crosses; /* [count] layer whose output crosses the cut */
     int count;
-    double *flops; /* [layers + 1] cost of all layers before each, per sample */
+    double *flops; /* [layers + 1] flops[i] is the cost of all layers before layer i, per sample */
 } places;
 
 /* Returns the only layer before `at` that layers from `at` on read, or NN_NONE if there are several. */

@@ -19,7 +19,7 @@ typedef struct shared_group {
     collective_group *group;
 } shared_group;
 
-/* A channel is a queue of the process group, and message n its call n. */
+/* Each channel is a queue of the process group. Message n of the channel is call n of the queue. */
 struct pipeline {
     pipeline_place place;
     sync_context context;

@@ -26,9 +26,9 @@ typedef enum pipeline_channel {
     PIPELINE_CHANNELS
 } pipeline_channel;
 
-/* The place of a stage in the job. Stage s of replica r of n is rank s * n + r, so the ranks of a stage are
- * neighbors. If the stages of a replica are on several devices of rank r, s * n + r is the number of a
- * device. */
+/* The place of a stage in the job. If there are n replicas, stage s of replica r is rank s * n + r, so the
+ * ranks of a stage are neighbors. If the stages of a replica are on several devices of rank r, s * n + r is
+ * the number of a device. */
 typedef struct pipeline_place {
     pipeline_shape shape;
     int stage, replica, replicas;

@@ -111,8 +111,8 @@ static int64_t patience(const remote_stage *r)
     return r->config.stall_timeout_ns / 2;
 }
 
-/* Looks once for a message other than a heartbeat, and waits if there is none. STATUS_AGAIN if only
- * heartbeats or nothing has arrived. Every message shows that the remote stage still runs. */
+/* Receives a message. If there is none, waits for a while. Returns STATUS_AGAIN after this wait, and after a
+ * heartbeat. Every message shows that the remote stage still runs. */
 static status look(remote_stage *r, transport_message *out)
 {
     int64_t stall_ns = r->config.stall_timeout_ns;

@@ -22,9 +22,9 @@
  *   count, dtype   elements and type of the one frame
  *   doubles[0]     learning rate
  *
- * A reply repeats step and key, and has sent_ns and arrived_ns on the remote stage's clock. A side that
- * waits sends HEARTBEATs, so the other side notices if it fails. FAILED ends the job on the other side:
- * flags is the status, and the frame is the reason. A peer that says goodbye has ended. */
+ * A reply repeats step and key, and has sent_ns and arrived_ns on the remote stage's clock. A side that waits
+ * sends HEARTBEATs, so the other side notices if the waiting side fails. FAILED ends the job on the other
+ * side: flags is the status, and the frame is the reason. A peer that says goodbye has ended. */
 #ifndef COMMON_PIPELINE_REMOTE_H
 #define COMMON_PIPELINE_REMOTE_H
 
@@ -48,8 +48,8 @@ typedef struct remote_config {
     trace *trace;       /* only on a worker: trace for the messages, or NULL */
 } remote_config;
 
-/* Returns the bytes of the largest message for `batch` samples. `stage` is a model of its layers only
- * (stages.h). */
+/* Returns the bytes of the largest message for `batch` samples. `stage` is the model of the remote stage
+ * (nn_stage_model()). */
 int64_t remote_frame_bytes(const nn_model *stage, int64_t batch, dtype type);
 
 /* ---- the worker's side: for its compute thread, which waits --------------------------------------- */

@@ -12,16 +12,16 @@ status remote_open_transport(const remote_config *config, int number, net_adapte
  * `patience_ns`. */
 status remote_await_sent(transport *t, const transport_ticket *ticket, int64_t patience_ns);
 
-/* Times of the last look and the last heartbeats of a side that waits. */
+/* Times at which a waiting side last looked for messages and last sent heartbeats. */
 typedef struct remote_watch {
     int64_t looked_ns, heartbeat_ns;
 } remote_watch;
 
-/* Returns the time since the last look, to add up the silence of a peer. The result is at most two heartbeat
- * intervals, so time in which this process or machine stood still does not count. */
+/* Returns the time since the side last looked, which the caller adds to the silence of the peer. The result
+ * is at most two heartbeat intervals, so a pause of this process or machine hardly counts. */
 int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns);
-/* Sends a heartbeat to each of `count` links from `first` on that is up, if the last one was sent long enough
- * ago. Returns the time of the next heartbeat. */
+/* If the last heartbeat was sent long enough ago, sends a heartbeat over each of the `count` links from
+ * `first` on that are up. Returns the time of the next heartbeat. */
 int64_t remote_watch_beat(remote_watch *w, transport *t, int first, int count, int64_t stall_timeout_ns);
 
 /* Makes the error in a FAILED message the present error of this thread, and returns its status. */

@@ -58,8 +58,8 @@ typedef struct pipeline_shape {
 /* Returns the action with number `index`, from 0 to 2 * batches - 1, of the stage's step. */
 pipeline_action pipeline_action_of(const pipeline_shape *p, int stage, int index);
 
-/* Returns the largest number of micro-batches at a time whose activations the stage keeps: the forward pass
- * has begun, and the backward pass has not ended. */
+/* Returns the largest number of micro-batches whose activations the stage keeps at the same time. The stage
+ * keeps activations from the start of the forward pass to the end of the backward pass. */
 int pipeline_live(const pipeline_shape *p, int stage);
 
 /* Returns the bubble of a step with equal stages. */

@@ -25,8 +25,8 @@ static void show(process_group *g, int64_t now_ns)
                     oldest ? oldest->p.bucket : RANK_NO_BUCKET, now_ns);
 }
 
-/* Returns true if there is a next call of the queue and it may be taken. A call with several phases must end
- * first, because all ranks must run the calls in the same order. */
+/* Returns true if the agent may take the next call of the queue. A call with several phases must end before
+ * the agent takes the next, because all ranks must run the calls in the same order. */
 static bool may_take(const process_group *g, const call_queue *q)
 {
     if (q->taken == q->posted || q->taken - q->ended == PROCESS_GROUP_IN_FLIGHT) return false;

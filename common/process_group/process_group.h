@@ -28,7 +28,7 @@ typedef uint64_t process_work;
 enum {
     PROCESS_GROUP_QUEUES = 6,
     PROCESS_GROUP_AHEAD = COLLECTIVE_ENQUEUED / 2, /* Calls in stream order that may be in flight. */
-    PROCESS_GROUP_WAITS = 2048,                    /* Waits in the steps in flight, at most two. */
+    PROCESS_GROUP_WAITS = 2048,                    /* Waits of at most two steps in flight. */
     /* First mark of the posts on the compute stream, and of the ends on the communication stream. */
     PROCESS_GROUP_READY_MARK = SYNC_MARK_ENGINE,
     PROCESS_GROUP_END_MARK = COLLECTIVE_MARKS,
@@ -99,10 +99,11 @@ typedef struct process_group_config {
     bool stream_order; /* Whether the library runs calls in stream order (NCCL). */
     /* Whether a call begins after the compute stream has passed its post, as on virtual GPUs. */
     bool follows_compute;
-    bool waits_for_each; /* Whether a wait for a call of queue 0 waits for each earlier call, one by one. */
+    bool waits_for_each; /* Whether a wait for a call of queue 0 first waits for the calls before it, one by
+                            one. */
     bool inline_progress;
     int queues;
-    int most[PROCESS_GROUP_QUEUES]; /* Most calls of a queue that are posted and have not begun. */
+    int most[PROCESS_GROUP_QUEUES]; /* Largest number of calls that are posted and have not begun. */
 } process_group_config;
 
 /* Opens queues, fences and the communication stream. */
@@ -114,7 +115,7 @@ void process_group_stop(process_group *g);
 void process_group_close(process_group **g);
 
 status process_group_post(process_group *g, const process_call *p, process_work *out);
-/* Convert between a work and the number of a call in its queue. Calls are numbered from 1. */
+/* Convert between a process_work and the number of the call in its queue. Calls are numbered from 1. */
 static inline process_work process_work_of(int queue, uint64_t number)
 {
     return number * PROCESS_GROUP_QUEUES + (uint64_t)queue;
@@ -131,7 +132,7 @@ status process_group_wait(process_group *g, process_work w, anatomy *a);
 bool process_group_done(process_group *g, process_work w);
 
 /* Post a call that consists of any number of collective calls. Each process_group_add() between begin and end
- * adds a collective call. The calls must run in stream order. */
+ * adds a collective call. Only for groups that run calls in stream order. */
 status process_group_begin(process_group *g, const process_call *p);
 status process_group_add(process_group *g, const collective_call *call);
 status process_group_end(process_group *g, process_work *out);

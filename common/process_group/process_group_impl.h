@@ -11,7 +11,7 @@
 /* Most calls of a queue that the agent runs at a time. */
 enum { PROCESS_GROUP_IN_FLIGHT = COLLECTIVE_QUEUE };
 
-/* A call, from its post until a later call of the queue takes its place. */
+/* A call, from its post until a later call of the queue overwrites the record. */
 typedef struct call_record {
     process_call p;
     uint64_t sequence; /* Number of the post over all queues, from 1. */

@@ -32,8 +32,8 @@ static void give_up(sync_agent *agent)
     agent->config.ops->failed(agent->config.context, &agent->error);
 }
 
-/* Runs one iteration of the agent's thread, or of a compute thread that waits for a fence: this function is
- * then the device's idle function. */
+/* Runs one iteration of the agent. Called by the agent's thread or, for an inline agent, by the compute
+ * thread while it waits for a fence: the device then calls this function as its idle function. */
 static status progress(void *context, bool *worked)
 {
     sync_agent *agent = context;

@@ -1,6 +1,6 @@
 /* An agent drives the state machine of an engine. The agent calls progress() with the present time, reads
  * whether anything was done and when to call again, and sleeps in between. The agent never blocks in
- * progress(), only the compute thread may block.
+ * progress(). Only the compute thread may block.
  *
  *   on a CPU or GPU      a communication thread per rank
  *   inline               the compute thread, while it waits for a fence; for small models on a CPU
@@ -36,13 +36,13 @@ typedef struct sync_agent_config {
     device *device;          /* an inline agent becomes the idle function of this device */
     const char *name;        /* name of the thread, at most 15 characters */
     bool inline_progress;    /* the waiting compute thread progresses; there is no agent thread */
-    struct anatomy *anatomy; /* receives inline work as communication, or NULL */
+    struct anatomy *anatomy; /* anatomy that records inline work as communication, or NULL */
 } sync_agent_config;
 
-/* Opens an agent. A thread begins to run at once. */
+/* Opens an agent. If the agent has a thread, the thread begins to run at once. */
 status sync_agent_open(const sync_agent_config *config, sync_agent **out);
 
-/* Ends the thread when progress() returns. */
+/* Ends the agent's thread when the running progress() has returned. */
 void sync_agent_close(sync_agent **agent);
 
 /* Returns the processor time of the agent's thread in ns, or 0 if there is no thread. Any thread may

@@ -19,7 +19,7 @@ enum {
 /* A time in which a transfer, a sum or a call was in progress. */
 typedef struct call_span {
     anatomy_span time;
-    uint64_t call; /* number of the call, or 0 if the begins on all ranks are known */
+    uint64_t call; /* number of a call whose start on other ranks is not known yet, else 0 */
 } call_span;
 
 /* A kept step, and the counts of its entries in the other lists of anatomy.kept. */
@@ -45,22 +45,23 @@ struct anatomy {
     device_stream *lane;
     trace *trace;
     int world;
-    /* The waits of the step that ends next are in lists[kind]. If `leads`, the waits of the following step
-     * are in the other list. The lowest bit of a wait's number is the index of its list. */
+    /* The waits of the step that ends next are in lists[kind]. If `leads` is true, the waits of the following
+     * step are in the other list. The lowest bit of a wait's number is the index of its list. */
     wait_list lists[2];
     int wait_capacity; /* of both lists together */
     int kind;
     bool waiting, leads;
 
-    sync_queue queue;    /* call_spans from the thread that communicates */
-    anatomy_span *spans; /* [span_capacity] in order, disjoint; in this step and the previous one */
+    sync_queue queue; /* call_spans from the thread that communicates */
+    /* [span_capacity] Disjoint spans of this step and the previous one, in order of time. */
+    anatomy_span *spans;
     int span_count, span_capacity;
     anatomy_span previous; /* the previous step */
     int64_t previous_ns;   /* communication in `previous` that has been counted */
     int64_t *waited_ns;    /* [world] time waited for each rank in the last step */
     _Atomic int64_t lost;  /* waits and spans dropped so far */
     int64_t lost_before,
-        lost_at_end; /* `lost` at the begin of the step that ends next, and at the end of the previous step */
+        lost_at_end; /* `lost` at the start of the step that ends next, and at the end of the previous step */
 
     struct {
         /* `passes` is true while steps are not kept. `full` is true after the room is used up. */
@@ -150,7 +151,7 @@ bool anatomy_ends(const anatomy *a, int number)
     return number % 2 == a->kind;
 }
 
-/* Returns the list that receives waits. */
+/* Returns the list to which new waits are added. */
 static int list_now(const anatomy *a)
 {
     return a->leads ? !a->kind : a->kind;
@@ -275,7 +276,7 @@ const int64_t *anatomy_waited(const anatomy *a)
     return a->waited_ns;
 }
 
-/* ---- calls whose begins on other ranks are known after the run -------------------------------- */
+/* ---- calls whose start on other ranks is known after the run ---------------------------------- */
 
 void anatomy_keep_steps(anatomy *a, size_t most_bytes)
 {
@@ -312,7 +313,7 @@ status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count)
     return STATUS_OK;
 }
 
-/* Returns NULL if some rank has not kept the call. */
+/* Returns NULL if a rank has not kept the call. */
 static const anatomy_call *find_call(const anatomy_call *calls, int64_t count, uint64_t number)
 {
     const anatomy_call key = {.number = number};

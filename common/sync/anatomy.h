@@ -14,18 +14,19 @@
  * record the waits, and for each wait the rank and time of the last contribution to the awaited value. The
  * thread that communicates records spans, in which a transfer or a sum for this rank was in progress.
  *
- * One sweep at the end of the step labels all instants, so the parts add up to the step in integer
- * nanoseconds. Communication is the union of the spans. Communication is exposed while the lane waited for
- * communication. Communication is hidden while the lane computed, waited for the loader, or waited for a
- * value that another rank still computed. A lane that waits for another rank's computation would wait even if
- * communication took no time.
+ * One sweep at the end of the step labels all instants, so the parts add up exactly to the duration of the
+ * step, in integer nanoseconds. Communication is the union of the spans. Communication is exposed while the
+ * lane waited for communication. Communication is hidden while the lane computed, waited for the loader, or
+ * waited for a value that another rank still computed. A lane that waits for another rank's computation would
+ * wait even if communication took no time.
  *
- * A span may be recorded only after its step has ended. The present step counts the part of a late span that
- * lies in the previous step, as communication hidden by computation.
+ * Some spans are recorded late, after their step has ended. The next step counts the part of a late span that
+ * lies in the previous step as communication hidden by computation.
  *
  * NCCL and MPI do not report when other ranks began their part of a call. Therefore a rank that uses NCCL or
- * MPI keeps the records of its steps. After the run the ranks merge the begins, and each rank sweeps all
- * steps again: a call is in progress from the latest begin on. */
+ * MPI keeps the records of its steps. After the run the ranks exchange the times at which each rank began
+ * each call, and each rank sweeps all steps again. In this sweep a call is in progress from the time at which
+ * the last rank began. */
 #ifndef COMMON_SYNC_ANATOMY_H
 #define COMMON_SYNC_ANATOMY_H
 
@@ -57,7 +58,7 @@ typedef struct anatomy_span {
 
 /* The last contribution to a value that a rank waits for. */
 typedef struct anatomy_sent {
-    int64_t ns; /* time at which the contribution was sent; with ANATOMY_CALL the number of a call */
+    int64_t ns; /* time at which the contribution was sent, or number of the call if `rank` is ANATOMY_CALL */
     /* The sender. ANATOMY_NOBODY if the sender is not known, or if no other rank had to send. ANATOMY_CALL if
      * the sender is the last rank to begin a call, which anatomy_sweep_again() looks up. */
     int rank;
@@ -104,9 +105,9 @@ typedef struct anatomy anatomy;
 status anatomy_open(device_stream *lane, trace *trace, int params, int batches, int world, anatomy **out);
 void anatomy_close(anatomy **a);
 
-/* Mark the begin and the end of a wait of the lane. Only the thread that feeds the lane calls these
- * functions. A second begin before the end does nothing. *number names the wait in the calls below; it is -1
- * if the wait was not recorded. */
+/* Mark the start and the end of a wait of the lane. Only the thread that feeds the lane calls these
+ * functions. A second begin before the end does nothing. *number identifies the wait in the functions below,
+ * or is -1 if the wait was not recorded. */
 status anatomy_begin_wait(anatomy *a);
 status anatomy_end_wait(anatomy *a, int *number);
 /* Sets the cause of the wait. May be called at any time before the end of the step. */
@@ -114,8 +115,8 @@ void anatomy_name_wait(anatomy *a, int number, anatomy_sent last);
 /* Returns the time of the wait, after the lane has passed the wait. */
 anatomy_span anatomy_wait_time(const anatomy *a, int number);
 
-/* Begins the next step for waits, although the lane has not passed the end of the present step. At most two
- * steps are in flight. */
+/* Assigns all later waits to the next step, although the lane has not passed the end of the present step. At
+ * most two steps are in flight. */
 void anatomy_lead(anatomy *a);
 /* Returns true if the wait belongs to the step that ends next. */
 bool anatomy_ends(const anatomy *a, int number);
@@ -138,17 +139,17 @@ void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases
 /* Returns the time in ns that the last step waited for each rank: [world]. */
 const int64_t *anatomy_waited(const anatomy *a);
 
-/* ---- calls whose begins on other ranks are known after the run ---- */
+/* ---- calls whose start on other ranks is known after the run ---- */
 
-/* Keeps the records of steps, some hundred bytes per step, as long as they fit in `most_bytes`. Must be
- * called before the first step. */
+/* Keeps the records of steps until `most_bytes` are used. A step needs some hundred bytes. Must be called
+ * before the first step. */
 enum { ANATOMY_KEPT_BYTES = 64 << 20 };
 void anatomy_keep_steps(anatomy *a, size_t most_bytes);
 bool anatomy_keeps_steps(const anatomy *a);
 /* Chooses whether to keep the step that ends next, and later ones, if there is room. */
 void anatomy_keep_next(anatomy *a, bool keep);
 
-/* The begin of a call on one rank, or on the last rank that began the call. */
+/* The start of a call on one rank, or on the last rank that began the call. */
 typedef struct anatomy_call {
     uint64_t number;
     anatomy_sent begin;
@@ -158,9 +159,9 @@ int anatomy_by_number(const void *a, const void *b);
 /* Returns this rank's calls in kept steps, sorted by number: (*calls)[*count]. The caller frees them. */
 status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count);
 /* Labels the kept steps again, in order, and calls `swept` for each of them. `step` is the index of the step
- * among all steps. calls[count] are sorted by number. `begin` of a call has the last rank that began the
- * call, and the time of this begin on this rank's clock. `begin.rank` is ANATOMY_NOBODY if this rank was the
- * last, or if the last rank is not known. */
+ * among all steps. calls[count] are sorted by number. `begin` of a call has the rank that began the call
+ * last, and the time at which that rank began, on this rank's clock. `begin.rank` is ANATOMY_NOBODY if this
+ * rank was the last, or if the last rank is not known. */
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
                            const int64_t *waited_ns);
 void anatomy_sweep_again(anatomy *a, const anatomy_call *calls, int64_t count, anatomy_swept *swept,

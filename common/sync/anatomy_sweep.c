@@ -4,7 +4,8 @@
 static const char *const part_names[STEP_PARTS] = {
     "data", "forward", "backward", "exposed_communication", "waiting", "optimizer", "other"};
 
-/* The present stretch of a step, in which nothing changes, and the present or next phase, wait and span. */
+/* The position of the sweep: a stretch of the step in which no phase, wait or span begins or ends, and the
+ * phase, wait and span that contain the stretch or follow it. */
 typedef struct sweep {
     int64_t begin_ns, end_ns;
     const anatomy_phase *phase, *last_phase;

@@ -49,9 +49,10 @@ void sync_default_end_step(sync_engine *e)
 {
 }
 
-/* ---- calls (those in which a staged copy takes a larger part are in staged.c) ------------------ */
+/* ---- calls (staged.c has the calls that copy between GPU and host) --------------------------------- */
 
-/* Returns the lane's stream. The lane of a staged copy is the stream of the GPU, not of the engine. */
+/* Returns the stream of the lane (anatomy.h): the GPU's stream if the engine works on a staged copy, else the
+ * engine's stream. */
 static device_stream *lane_of(const sync_context *c)
 {
     return c->front ? c->front->compute : c->compute;

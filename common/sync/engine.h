@@ -21,18 +21,18 @@
  * The compute thread of a rank calls the stages, in which the thread computes, packs, copies and, if the rank
  * runs the optimizer, updates. For communication the compute thread posts work to the engine's agent
  * (agent.h) and waits for a fence. The agent drives the engine's state machine, and owns the engine's sockets
- * and collectives. A server has another agent.
+ * and collectives. A parameter server has a separate agent.
  *
  * On a device that plans (device_info.plans) an engine has no peers and waits for nobody, but the stages
  * change the ledger as on any other device.
  *
  * The files of this folder, in the order of the flow:
- *   straggler.h   --slow
+ *   straggler.h   option --slow
  *   engine.h      this interface
- *   queue.h       from the compute thread to the agent
+ *   queue.h       passes events from the compute thread to the agent
  *   agent.h       the thread that communicates
  *   staging.h     copies between a GPU and the host
- *   staged.h      an engine in host memory whose rank computes on a GPU
+ *   staged.h      runs an engine in host memory for a rank that computes on a GPU
  *   none.c        the engine without communication
  *   anatomy.h     parts of a step: computing, waiting, communication */
 #ifndef COMMON_SYNC_ENGINE_H
@@ -69,7 +69,7 @@ extern const option_table shared_option_table;
 typedef struct sync_engine sync_engine;
 
 /* Batch, outputs and output gradients of this rank, for engines that move them between ranks. The owner sets
- * a field before the stage that reads the field, unless a comment names the engine. */
+ * each field before the stage that reads it. Comments mark the fields that the engine sets. */
 typedef struct sync_exchange {
     /* The batch of this rank, or of all ranks in rank order if this rank loads for all. */
     device_memory *input, *target;
@@ -94,7 +94,7 @@ typedef struct sync_exchange {
 /* The environment of an engine. All pointers are borrowed and outlive the engine. The owner adds parameters,
  * activations and batch to the ledger; the engine adds gradients, buckets and optimizer state. */
 typedef struct sync_context {
-    int rank, world; /* rank in the group that shares the model or stage, and size of this group */
+    int rank, world; /* rank in the group of ranks that train this model or stage, and size of the group */
     /* Job rank of the group's rank 0, and number of ranks of the job. `first` and `job_world` are 0 if the
      * group is the job. */
     int first, job_world;
@@ -107,7 +107,8 @@ typedef struct sync_context {
     ledger *ledger;
     sync_exchange *exchange; /* NULL in tests that move no batches */
     struct rank_slot *slot;  /* status slot of this rank, never NULL */
-    /* Shows the progress of other ranks, from which the stall limit counts. May be NULL. */
+    /* Shows the progress of other ranks. The stall limit counts from the last progress of any rank. May be
+     * NULL. */
     const struct status_table *table;
     const void *options; /* option struct of the engine (sync_engine_type.options) */
     const char *policy;  /* name in the engine's policy table */
@@ -157,7 +158,7 @@ typedef struct sync_counters {
     int64_t bytes_sent, bytes_received; /* payload over links between ranks */
     int64_t messages_sent, messages_received;
     int64_t updates_skipped;  /* by --on-nonfinite skip */
-    int64_t pushes_overtaken; /* pushes that left after a push whose gradients were ready later */
+    int64_t pushes_overtaken; /* pushes that were sent after a push whose gradients became ready later */
 } sync_counters;
 
 typedef struct sync_blob {
@@ -165,18 +166,19 @@ typedef struct sync_blob {
     size_t bytes;
 } sync_blob;
 
-/* The memory that an engine works on if the host cannot access the device's. */
+/* The memory that an engine works on if the host cannot access the device's memory. */
 typedef enum sync_reach {
     SYNC_REACH_HOST,   /* a staged copy in host memory (staged.h) */
     SYNC_REACH_DEVICE, /* the device's memory */
-    SYNC_REACH_EITHER  /* the device's, or the host's if ranks share a GPU or open() is STATUS_UNAVAILABLE */
+    /* the device's memory, or a staged copy if ranks share a GPU or open() returns STATUS_UNAVAILABLE */
+    SYNC_REACH_EITHER
 } sync_reach;
 
 /* The requirements of an engine, which the owner reads before it allocates arenas. */
 typedef struct sync_requirements {
     sync_reach reach;
     device_memory_kind param_kind, grad_kind, buffer_kind;
-    /* PARAMETERS, or REPLICAS if this rank holds a copy of another rank's parameters. */
+    /* LEDGER_PARAMETERS, or LEDGER_REPLICAS if this rank holds a copy of another rank's parameters. */
     ledger_class param_class;
     /* On every rank the first forward pass of a step starts from the buffers of rank 0, or with --join from
      * the buffers of the lowest rank that has data. */
@@ -184,9 +186,10 @@ typedef struct sync_requirements {
     bool whole_batch; /* rank 0 loads the batches of all ranks, and sync_scatter.inputs() hands them out */
     bool one_loss;    /* rank 0 computes one loss of all ranks' outputs; the programs end before the loss */
     device_memory_kind batch_kind;
-    int alike_from;             /* all ranks from this one on use the same amount of memory */
-    int optimizer_ranks;        /* ranks below this one update parameters; all may if 0 */
-    bool each_pass;             /* false if only the forward pass calls need(), and no pass calls release() */
+    int alike_from;      /* all ranks from this one on use the same amount of memory */
+    int optimizer_ranks; /* ranks below this one update parameters; all may if 0 */
+    /* true if every pass calls need() and release(); false if only the forward pass calls need() */
+    bool each_pass;
     param_shards_config shards; /* how the state is cut among ranks; the caller sets `rank` */
     bool replicates;            /* after flush() the parameters of all ranks are bit-identical */
     bool updates_in_front;      /* the engine updates the parameters on the GPU if there is a staged copy
@@ -209,17 +212,17 @@ typedef struct sync_policy_info {
 typedef struct sync_scatter {
     /* Chooses how many samples this rank loads and trains on; `batch` is the number per rank. */
     status (*plan)(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
-    /* Hands out the batch that rank 0 has loaded. */
+    /* Scatters the batch that rank 0 has loaded. */
     status (*inputs)(sync_engine *e, const sync_step *step);
     /* Gathers the outputs on rank 0 if it computes one loss. After end_forward(). */
     status (*gather_outputs)(sync_engine *e, const sync_step *step);
     /* Sets the number of targets over which the loss is a mean, and whether this rank computes a loss. */
     void (*loss)(sync_engine *e, const sync_step *step, int64_t *targets, bool *here);
-    /* Hands out the gradients of the outputs. */
+    /* Scatters the gradients of the outputs. */
     status (*output_gradient)(sync_engine *e, const sync_step *step);
 } sync_scatter;
 
-/* The functions of an engine. Each engine has one const instance. Every slot but `scatter` is set. */
+/* The functions of an engine. Each engine has one const instance. Every field except `scatter` is set. */
 typedef struct sync_engine_type {
     const char *name; /* "none", "ring", "ps" */
     const option_table *options;
@@ -230,9 +233,9 @@ typedef struct sync_engine_type {
     /* Fails with STATUS_USAGE or STATUS_CONFIG if policy and options do not fit together. */
     status (*requirements)(const void *options, const char *policy, int world, sync_requirements *out);
 
-    /* Setup has three steps, of which only connect() waits for peers. open() comes first. handshake()
-     * returns the data that the peers need. The harness exchanges the handshakes. connect() receives one per
-     * rank: handshakes[rank]. */
+    /* Setup has three steps, of which only connect() waits for peers. open() comes first. handshake() returns
+     * the data that the peers need. The harness exchanges the handshakes. connect() receives the handshakes
+     * of all ranks: handshakes[rank]. */
     status (*open)(const sync_context *context, sync_engine **out);
     status (*handshake)(sync_engine *e, sync_blob *out); /* *out is borrowed until connect() returns */
     status (*connect)(sync_engine *e, const sync_blob *handshakes);
@@ -308,7 +311,7 @@ void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phase
                    anatomy_figures *out);
 void sync_read_counters(sync_engine *e, sync_counters *out);
 
-/* Default slots of an engine. They do nothing. */
+/* Default functions of an engine, which do nothing. */
 status sync_default_stage(sync_engine *e, const sync_step *step);
 status sync_default_param(sync_engine *e, int param);
 status sync_default_flush(sync_engine *e);
@@ -328,8 +331,8 @@ enum {
     SYNC_MARK_ENGINE = DEVICE_MARKS - 256,  /* first mark of the engines, which have all further marks */
 };
 
-/* Returns the mark of the begin of the update of step `index`; the next mark is its end. Two steps may be in
- * flight. */
+/* Returns the mark at which the update of step `index` begins. The update ends at the next mark. Two steps
+ * may be in flight. */
 int sync_mark_update(int64_t index);
 
 /* The update, only on ranks that run the optimizer. The owner calls sync_begin_update(), sync_take_norm() and
@@ -347,7 +350,7 @@ bool sync_update_needs_norm(const sync_engine *e);
 status sync_take_norm(sync_engine *e);
 status sync_update(sync_engine *e, const sync_step *step);
 
-/* Default slots for engines that update all parameters from the gradient arena. */
+/* Default functions for engines that update all parameters from the gradient arena. */
 status sync_default_norm(sync_engine *e);
 status sync_default_update(sync_engine *e, const sync_step *step, double scale, bool skipped);
 /* Ends the update of an engine. */
@@ -356,13 +359,14 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
  * before the update of the step after the next. */
 status sync_check_update(sync_engine *e, const sync_step *step);
 
-/* Sets *name to the first parameter that has an element in `pieces` of `grads` that is not finite, or to
- * NULL. Must not run at the same time as another use of the optimizer. */
+/* Searches `pieces` of `grads` for elements that are not finite. Sets *name to the parameter of the first
+ * one, or to NULL if all elements are finite. Must not run at the same time as another use of the
+ * optimizer. */
 status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads,
                            piece_list pieces, const char **name);
 /* Fails with STATUS_NONFINITE or warns: "step 7: rank 1: gradient of conv1.weight is not finite". `rank` is
- * the rank whose gradient it is, SYNC_AVERAGE, or SYNC_THIS_RANK, which leaves the rank out of the message.
- * `name` is NULL if the parameter is not known. */
+ * the rank that computed the gradient. SYNC_AVERAGE stands for the average over the ranks. SYNC_THIS_RANK
+ * leaves the rank out of the message. `name` is NULL if the parameter is not known. */
 enum { SYNC_AVERAGE = -1, SYNC_THIS_RANK = -2 };
 status sync_report_nonfinite(optimizer *o, int64_t step, int rank, const char *name);
 

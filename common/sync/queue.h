@@ -26,7 +26,7 @@ bool sync_queue_push(sync_queue *q, const void *entry);
 /* Returns false if the queue is empty. */
 bool sync_queue_pop(sync_queue *q, void *entry);
 
-/* A message of an engine's compute thread to the engine's agent. */
+/* A message from an engine's compute thread to the engine's agent. */
 typedef struct sync_event {
     int32_t kind;  /* defined by the engine */
     int32_t index; /* parameter, bucket, ... */

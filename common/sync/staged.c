@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Item of the handover that stands for the buffers. Other items are parameters, whose gradients come
- * down. */
+/* The handover's item for the buffers. Every other item is the index of a parameter, whose gradient is copied
+ * to the host. */
 enum { ITEM_BUFFERS = -1 };
 
 typedef struct sync_staged {
@@ -18,10 +18,10 @@ typedef struct sync_staged {
     param_set *params;    /* arenas on the host */
     optimizer *optimizer; /* NULL if the engine updates the GPU's parameters */
     sync_staging compute,
-        copies;             /* streams of the GPU; `copies` orders gradients and buffers on their way down */
+        copies; /* streams of the GPU; `copies` orders the copies of gradients and buffers to the host */
     device_fence *computed; /* counts the items that the compute stream has computed */
     sync_handover arrived;
-    bool *uploaded; /* [param_count] parameters that went up in this step */
+    bool *uploaded; /* [param_count] parameters that were copied to the GPU in this step */
     double *sums;   /* [sum_capacity] a layer's sums over the ranks */
     int sum_capacity;
     sync_step step;
@@ -73,7 +73,7 @@ static status bring_down(sync_staged *g, int item)
     return sync_handover_add(&g->arrived, item);
 }
 
-/* Calls the engine's function for an item that has come down. */
+/* Calls the engine's function for an item that has been copied to the host. */
 static status take_item(void *context, int item)
 {
     const sync_staged *g = context;
@@ -222,8 +222,8 @@ status sync_need(sync_engine *e, int param)
     return copy(g, &g->compute, UP, &g->front.params->params, &g->params->params, g->params->pieces[param]);
 }
 
-/* Brings the buffers down before the engine's end_forward(), which may send the buffers of rank 0. Later
- * gradients come down after the buffers. */
+/* Copies the buffers to the host before the engine's end_forward(), which may send the buffers of rank 0.
+ * Gradients are copied after the buffers. */
 status sync_end_forward(sync_engine *e, const sync_step *step)
 {
     sync_staged *g = e->staged;

@@ -1,30 +1,30 @@
 /* Runs an engine that works on host memory, for a rank that computes on a GPU whose memory the host cannot
  * access.
  *
- * The engine receives a CPU device with a staged copy of parameters, gradients and buffers, and an
- * optimizer. It does not know the GPU. The functions of this file stand between the train loop and the
+ * The engine receives a CPU device with a staged copy of parameters, gradients and buffers, and an optimizer.
+ * It does not know the GPU. The train loop calls the functions of this file, which copy data and call the
  * engine:
  *
- *   begin_forward   buffers go up to the GPU
- *   need            the parameter goes up, before its first use
- *   end_forward     buffers come down after the forward pass
- *   ready           the gradient comes down during the backward pass
- *   reduce          waits until all gradients have come down
+ *   begin_forward   copies buffers to the GPU
+ *   need            copies the parameter to the GPU, before its first use
+ *   end_forward     copies buffers to the host after the forward pass
+ *   ready           copies the gradient to the host during the backward pass
+ *   reduce          waits until all gradients are on the host
  *
- * Copies down have their own stream. The engine's function runs when the data have arrived.
+ * Copies to the host have a separate stream. The engine's function is called when the data have arrived.
  *
- * Reduction and optimizer run on the host. If the engine requires updates_in_front, there is only one
+ * Reduction and optimizer run on the host. If the engine requires updates_in_front, the host has no
  * optimizer: the engine updates the GPU's parameters through sync_context.front.
  *
- * The staged copy is not in the ledger, like the buffers of a transport. */
+ * The ledger counts neither the staged copy nor the buffers of transports. */
 #ifndef COMMON_SYNC_STAGED_H
 #define COMMON_SYNC_STAGED_H
 
 #include "common/sync/engine.h"
 
 /* Opens an engine of `type` on a staged copy. `needs` are the requirements of the engine, and `threads` is
- * the number of threads of the optimizer. STATUS_CONFIG for engines that also move batches, or that shard
- * the state. */
+ * the number of threads of the optimizer. Returns STATUS_CONFIG for engines that also move batches, or that
+ * shard the state. */
 status sync_staged_open(const sync_context *context, const sync_engine_type *type,
                         const sync_requirements *needs, int threads, sync_engine **out);
 

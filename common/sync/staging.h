@@ -33,7 +33,7 @@ void sync_copy(device *d, void *to, const void *from, size_t bytes);
 status sync_staging_end(const sync_staging *s);
 
 /* Makes the stream wait until the fence has reached `value`. If the memory is separate, the host waits
- * instead of the stream: a GPU has few hardware queues, and the awaited work could be queued after the wait.
+ * instead of the stream: a GPU has few hardware queues, and the awaited work could be queued behind the wait.
  * A failed fence ends the wait with the fence's error. */
 status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value);
 

@@ -1,10 +1,10 @@
 /* A timeline of a rank. Events are recorded into memory that is allocated before the first step, and written
  * as Chrome's trace events, which Perfetto also reads ("Trace Event Format", Duman et al., 2016).
  *
- * A rank appears as a process with a few tracks of nested slices. A track of a stream appears only if it has
- * slices (virtual devices). Another track shows the parts of a step (common/sync/anatomy.h). Buckets and keys
- * in flight overlap, so they are asynchronous slices. A flow is an arrow through slices: from the gradient
- * that completed a bucket, to its communication, to the wait that ended with it.
+ * A rank appears as a process with a few tracks of nested slices. A stream has a track only if it has slices,
+ * as on virtual devices. Another track shows the parts of a step (common/sync/anatomy.h). Buckets and keys in
+ * flight overlap, so they are asynchronous slices. A flow is an arrow through slices: from the gradient that
+ * completed a bucket, to the bucket's communication, to the wait for the bucket.
  *
  * Any thread may record. Every function accepts NULL and then does nothing. All ranks use one clock. */
 #ifndef COMMON_TRACE_TRACE_H
@@ -36,7 +36,8 @@ enum { TRACE_NO_INDEX = -1 };
 
 typedef enum trace_flow_point { TRACE_FLOW_BEGIN, TRACE_FLOW_STEP, TRACE_FLOW_END } trace_flow_point;
 
-/* Allocates `capacity` events. Counts events that do not fit. Records nothing until trace_switch(). */
+/* Allocates room for `capacity` events. Later events are only counted. Records nothing until
+ * trace_switch(). */
 status trace_open(int64_t capacity, trace **out);
 void trace_close(trace **t);
 void trace_switch(trace *t, bool on);
@@ -70,8 +71,8 @@ typedef struct trace_entry {
 /* Reads entry `i`, from 0, in the order of recording. Returns false if there is none. */
 bool trace_read(const trace *t, int64_t i, trace_entry *out);
 
-/* Appends the events as JSON objects, each followed by a comma. `process` is a number of the rank that is
- * unique in the file. `name` is shown by the viewer. */
+/* Appends the events as JSON objects, each followed by a comma. `process` is a number for the rank, which is
+ * unique in the file. The viewer shows `name`. */
 void trace_write(const trace *t, int process, const char *name, text_buffer *out);
 
 #endif

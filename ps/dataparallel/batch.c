@@ -23,7 +23,7 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
-/* Counts the targets of a part, without the ignored ones. `all_targets` is in host memory. */
+/* Counts the targets of a part, without ignored targets. `all_targets` is in host memory. */
 static int64_t count_targets(const sync_exchange *x, const dp_part *p, const void *all_targets, bool exist)
 {
     int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
@@ -62,7 +62,8 @@ static int64_t part_bytes(const dp_flow *f, const dp_part *p)
     return p->samples * f->each;
 }
 
-/* Adds the part of `peer` on rank 0, or on another rank its part, to or from rank 0. */
+/* Adds the transfer of a part between rank 0 and another rank. On rank 0 it is the part of `peer`, on another
+ * rank its own part. */
 static status add_part(dp_engine *e, const dp_flow *f, int peer)
 {
     bool root = dp_is_root(e), sends = root != f->to_root;

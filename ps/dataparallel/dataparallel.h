@@ -44,8 +44,8 @@ typedef struct dp_chunks {
 } dp_chunks;
 
 /* Makes chunks as torch coalesces tensors, in the order of registration. A chunk ends when it has `limit`
- * bytes or more (broadcast_coalesced) or, if `within`, before it would have more (reduce_add_coalesced).
- * Sources: torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.h. */
+ * bytes or more (broadcast_coalesced). If `within` is true, it ends before it would exceed `limit`
+ * (reduce_add_coalesced). Sources: torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.h. */
 status dp_chunks_make(const param_set *set, bool within, int64_t limit, ps_memory *memory, dp_chunks *out);
 
 /* The tensors that ranks exchange. If the host can access the device's memory, or in virtual time, tensors
@@ -86,7 +86,7 @@ typedef struct dp_nccl_sim dp_nccl_sim;
 
 typedef struct dp_engine {
     sync_engine base;
-    ps_options options; /* With the payload that --payload auto has chosen. */
+    ps_options options; /* `payload` is PS_PAYLOAD_NCCL if --payload auto has chosen NCCL. */
     ps_policy policy;
     ps_member member;
     dp_hub *hub;
@@ -126,9 +126,9 @@ typedef struct dp_engine {
     dp_nccl_sim *virtual_calls; /* Calls of NCCL in virtual time, else NULL. */
 } dp_engine;
 
-/* nccl.c: tensors through NCCL. All ranks call these functions, which enqueue work in the order
- * of the compute stream. Only broadcasts and reductions exist in virtual time, where the hub carries the
- * parts of the batch and of the outputs. */
+/* nccl.c: tensors through NCCL. All ranks call these functions, which enqueue work in the order of the
+ * compute stream. In virtual time only broadcasts and reductions exist, and the hub moves the parts of the
+ * batch and of the outputs. */
 /* Calls of the process group. */
 typedef enum dp_call {
     DP_CALL_REPLICATE,

@@ -30,7 +30,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
 
 /* ---- open ------------------------------------------------------------------------------------- */
 
-/* Releases the parameters of ranks other than 0, which begin every forward pass with a replica. */
+/* Removes the parameters from the ledger on every rank except 0, because these ranks begin every forward pass
+ * with a replica. */
 static void count_owned_params(const dp_engine *e)
 {
     const sync_context *c = &e->base.context;

@@ -47,7 +47,7 @@ typedef struct dp_transfer {
     int peer;
     message_header header; /* Set by the caller, and replaced by the received header. */
     dp_region region;      /* Pieces of the tensor, or no pieces if the message has no tensor. */
-    piece whole;           /* The piece of a region that has one. */
+    piece whole;           /* The only piece of `region`, if it has one piece. */
     /* The tensor passes through shared memory, and the message is only a notice. `remote` is the region's
      * base in the peer's memory. A send copies the tensor to `remote`, or leaves the copy to the peer if
      * `remote` is NULL. A receive copies the tensor from `remote`. If `remote` is NULL, the peer has put the
@@ -88,7 +88,7 @@ typedef struct dp_hub {
     dp_sum sum;             /* `present` is 0 if the exchange has no sum. */
     _Atomic int64_t posted; /* Number of exchanges that have been posted. */
     device_fence *done;     /* Number of exchanges that have ended. */
-    anatomy_sent last;      /* The latest-sent message that the exchange has received. */
+    anatomy_sent last;      /* The most recently sent message that the exchange has received. */
 
     /* Used by the agent. */
     int64_t finished; /* Number of exchanges that have ended. */

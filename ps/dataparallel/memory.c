@@ -68,8 +68,8 @@ static status open_staging(dp_engine *e)
         bytes[DP_TENSOR_INPUT] = x->input->bytes;
         bytes[DP_TENSOR_TARGET] = x->target->bytes;
         bytes[DP_TENSOR_BUFFERS] = c->params->buffers.bytes;
-        /* Ranks other than rank 0 receive frames in the buffer of parameters, and export this buffer in place
-         * of segments that they do not have. */
+        /* Every rank except rank 0 receives frames in the buffer of parameters, and exports this buffer in
+         * place of segments that the rank does not have. */
         bytes[DP_TENSOR_PARAMS] = arena;
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
         bytes[DP_TENSOR_PART] = root ? 0 : (size_t)(x->largest * x->output_bytes);
@@ -138,8 +138,8 @@ status dp_stage_up(dp_engine *e, dp_tensor tensor, void *data, int64_t offset, i
 /* ---- the ledger -------------------------------------------------------------------------------- */
 
 /* Sets the bytes that the ledger counts for an account. PyTorch's lifetimes need more memory than this
- * program allocates. With PyTorch's lifetimes the ledger counts the bytes that PyTorch would hold, for as
- * long as PyTorch would hold the bytes. */
+ * program allocates. If the lifetimes are PyTorch's, the ledger counts the bytes that PyTorch would hold, for
+ * as long as PyTorch would hold the bytes. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
     if (bytes > *account)
@@ -178,7 +178,8 @@ void dp_account_outputs(dp_engine *e, int more)
          e->loaded * (x->output_bytes + (dp_lean(e) ? 0 : more * x->loss_output_bytes)));
 }
 
-/* Counts the gradient of this rank's part as a value of the program, which reports when it is freed. */
+/* Counts the gradient of this rank's part like a value of the program, because the program later removes it
+ * from the ledger. */
 void dp_account_end_loss(dp_engine *e)
 {
     const sync_exchange *x = e->base.context.exchange;

@@ -150,7 +150,7 @@ void dp_loss(sync_engine *base, const sync_step *step, int64_t *targets, bool *h
     }
     dp_account_outputs(e, 1); /* log_softmax */
     ledger_enter(base->context.ledger, LEDGER_PHASE_LOSS_GRADIENT);
-    dp_account_outputs(e, 3); /* and the gradients of both */
+    dp_account_outputs(e, 3); /* log_softmax and two gradients */
     *here = dp_one_loss(e) ? dp_is_root(e) : dp_takes_part(e);
 }
 

@@ -214,7 +214,7 @@ static status update_iteration(ps_server *s, bool *worked)
     return ++s->norm.summed == s->count ? share_norm(s, 0, -1) : STATUS_OK;
 }
 
-/* ---- async: each push at once ------------------------------------------------------------------- */
+/* ---- async: each push separately ----------------------------------------------------------------- */
 
 status server_receive_async(ps_server *s, int key, int worker, ps_update_step step)
 {

@@ -10,11 +10,14 @@
  *     rank n-1  push g[n-1]─┘ parameters = optimizer(parameters, average)        └──> parameters to rank n-1
  *
  * The sum starts when the last push of an iteration has arrived. The sum always runs in rank order, because
- * floating-point addition is not associative: in order of arrival every run would give another result.
+ * floating-point addition is not associative: in order of arrival every run would give another result. The
+ * rank order is also a promise to other policies. The ring engine's `ddp` and `zero1` with --algorithm
+ * two-shot, sync, and ssp with staleness 0 give bit-identical results if --divide is the same (docs/ps.md
+ * names an exception for clipping).
  *
- * consistency.c decides when a key is reduced. sync and ssp reduce whole iterations, async applies each
- * push at once. gpu.c is the same reduction on a GPU. A gradient is in the frames of its message, or
- * in shared memory of the rank that pushed it. server_gradient() returns the address. */
+ * consistency.c decides when a key is reduced. sync and ssp reduce whole iterations. async applies each push
+ * separately. gpu.c is the same reduction on a GPU. A gradient is in the frames of its message, or in shared
+ * memory of the rank that pushed it. server_gradient() returns the address. */
 #include "ps/server/server.h"
 
 #include "common/reduce/reduce.h"

@@ -61,8 +61,8 @@ typedef struct server_slot {
     int64_t applied; /* Number of pushes applied (async). */
     reply_state reply;
     int64_t pull; /* Number of the pull that is replied to. */
-    /* Updates that the key must have before the reply. Under async only updates with the worker's pushes
-     * count, unless the worker flushes. */
+    /* Updates that the key must have before the reply. Under async this number counts only updates with the
+     * worker's pushes, unless the worker flushes. */
     int64_t needs;
     int64_t arrived_ns; /* Time at which the pull, or the push that pulls, arrived. */
     int64_t pushed_ns;  /* Time at which the last push arrived (async, ssp). */
@@ -119,15 +119,15 @@ typedef struct ps_server {
     optimizer *optimizer;
     int world;
     int first, count;     /* Range of keys of the shard. */
-    int64_t window;       /* Number of iterations that are collected at the same time. */
+    int64_t window;       /* Number of iterations whose pushes are collected at the same time. */
     size_t element;       /* Bytes of an element. */
     double before, after; /* Gradients are divided by `before`, their sum by `after`. */
     bool needs_norm;      /* Updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
     bool writes;          /* Replies are written into the workers' arenas if these are mapped. */
     sync_staging staging; /* On the device that sums and updates: the host, or the rank's GPU. */
-    /* Addresses at which arenas of the whole model would begin, of which only the shard's elements are used:
-     * parameters that replies carry, parameters that the optimizer updates, and averages. `params` and
-     * `updated` differ only with a GPU. */
+    /* Base addresses of arenas of the whole model, of which only the shard's elements are used: parameters
+     * that replies carry, parameters that the optimizer updates, and averages. `params` and `updated` differ
+     * only with a GPU. */
     char *params, *updated, *averages;
     /* Gradients of the adjacent rank on the GPU under sync, or NULL if gradients come from the host. */
     const char *own_grads;
@@ -143,7 +143,7 @@ typedef struct ps_server {
     server_arrival *arrived; /* [count][window] */
     ps_update_step *steps;   /* [window] */
     ps_key_queue complete;   /* Keys that all ranks have pushed (sync, ssp). */
-    int incomplete;          /* Number of keys and iterations that some ranks have pushed, but not all. */
+    int incomplete;          /* Number of pairs (key, iteration) that some ranks have pushed, but not all. */
     bool initialized;        /* The server has parameters to send. */
     int initial_keys;        /* Number of keys whose initial parameters worker 0 has sent. */
     int flushing;            /* Number of ranks that wait for a flush. */
@@ -174,7 +174,7 @@ typedef struct ps_server {
     struct { /* Used on server 0. */
         double *sums;
         int shares;
-        int replies;           /* Number of replies to be sent, to workers world - replies and following. */
+        int replies;           /* Number of replies that must still be sent, to the last `replies` workers. */
         anatomy_sent last;     /* The latest share that has arrived. */
         message_header header; /* Header of the last share, which the next shares must match. */
         message_header reply;
@@ -210,7 +210,7 @@ static inline piece_list server_pieces(const ps_server *s, int key)
     return ps_key_pieces(s->plan, s->first + key);
 }
 
-/* Returns the address at which an arena would begin if `data` is its element `first`. */
+/* Returns the base address of an arena whose element `first` is at `data`. */
 static inline char *server_as_arena(const void *data, int64_t first, size_t element)
 {
     return (char *)((uintptr_t)data - (uintptr_t)first * element);
@@ -235,7 +235,8 @@ typedef struct server_work {
 } server_work;
 /* Handles a gradient that has arrived, of a key of the shard. Takes over the message. */
 status server_receive_push(ps_server *s, ps_message *m);
-/* Sums the first key that all ranks have pushed, and updates it if `updates`. *key is -1 if there is none. */
+/* Sums the first key that all ranks have pushed, and updates the key if `updates` is true. *key is -1 if no
+ * key is complete. */
 status server_reduce_next(ps_server *s, bool updates, int *key);
 status server_reduce(server_work *work);
 /* Queues the replies that waited for an update of the key, or for the initial parameters. */
@@ -249,7 +250,7 @@ status server_check_push(ps_server *s, int key, int worker, ps_message *m);
 void server_keep_push(ps_server *s, int key, int worker, ps_message *m);
 /* Returns the address of a piece that `worker` pushed for the key's present iteration, in host memory. */
 const char *server_gradient(const ps_server *s, int key, int worker, int piece);
-/* Sets *grads to the address at which the arena of this piece would begin, in the memory of the device that
+/* Sets *grads to the base address of an arena that contains this piece, in the memory of the device that
  * updates. On a GPU the next call overwrites the piece. */
 status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(ps_server *s, int key, int worker, ps_update_step step);

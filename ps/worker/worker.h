@@ -32,7 +32,7 @@ typedef enum worker_event {
 typedef struct worker_server {
     /* The server's arena if the worker copies from it. NULL if replies are in frames or already in place. */
     const char *params;
-    bool maps_us;    /* Pushes need no frames. */
+    bool maps_us;    /* The server has mapped this rank's gradients, so pushes need no frames. */
     const char *url; /* Address for error messages, or NULL if the server is the partner. */
     ps_key_queue queue;
     int *on_the_way; /* Keys whose frames are being sent, oldest first: a ring. */
@@ -55,7 +55,7 @@ typedef struct worker_key {
     int64_t pushed_ns;           /* Time at which the push left (async, ssp). */
     int64_t requested, received; /* Numbers of pulls. */
     int64_t updates_seen;        /* Number of updates that the parameters had. */
-    anatomy_sent last;           /* The latest-sent message that the last reply needed. */
+    anatomy_sent last;           /* The most recently sent message that the last reply needed. */
 } worker_key;
 
 /* Used by the compute thread, which calls the stages. */
@@ -93,8 +93,8 @@ typedef struct worker_shared {
     char *packed_buffers;   /* Rank 0's buffers, to be sent or received. */
     device_fence **arrived; /* [param_count] Number of the pull whose parameters have arrived. */
     device_fence *packed, *buffers_arrived, *summed;
-    /* The latest-sent message that each parameter, the buffers and the sum needed. The agent writes the next
-     * three fields before the agent reaches the fence that the compute thread waits for. */
+    /* The most recently sent message that each parameter, the buffers and the sum needed. The agent writes
+     * the next three fields before the agent reaches the fence that the compute thread waits for. */
     anatomy_sent *params_last; /* [param_count] */
     anatomy_sent buffers_last, sum_last;
 

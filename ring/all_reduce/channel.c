@@ -1,4 +1,5 @@
-/* Rings over shared memory: waits and publication of a channel, and the collectives other than all-reduce.
+/* Rings over shared memory: the functions of a channel, the collectives except all-reduce, and the table
+ * entry of the ring algorithm (shm_algorithm_ring).
  *
  *   reduce-scatter   the first half of all-reduce, shifted by one chunk so that chunk r ends at rank r
  *   all-gather       the second half
@@ -73,7 +74,7 @@ static int chunk_of_step(const ring_channel *c)
 
 static void await_next(ring_channel *c)
 {
-    /* A chain waits for the same step of the left neighbor. */
+    /* A step of a chain needs the same step of the left neighbor. A step of a ring needs the step before. */
     bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST;
     if (c->step < c->steps)
         ring_channel_await_left(c, c->step + chain, ring_channel_slice(c, chunk_of_step(c)));

@@ -35,11 +35,12 @@ ring_range ring_channel_slice(const ring_channel *c, int chunk);
 /* Publishes the present slice as finished, and moves on to the next slice or step. */
 void ring_channel_publish(ring_channel *c);
 
-/* Waits until the left neighbor has finished the present slice of its first `steps` steps. `r` is the
- * range that will then be read; an emulated link charges its bytes. */
+/* Makes the call wait until the left neighbor has finished the present slice of its first `steps` steps. `r`
+ * is the range that will then be read. An emulated link charges the bytes of this range. */
 void ring_channel_await_left(ring_channel *c, int steps, ring_range r);
 
-/* Waits until the right neighbor has finished all steps and reads this rank's buffers no more. */
+/* Makes the call wait until the right neighbor has finished all steps and no longer reads this rank's
+ * buffers. */
 void ring_channel_await_right(ring_channel *c);
 
 /* ring.c */

@@ -6,10 +6,10 @@
  *
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
  *
- * Two-shot moves the same bytes, in one message to and from every peer at the same time: reduce-scatter and
- * all-gather, two latencies. A call of two-shot is charged as a whole, from the time at which all ranks have
- * arrived; the copies through shared memory count as part of the transfer. Every call that is not a ring is
- * charged as a whole, like two-shot. */
+ * Two-shot moves the same bytes in two halves, reduce-scatter and all-gather. In each half a rank exchanges
+ * messages with all peers at the same time, so a call takes two latencies. A call of two-shot is charged as a
+ * whole, from the time at which all ranks have arrived; the copies through shared memory count as part of the
+ * transfer. Every call that is not a ring is charged as a whole, like two-shot. */
 #include "ring/all_reduce/shm.h"
 
 static int64_t busier_way_bytes(const shm_queue *q)
@@ -27,8 +27,9 @@ void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows)
     q->due_ns = 0;
 }
 
-/* Returns the time at which the transfer arrives, and occupies the link until then. The link is free at
- * in_ns. A transfer that had begun before follows without a gap, even if this rank notices it late. */
+/* Returns the time at which the transfer arrives, and occupies the link until then. The link is free from
+ * in_ns on. A transfer that began before this rank waited for it uses the link from in_ns on, even if this
+ * rank notices the transfer late. */
 static int64_t carry(shm_queue *q, int64_t ready_ns)
 {
     net_adapter *a = &shm_world_of(q)->adapter;

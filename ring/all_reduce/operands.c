@@ -66,7 +66,7 @@ bool shm_fits_inline(const shm_queue *q)
 
 /* ---- in place --------------------------------------------------------------------------------- */
 
-/* The members whose operand a peer touches. */
+/* The members whose operand a peer reads or writes. */
 typedef enum exposure { OF_NONE, OF_FIRST, OF_ROOT, OF_ALL } exposure;
 
 static const struct {
@@ -232,7 +232,7 @@ static int64_t part_at(const shm_queue *q, collective_extent held, int part)
     return held.count > 0 ? 0 : -1;
 }
 
-/* Returns the number of elements that member `from` gives to member `to` without a reduction. */
+/* Returns the number of elements that member `from` passes to member `to` in a call that does not reduce. */
 static int64_t given(const shm_queue *q, int from, int to)
 {
     const collective_call *c = q->call;
@@ -311,9 +311,9 @@ static int64_t chunk_bytes(const shm_queue *q, int chunk)
     return count * dtype_size(c->type);
 }
 
-/* Counts the chunks of a ring. In n-1 steps, rank r sends all chunks but one and receives all but the chunk
- * before it: chunk r of a reduce-scatter whose parts end at their ranks, else chunk r+1. The second half of
- * an all-reduce begins one chunk later. */
+/* Counts the bytes of a ring. In n-1 steps, rank r sends all chunks except chunk k, and receives all chunks
+ * except chunk k-1. k is r in a reduce-scatter call, whose part r ends at rank r, and r+1 in other calls. In
+ * the second half of an all-reduce, k is one larger. */
 static collective_traffic ring_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;

@@ -1,4 +1,4 @@
-/* A call from start to end: queued, arriving, then round by round. */
+/* Runs a call from start to end: the call is queued, all members arrive, and rounds follow. */
 #include "ring/all_reduce/shm.h"
 
 #include <stdio.h>
@@ -66,7 +66,8 @@ static status check_same_call(const shm_queue *q)
     return STATUS_OK;
 }
 
-/* Writes the ranks with the lowest position. In a ring, the awaited rank may itself wait for another rank. */
+/* Writes the names of the ranks with the lowest position, which are late. The awaited rank need not be late:
+ * in a ring it may itself wait for another rank. */
 static void name_late_ranks(const shm_queue *q, char *text, size_t size)
 {
     uint64_t positions[SHM_MAX_RANKS], last = UINT64_MAX;
@@ -114,7 +115,7 @@ static void begin_call(shm_queue *q)
     q->phase = SHM_ARRIVING;
 }
 
-/* Reads the clock anew, since the caller read it before the last piece of work. */
+/* Reads the clock again, because the caller read it before the last piece of work. */
 static void leave(shm_queue *q)
 {
     queued(q)->times.finished_ns = clock_now_ns();
@@ -175,7 +176,7 @@ static status all_have_arrived(shm_queue *q)
 static void end_round(shm_queue *q)
 {
     collective_kind kind = q->call->kind;
-    /* Two-shot writes the results of other kinds to `out` at once. */
+    /* Two-shot writes the results of other kinds directly to `out`. */
     bool in_area =
         q->algorithm == &shm_algorithm_ring || kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE;
     if (q->mode == SHM_STAGED && in_area) shm_copy_out(q);

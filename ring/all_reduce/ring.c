@@ -28,11 +28,14 @@
  * slice i of step s-1, which produced the input. This is the only wait.
  *
  * The wait also keeps a rank from overwriting values that its right neighbor still has to read. Rank r writes
- * chunk r+1 once, and chunk r once: in step n-1, after rank r+1 has read the old values in step 0. Rank r
- * writes every other chunk in steps s and s+n. Before step s+n of rank r the dependence has gone once around
- * the ring, through step s+1 of rank r+1, which read the chunk.
+ * chunk r+1 only once. It writes chunk r only in step n-1, after rank r+1 has read the old values in step 0.
+ * Rank r writes each of the remaining chunks twice, in steps s and s+n. Step s+n of rank r depends on step
+ * s+1 of rank r+1, because the chain of waits goes once around the ring. In step s+1 rank r+1 has read the
+ * chunk.
  *
- * At the end each rank waits for its right neighbor, before the caller may change the buffers. */
+ * At the end each rank waits for its right neighbor, before the caller may change the buffers.
+ *
+ * The last two functions below are the algorithm. channel.c registers the ring as shm_algorithm_ring. */
 #include "ring/all_reduce/channel.h"
 
 static int chunk_of_step(const ring_channel *c)

@@ -22,7 +22,8 @@ enum {
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Gives `own` to the other members of the exchange `name`, and maps their segments. */
+/* Passes the segments `own` to the other members of the exchange `name`, and maps the segments of these
+ * members. */
 static status exchange(const collective_config *c, const char *name, int rank, int members,
                        const shm_segment *own, int count, shm_segment *peers)
 {
@@ -187,7 +188,7 @@ status shm_check_peers(shm_world *w, shm_queue *q)
         shm_bell *bell = w->bells[rank];
         bool gave_up = atomic_load_explicit(&bell->gave_up, memory_order_acquire);
         if (!gave_up && !is_dead(w, rank)) continue;
-        if (shm_queue_may_advance(q)) return STATUS_OK; /* The peer had published its step before. */
+        if (shm_queue_may_advance(q)) return STATUS_OK; /* The peer had published the awaited step. */
         if (!(q->unmet >> m & 1)) continue;
         if (gave_up) return peer_gave_up(bell, rank);
         char text[128];
@@ -222,7 +223,7 @@ static char *segment_of(const shm_group *g, int member)
     return member == g->base.rank ? g->own.data : g->peers[member].data;
 }
 
-/* The slot in which `owner` sends to `to`, and the slot in which `owner` receives from `from`. */
+/* Return the slot in which `owner` sends to `to`, and the slot in which `owner` receives from `from`. */
 static char *send_slot(const shm_group *g, int owner, int to)
 {
     return segment_of(g, owner) + main_bytes() + to * send_bytes();

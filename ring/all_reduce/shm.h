@@ -7,17 +7,17 @@
  *
  * Only the owner writes a slot; the other members of the queue read the slot. The position in a slot counts
  * calls and the steps within a call, and only grows. Ranks wait for each other only in one way: until a
- * member's position has reached p. Publishing a step is a release of everything that the member wrote before,
- * so whoever sees the position may read the data.
+ * member's position has reached p. Publishing a step has release semantics, so a rank that sees the position
+ * may read everything that the member wrote before.
  *
  * A call begins when every member has written its description of the call to its slot and has published step
- * "arrived". After the arrival each member compares the descriptions of all members with its description. All
- * members choose the same mode from the descriptions. INLINE is possible only in two-shot. A member chooses
- * INLINE before it publishes "arrived".
+ * "arrived". After the arrival each member compares the descriptions of all members with its own. All members
+ * choose the same mode from the descriptions. INLINE is possible only in two-shot. A member chooses INLINE
+ * before it publishes "arrived".
  *
- *   INLINE     the operands fit in the slot and were copied there before the arrival: no further wait
- *   IN_PLACE   all operands that peers touch are in windows with the same layout: one round over everything
- *   STAGED     rounds over a staging area in the slot: copy in, run, copy out
+ *   INLINE     the operands fit in the slot and were copied there before the arrival; no other wait follows
+ *   IN_PLACE   all operands that peers access are in windows and have the same layout; there is one round
+ *   STAGED     each round copies operands to a staging area in the slot, runs, and copies results out
  *
  * In each round the algorithm (two-shot, ring) determines which rank reads which elements. */
 #ifndef RING_ALL_REDUCE_SHM_H
@@ -79,8 +79,8 @@ typedef struct shm_queue shm_queue;
 /* A collective algorithm: a state machine over the steps of one round. */
 typedef struct shm_algorithm {
     uint32_t kinds; /* Mask of the kinds that the algorithm serves. Two-shot serves all kinds. */
-    /* Does the first piece of work and sets the next wait. Called when all members have exposed their
-     * operands. */
+    /* Begins a round, and sets the first wait. Called when all members have exposed their operands. Two-shot
+     * does all its work before the wait. The ring has no work before its first wait. */
     void (*begin_round)(shm_queue *q);
     /* Does the next piece of work when the wait has ended. Returns true when the round is done. NULL if the
      * first wait ends the round. */
@@ -129,10 +129,11 @@ struct shm_queue {
     bool was_there;      /* Whether the transfer began before this rank began to wait. */
     int64_t due_ns;      /* Arrival time. 0 if not known yet. */
 
-    /* Range of elements of the present round: of every part if the call is cut into parts
-     * (collective_is_cut()), else of the whole buffer. */
+    /* Range of elements of the present round. Offsets count from the start of each part if the call is cut
+     * into parts (collective_is_cut()), else from the start of the buffer. */
     int64_t round_at, round_count, round_end;
-    /* Addresses exposed by the members, and their common layout: buffers in place, else the areas. */
+    /* Addresses that the members expose, and the layout of the exposed memory, which is the same on all
+     * members. The memory is the buffers in mode IN_PLACE, else the areas. */
     piece_layout in_layout, out_layout;
     char *exposed_in[SHM_MAX_RANKS], *exposed_out[SHM_MAX_RANKS];
     ring_channel ring;
@@ -208,7 +209,7 @@ void shm_charge_call(shm_queue *q, int64_t arrived_ns);
 /* operands.c: operands that a call exposes to its peers, its rounds and its copies. */
 shm_description shm_describe(const shm_queue *q, int64_t now_ns);
 bool shm_fits_inline(const shm_queue *q);
-/* Returns true if all operands that peers touch are in windows and have the same layout. The result is the
+/* Returns true if all operands that peers access are in windows and have the same layout. The result is the
  * same on every rank. */
 bool shm_can_be_in_place(const shm_queue *q);
 /* Sets the first round and the exposed addresses for q->mode. */
@@ -230,7 +231,7 @@ static inline int64_t shm_share_begin(const shm_queue *q, int64_t count, int ran
     if (rank >= q->size) return count;
     return (int64_t)((__int128)count * rank / q->size) / line * line;
 }
-/* Copies the elements that this rank needs from itself from `in` to `out`. */
+/* Copies the elements that this rank keeps for itself from `in` to `out`. */
 void shm_place_own_part(shm_queue *q);
 /* Copies this rank's elements of the round from `in` to its area. Used only in modes STAGED and INLINE. */
 void shm_copy_in(shm_queue *q);

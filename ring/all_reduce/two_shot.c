@@ -1,5 +1,5 @@
-/* Two-shot all-reduce: each rank reduces its n-th of all buffers (shot one) and writes it to all ranks
- * (shot two). No rank forwards data that it has received.
+/* Two-shot all-reduce: each rank reduces its share, one n-th, of all buffers (shot one) and writes the result
+ * to all ranks (shot two). No rank forwards data that it has received.
  *
  * all_reduce of three ranks over a = a0 a1 a2, b, c (share r is cut on cache lines):
  *

@@ -204,7 +204,8 @@ static void summarize(const bench_case *c, int ranks, double *times, int count, 
     out->bus_gbs = out->algorithm_gbs * bus_factor(c->kind, ranks);
 }
 
-/* Measures all systems at one size, in turn. `times` is [count][BENCH_MOST_ITERATIONS]. */
+/* Measures all systems at one size. In each of BENCH_TURNS turns every system runs a part of the iterations.
+ * `times` is [count][BENCH_MOST_ITERATIONS]. */
 static status measure(bench_rank *b, const bench_case *c, double *times, ring_bench_times *out)
 {
     const ring_bench_options *o = b->config->options;

@@ -51,7 +51,8 @@ int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, in
 
 void bench_sort(double *times, int count);
 
-/* Runs `iterations` calls on a group, and adds their times (of the slowest rank, in us) to times[*used]. */
+/* Runs `iterations` calls on a group, and adds their times to times[*used]. A time is the time of the slowest
+ * rank, in us. */
 status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
                   double *times, int *used);
 status bench_check(const bench_rank *b, collective_group *group, const bench_case *c, int64_t *wrong);

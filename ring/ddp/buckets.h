@@ -44,8 +44,8 @@ typedef struct bucket_tensor {
     int unit; /* Tensors with the same number share a bucket (BUCKET_UNITS). */
 } bucket_tensor;
 
-/* Limits in bytes or elements, as the rule says. `first_limit` is the limit of the first bucket of each type
- * that closes, and `limit` is the limit of all other buckets. */
+/* Limits in bytes or elements, as the rule says. `first_limit` is the limit of the first bucket of each
+ * element type, and `limit` is the limit of all other buckets. */
 typedef struct bucket_plan {
     bucket_rule rule;
     bucket_order order;
@@ -79,9 +79,9 @@ void bucket_schedule_close(bucket_schedule *s);
  * the tensors, and is only read for BUCKET_ORDER_READY.
  *
  * Buckets are sorted by the order in which they close. Buckets that never close follow in the order of their
- * first tensors. The two registration orders sort all buckets by their first tensors, as
- * compute_bucket_assignment_by_size() of PyTorch does (torch/csrc/distributed/c10d/reducer.cpp), and
- * BUCKET_ORDER_LAST_FIRST then reverses them. */
+ * first tensors. BUCKET_ORDER_REGISTRATION and BUCKET_ORDER_LAST_FIRST instead sort all buckets by their
+ * first tensors, as compute_bucket_assignment_by_size() of PyTorch does
+ * (torch/csrc/distributed/c10d/reducer.cpp), and BUCKET_ORDER_LAST_FIRST then reverses the buckets. */
 void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                    bucket_schedule *out);
 

@@ -133,8 +133,8 @@ static void ended(void *engine, const process_call *job, const process_times *t)
                     TRACE_NO_INDEX, t->traced_ns, t->finished_ns);
 }
 
-/* The compute thread calls accounted() and waited(). They enter the times of jobs in the buckets' records and
- * the trace. */
+/* The compute thread calls accounted() and waited(). These functions write the times of jobs to the buckets'
+ * records and to the trace. */
 
 static void accounted(void *engine, const process_times *t)
 {
@@ -142,8 +142,8 @@ static void accounted(void *engine, const process_times *t)
     if (t->tag == 0) return;
     ring_bucket_record *r = ring_record(e, t->tag);
     r->ready_ns = t->ready_ns;
-    r->launched_ns =
-        t->posted_ns > r->ready_ns ? t->posted_ns : r->ready_ns; /* The agent's clock may be older. */
+    /* The agent may have read its clock before the bucket was ready. */
+    r->launched_ns = t->posted_ns > r->ready_ns ? t->posted_ns : r->ready_ns;
     r->started_ns = t->started_ns;
     r->finished_ns = t->finished_ns;
     r->algorithm = t->algorithm;

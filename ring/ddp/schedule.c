@@ -1,10 +1,11 @@
 /* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
  *
  * The backward pass produces the last layer's gradients first. Therefore gradients are put into buckets in
- * reverse order of registration, or in the order in which the gradients became ready in the first step. Some
- * older policies use the order of registration. A bucket closes when it reaches its limit. The example has
- * six parameters of 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first bucket, 25
- * MiB for every other bucket.
+ * reverse order of registration, or in the order in which the gradients became ready on rank 0 in the first
+ * step. Rank 0 sends this order to all ranks, because the order may differ between ranks. Some older policies
+ * use the order of registration. A bucket closes when it reaches its limit. The example has six parameters of
+ * 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first bucket, 25 MiB for every other
+ * bucket.
  *
  *     ready in the order     5   4  3  2   1  0
  *     buckets               [0] [   1   ] [ 2  ]
@@ -14,9 +15,9 @@
  *
  * Every rank makes the same all-reduces in the same order, because
  *
- *     the assignment depends only on sizes, types, order and limits;
+ *     the assignment depends only on sizes, types, order and limits, which are the same on all ranks;
  *     a bucket is launched when all its gradients are ready and all buckets before it have been launched;
- *     buckets are waited for in the same order, each while later ones are still in transit. */
+ *     buckets are waited for in the same order, each while later buckets are still in transit. */
 #include "ring/ddp/buckets.h"
 
 #include "common/memory/piece.h"
@@ -55,9 +56,8 @@ static void add(bucket *b, const bucket_tensor *t)
     b->bytes += t->elements * dtype_size(t->type);
 }
 
-/* Returns the launch position of bucket `id` of `opened`, which was closed as number `closed`. The
- * registration orders sort buckets by their first tensors, and other orders sort buckets by the order of
- * closing. */
+/* Returns the position of bucket `id` in the order of launches. `opened` is the number of buckets, and
+ * `closed` is the bucket's position in the order of closing. buckets.h describes the orders. */
 static int launch_position(const bucket_plan *plan, int id, int opened, int closed)
 {
     if (plan->order == BUCKET_ORDER_REGISTRATION) return id;
@@ -98,7 +98,8 @@ static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, i
     return opened;
 }
 
-/* Does the same for units. A bucket opens with the first tensor of its unit, and closes with the last. */
+/* Does the same as fill_buckets() for BUCKET_UNITS. A bucket opens with the first tensor of its unit, and
+ * closes with the last. */
 static int fill_units(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                       int *bucket_of, int *closed)
 {

@@ -1,6 +1,7 @@
 /* Shared by the files of sharded state: addresses of elements, and functions that another file calls.
  *
- * With mixed precision, elements are sent in bfloat16 and updated in a wider type, as `wide` elements. */
+ * Mixed precision sends elements in bfloat16. Sums and updates use the masters' type, whose elements are
+ * called `wide`. */
 #ifndef RING_ZERO_SHARDS_H
 #define RING_ZERO_SHARDS_H
 

@@ -138,7 +138,7 @@ static bool overlap(const param_shards *s, int v, int w)
            b->gradients < a->gradients + param_gradients_place(s, v);
 }
 
-/* Waits until other units no longer use the memory of a unit's gradients for reductions. */
+/* Waits until no reduction of another unit uses the memory of this unit's gradients. */
 static status free_gradients(ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);

@@ -17,8 +17,9 @@ static char *gradient_shards(const ring_engine *e, int unit)
     return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
 }
 
-/* Sets *out to the base address of the gradients that the update reads. With mixed precision the gradients
- * have the masters' type: the shard is converted, unless micro-batches have been added up in that type. */
+/* Sets *out to the base address of the gradients that the update reads. Mixed precision needs gradients in
+ * the masters' type. Therefore the shard is converted, unless micro-batches have been added up in that
+ * type. */
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];

@@ -36,10 +36,10 @@ typedef struct mpi_queue {
      * its only member. */
     int64_t *descriptions;
     piece_buffer in, out;
-    /* `apart`: MPI gets two buffers and does not work in place. */
+    /* `apart` is true if MPI gets two buffers and does not work in place. */
     bool staged, apart;
-    /* Range of elements of the present segment: of every part if the call is cut into parts
-     * (collective_is_cut()), else of the whole buffer. */
+    /* Range of elements of the present segment. Offsets count from the start of each part if the call is cut
+     * into parts (collective_is_cut()), else from the start of the buffer. */
     int64_t segment_at, segment_count, segment_end;
 } mpi_queue;
 

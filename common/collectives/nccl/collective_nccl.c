@@ -109,7 +109,8 @@ static char *element(const collective_buffer *b, dtype type, int64_t i)
     return b->base ? (char *)b->base + i * dtype_size(type) : NULL;
 }
 
-/* Adds an operation on `count` elements from in_at of `in` and out_at of `out`, both without pieces. */
+/* Adds an operation on `count` elements, from element in_at of `in` and element out_at of `out`. Both buffers
+ * are contiguous. */
 static status add(const nccl_group *g, const collective_call *call, device_stream *s, nccl_kind kind,
                   int peer, int64_t count, int64_t in_at, int64_t out_at)
 {
@@ -156,7 +157,7 @@ static status add_part(const nccl_group *g, const collective_call *call, device_
 }
 
 /* Parts may differ in size, so an all-gather is a broadcast from each rank, and a reduce-scatter is a
- * reduction to each rank. A single part starts at its buffer's base. */
+ * reduction to each rank. If a buffer holds a single part, the part starts at the buffer's base. */
 static status add_parts(const nccl_group *g, const collective_call *call, device_stream *s)
 {
     int n = g->base.size;

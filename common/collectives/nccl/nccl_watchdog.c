@@ -91,8 +91,8 @@ static status ask_nccl(nccl_world *w)
     return STATUS_OK;
 }
 
-/* A call is late only if it has started on the GPU: while the call waits for this rank's computation, only
- * the other ranks are waiting for it. */
+/* A call can be late only after it has started on the GPU. Before that the call waits for this rank's own
+ * computation, not for other ranks. */
 static status look(nccl_world *w, sight *seen)
 {
     sight now = *seen;

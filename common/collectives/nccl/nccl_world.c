@@ -45,10 +45,9 @@ void nccl_end(nccl_world *w, const error_record *why)
 
 /* ---- calls with a time limit ------------------------------------------------------------------- */
 
-/* Arguments and result of a call in a separate thread. The last of the two threads to leave frees the
- * struct. */
+/* Arguments and result of a call in a separate thread. The thread that uses the struct last frees it. */
 typedef struct limited {
-    atomic_bool left; /* One of the threads has left. */
+    atomic_bool left; /* One of the threads no longer uses the struct. */
     status (*run)(struct limited *l);
     const nccl_module *module;
     device *device;
@@ -83,8 +82,8 @@ bool nccl_start_thread(void *(*run)(void *argument), void *argument, pthread_t *
 }
 
 /* Runs a call. Returns STATUS_OK if the call has ended; the caller then frees `l`. Returns STATUS_AGAIN if
- * the call was abandoned because the time is over or `canceled` returned true, and STATUS_SYSTEM without a
- * thread. */
+ * the call was abandoned because the time is over or `canceled` returned true, and STATUS_SYSTEM if no thread
+ * could be started. */
 static status run_until(limited *l, int64_t deadline_ns, const collective_config *c)
 {
     enum { LOOKS_PER_QUESTION = 100 };

@@ -100,7 +100,7 @@ static void on_moving(void *context)
 {
     sim_calls *q = context;
     present(q)->times.started_ns = sim_to_ns(simulation_now(simulation_of(q)));
-    bool late = q->shared->members[q->member].at == q->shared->at; /* No member is later. */
+    bool late = q->shared->members[q->member].at == q->shared->at; /* No member joined later. */
     present(q)->times.last_rank = member_of(q, late ? q->member : q->shared->last);
     pass_on(q);
     sim_device_begin_communication(device_of(q), load_of(q));
@@ -117,9 +117,9 @@ static const struct {
                                   [COLLECTIVE_ALL_GATHER] = {true, SIM_ALL_GATHER},
                                   [COLLECTIVE_REDUCE_SCATTER] = {true, SIM_REDUCE_SCATTER},
                                   [COLLECTIVE_ALL_REDUCE] = {true, SIM_ALL_REDUCE},
-                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST}, /* To one rank. */
+                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST}, /* Two ranks. */
                                   [COLLECTIVE_RECEIVE] = {true, SIM_BROADCAST},
-                                  [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* Of zero bytes. */
+                                  [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* No bytes. */
 
 static sim_collective kind_of(const collective_call *call)
 {
@@ -177,7 +177,7 @@ static int first_rank(const collective_world *world)
     return sim_device_host(world->config.device)->rank - world->config.rank;
 }
 
-/* Opens the group of a sender and a receiver, which find it by a name that both can make. */
+/* Opens the group of a sender and a receiver. Both compute the same name, by which they find the group. */
 static status open_pair(sim_calls *q, const collective_call *call)
 {
     const collective_group *g = q->base.group;
