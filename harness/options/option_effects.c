@@ -82,6 +82,8 @@ static const option_effect table[] = {
     {"server-optimizer", SSP | ASYNC, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "on, or consistency sync"},
     {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING,
      "virtual ranks read each other's memory: no push waits for credit"},
+    {"server-threads", SERVERS, CUDA, EFFECT_NOTHING,
+     "GPUs sum; servers of their own and --server-optimizer off use the threads"},
     {"server-threads", DP, SIM, EFFECT_NOTHING, "GPU 0 sums; on a profile of a processor the threads do"},
     /* ---- one rank ---- */
     {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},

@@ -4,6 +4,7 @@ a gradient and its average. The ring and DataParallel: what goes wrong ends the 
 
     test_cuda_nccl.py [--emulated]    on the emulator, whose streams run behind the host
 """
+import contextlib
 import functools
 import glob
 import json
@@ -67,6 +68,15 @@ def expect_first_buckets_within(traced):
             expect(begin < started and (arrived if EMULATED else started) < end, f"rank {rank}: backward {begin} to {end}, bucket {started} to {arrived}")
 
 
+def names_of_threads(process):
+    names = []
+    for path in glob.glob(f"/proc/{process}/task/*/comm"):
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended
+            with open(path, encoding="ascii") as file:
+                names.append(file.read().strip())
+    return names
+
+
 # Before, the agent's thread released the compute stream.
 @test
 def a_rank_has_a_watchdog_and_no_communication_thread():
@@ -75,7 +85,7 @@ def a_rank_has_a_watchdog_and_no_communication_thread():
         process = running.wait_for_rank("ring", 1, limit=60)
         threads = []
         for _ in range(600):  # until it trains
-            threads = [open(name, encoding="ascii").read().strip() for name in glob.glob(f"/proc/{process}/task/*/comm")]
+            threads = names_of_threads(process)
             if "nccl-watchdog" in threads:
                 break
             time.sleep(0.1)

@@ -182,7 +182,7 @@ def a_device_0_without_memory_for_it_all_is_named_with_what_it_holds_more_than_o
         raise Skip("a GPU with little memory is emulated")
     refused(["--device", "cuda", "--share-gpu"],
             ["rank 0, which holds parameters", "allocating outputs_and_loss", "no memory for", "under dp rank 0 would hold",
-             "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"EMULATED_BYTES": "9000000"}, code=71)
+             "gradients 8.5 KiB", "rank 1", "more on rank 0"], env={"EMULATED_BYTES": "98304"}, code=71)
 
 
 @test
