@@ -4,10 +4,10 @@
  * rank has updated its shards, parameters are all-gathered. Under zero3 and fsdp, which also shard
  * parameters, each pass gathers its units instead, one unit ahead of use:
  *
- *     forward    compute         | unit 0 | unit 1 | unit 2 |
- *                all-gather    0 | 1      | 2      |
- *     backward   compute                  | unit 2 | unit 1 | unit 0 |
- *                communication          2 | gather 1, scatter 2 | gather 0, scatter 1 | scatter 0
+ *     forward    compute                  | unit 0   | unit 1              | unit 2    |
+ *                communication   gather 0 | gather 1 | gather 2            |
+ *     backward   compute                  | unit 2   | unit 1              | unit 0    |
+ *                communication   gather 2 | gather 1 | scatter 2, gather 0 | scatter 1 | scatter 0
  */
 #include "ring/zero/shards.h"
 

@@ -139,7 +139,7 @@ static bool overlap(const param_shards *s, int v, int w)
 }
 
 /* Waits until no reduction of another unit uses the memory of this unit's gradients. */
-static status free_gradients(ring_engine *e, int unit)
+static status await_gradient_place(ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
     for (int v = 0; v < s->unit_count; v++)
@@ -160,7 +160,7 @@ static status begin_unit(ring_engine *e, int unit)
     if (e->settings.mixed && !u->present) TRY(widen_unit(e, unit));
     u->present = param_shards_place_params(&s->config);
     if (e->shards.pass == PARAM_FORWARD || !param_shards_place_gradients(&s->config)) return STATUS_OK;
-    TRY(free_gradients(e, unit));
+    TRY(await_gradient_place(e, unit));
     count_gradients(e, unit, ledger_acquire);
     return STATUS_OK;
 }
