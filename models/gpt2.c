@@ -27,7 +27,7 @@ static nn_ref decoder_block(nn_model *m, nn_ref x, int index, const model_option
     char block[64], name[NN_NAME_MAX];
     snprintf(block, sizeof block, "transformer.h.%d.", index);
     nn_unit(m, block);
-    double residual_scale = 1.0 / sqrt(2.0 * (double)o->layers); /* of layers that feed a sum */
+    double residual_scale = 1.0 / sqrt(2.0 * (double)o->layers); /* for layers before a residual addition */
     nn_ref qkv = dense(m, norm(m, x, block, "ln_1"), block, "attn.c_attn", 3 * o->hidden, 1);
     snprintf(name, sizeof name, "%sattn", block);
     nn_ref a = nn_attention(m, qkv, qkv, qkv, name, o->heads, true);

@@ -111,7 +111,7 @@ static nn_ref block_e(const inception_builder *b, nn_ref x, int64_t unused)
 static const struct inception_block {
     const char *name;
     nn_ref (*build)(const inception_builder *b, nn_ref x, int64_t width);
-    int64_t width; /* channels of the pooled branch (a) or the 7x7 branches (c) */
+    int64_t width; /* channels of the pooled branch in block_a(), or of the 7x7 branches in block_c() */
 } blocks[] = {{"Mixed_5b.", block_a, 32},  {"Mixed_5c.", block_a, 64},  {"Mixed_5d.", block_a, 64},
               {"Mixed_6a.", block_b, 0},   {"Mixed_6b.", block_c, 128}, {"Mixed_6c.", block_c, 160},
               {"Mixed_6d.", block_c, 160}, {"Mixed_6e.", block_c, 192}, {"Mixed_7a.", block_d, 0},

@@ -1,6 +1,6 @@
-/* LeNet-5 (LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998) as it is built
- * today: ReLU instead of the sigmoid, max-pooling instead of the trainable subsampling, and a linear layer
- * instead of the radial basis functions. */
+/* LeNet-5 (LeCun et al., "Gradient-Based Learning Applied to Document Recognition", 1998) with the usual
+ * layers of today: ReLU instead of the sigmoid, max-pooling instead of the trainable subsampling, and a
+ * linear layer instead of the radial basis functions. */
 #include "models/models.h"
 
 status build_lenet(const model_options *options, nn_model *m)

@@ -20,8 +20,8 @@ typedef enum model_head { MODEL_HEAD_MLM, MODEL_HEAD_CLS } model_head;
 
 extern const option_table model_option_table;
 
-/* X(NAME, BUILDER, INPUT, SUMMARY, defaults). A row adds a model, in the order of `harness models`. The
- * builder is build_BUILDER() in a file of this folder. */
+/* X(NAME, BUILDER, INPUT, SUMMARY, defaults). Each row defines a model, and `harness models` lists the models
+ * in this order. The builder is build_BUILDER() in a file of this folder. */
 #define MODEL_LIST(X)                                                                                        \
     X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                            \
     X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                      \

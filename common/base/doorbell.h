@@ -1,5 +1,5 @@
 /* A doorbell lets a thread sleep until another thread or process has done something. A doorbell works in
- * shared memory and needs no clean-up. A doorbell of all zeros has not been rung.
+ * shared memory and needs no clean-up. A doorbell that is all zeros has not been rung.
  *
  *     unsigned seen = doorbell_enter(&bell);                        the other side
  *     if (!condition) doorbell_sleep(&bell, seen, CLOCK_NEVER);         makes the condition true
@@ -23,8 +23,8 @@ static inline unsigned doorbell_rings(const doorbell *bell)
     return atomic_load_explicit(&bell->rings, memory_order_seq_cst);
 }
 
-/* Returns true if a thread may be sleeping. If the result is false, a thread that enters later sees all
- * writes that precede this call. */
+/* Returns true if a thread may be sleeping. If the result is false, a thread that calls doorbell_enter()
+ * later sees all writes made before this call. */
 static inline bool doorbell_has_sleepers(const doorbell *bell)
 {
     return atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) != 0;

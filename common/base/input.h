@@ -12,14 +12,15 @@
 status input_open(const char *path, int64_t largest, int *fd, int64_t *bytes);
 
 /* Reads a whole file into `out`, which must be empty and is empty after a failure. A zero byte follows the
- * contents. Fails like input_open(), and with STATUS_IO or STATUS_SYSTEM. */
+ * contents. Fails like input_open(), with STATUS_IO if reading fails, or with STATUS_SYSTEM if memory is
+ * short. */
 status input_read(const char *path, int64_t largest, text_buffer *out);
 
 /* Reads an open descriptor, which may be a pipe, like input_read(). `name` replaces the path in messages. */
 status input_read_fd(int fd, const char *name, int64_t largest, text_buffer *out);
 
-/* Parses JSON. *out is a new reference, NULL after a failure. Fails with STATUS_DATA, `name`, line and
- * column; a key that an object has twice is an error. */
+/* Parses JSON. *out is a new reference, or NULL after a failure. Fails with STATUS_DATA and a message with
+ * `name`, line and column. A duplicate key in an object is an error. */
 status input_json_decode(const char *name, const text_buffer *text, json_t **out);
 
 /* Calls input_read(), then input_json_decode(). */

@@ -34,7 +34,8 @@ const char *options_present_value(const char *what, const char *text, const char
     return renamed + length + 1;
 }
 
-/* Sets a choice. An old value may stand for a choice and another option: "OLD=NEW --OTHER VALUE". */
+/* Sets a choice. An old value may stand for a choice plus a value of another option: "OLD=NEW --OTHER
+ * VALUE". */
 static status set_choice(option_binding *binding, const option *o, const char *what, const char *text)
 {
     char value[64];
@@ -157,7 +158,7 @@ static uint64_t bit_of(const option_binding *binding, const option *o)
 }
 
 /* Finds the option that a word of the command line names: "-b", "--batch", "--batch=32". Sets *negated for
- * "--no-NAME". Returns NULL if there is no such option. */
+ * "--no-NAME". Returns NULL if no option has this name. */
 static const option *find_word(option_binding *bindings, size_t count, const char *word, bool *negated,
                                option_binding **binding)
 {
@@ -371,7 +372,7 @@ void options_help(const option_binding *bindings, size_t count, bool all, text_b
             has_title = true;
             format_usage(o, usage, sizeof usage);
             bool has_default = o->initial && o->type != OPTION_FLAG;
-            bool is_long = strlen(usage) > USAGE_WIDTH; /* the help then begins on the next line */
+            bool is_long = strlen(usage) > USAGE_WIDTH; /* if so, the help begins on the next line */
             if (is_long) text_append(out, "  %s\n", usage);
             snprintf(line, sizeof line, "  %-*s  %s%s%s%s", USAGE_WIDTH, is_long ? "" : usage, o->help,
                      has_default ? " [" : "", has_default ? o->initial : "", has_default ? "]" : "");

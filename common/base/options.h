@@ -24,7 +24,8 @@ typedef enum option_type {
 typedef enum option_level {
     OPTION_COMMON, /* shown by --help */
     OPTION_RARE,   /* shown only by --help=all */
-    OPTION_KEY, /* a key of a policy, "--policy ring=ddp:order=ready"; "--order ready" works, with a notice */
+    OPTION_KEY, /* a key of a policy, "--policy ring=ddp:order=ready"; "--order ready" also works, but prints
+                 * a notice */
 } option_level;
 
 /* A row of a table, for instance {"bucket-cap-mb", OPTION_INT, offsetof(options, bucket_cap), .argument =
@@ -34,15 +35,15 @@ typedef struct option {
     option_type type;
     size_t offset;              /* offset of the field in the component's struct */
     const char *argument;       /* name of the value in --help, such as "MIB", or NULL for a flag */
-    const char *initial;        /* default, as on the command line, or NULL for zero, false or no text */
-    double low, high;           /* bounds of an INT or DOUBLE; any value from 0 if both are 0 */
-    const char *const *choices; /* Values of a CHOICE, NULL-terminated. Renamed values come last and are not
-                                 * shown: "OLD=NEW", or "OLD=NEW --OTHER VALUE" if another option of the table
-                                 * holds a part of the old value. */
+    const char *initial;        /* default as on the command line; NULL means zero, false or no text */
+    double low, high;           /* bounds of an INT or DOUBLE; if both are 0, the only bound is value >= 0 */
+    const char *const *choices; /* Values of a CHOICE, NULL-terminated. Entries for renamed values come last
+                                 * and are not shown. An entry is "OLD=NEW", or "OLD=NEW --OTHER VALUE" if
+                                 * another option of the table holds a part of the old value. */
     const char *help;
     option_level level;
     const char *alias;    /* a name from other programs, or NULL */
-    const char *old_name; /* former name, which works with a notice, or NULL */
+    const char *old_name; /* former name, which still works but prints a notice, or NULL */
     char letter;          /* letter, as in -b, or 0 */
 } option;
 
@@ -69,8 +70,8 @@ status options_defaults(option_binding *bindings, size_t count);
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
                      const char **positional, int *positional_count);
 
-/* Parses like options_parse(), for a command in front of another command. Words that are no option of these
- * bindings are stored in rest[0..*rest_count), in their order. `rest` needs room for argc words. */
+/* Parses like options_parse(), for a command that is followed by another command. Words that are not options
+ * of these bindings are stored in rest[0..*rest_count), in their order. `rest` needs room for argc words. */
 status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[],
                     int *rest_count);
 
@@ -101,7 +102,7 @@ char *options_format(const option_binding *binding, size_t index, char *buffer, 
 const char *options_present_value(const char *what, const char *text, const char *renamed);
 
 /* Appends the options of --help, at most 80 columns wide. Omits rare options and keys of policies unless
- * `all`. */
+ * `all` is true. */
 void options_help(const option_binding *bindings, size_t count, bool all, text_buffer *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Counter-based random numbers. The value at (seed, name, index) is a pure function, so every rank and every
+/* Counter-based random numbers. The value is a pure function of (seed, name, index), so every rank and every
  * device draws the same tensors without communication.
  *
  * The generator is SplitMix64's finalizer over a Weyl sequence (Steele, Lea, Flood: "Fast Splittable
@@ -21,7 +21,7 @@ static inline uint64_t random_mix(uint64_t z)
 
 uint64_t random_fnv1a64(const char *name);
 
-/* Returns the start of the stream of a name under `seed`. */
+/* Returns the start of the random stream for a seed and a name. */
 static inline uint64_t random_start(uint64_t seed, uint64_t name_hash)
 {
     return random_mix(seed + RANDOM_GOLDEN) ^ name_hash;
@@ -45,8 +45,8 @@ static inline double random_signed(uint64_t start, uint64_t index)
     return 2.0 * random_uniform(start, index) - 1.0;
 }
 
-/* Returns a standard normal number (Box and Muller, 1958) from the 53-bit uniforms at 2 index and 2 index +
- * 1. */
+/* Returns a standard normal number (Box and Muller, 1958) from the 53-bit uniforms at 2i and 2i + 1, with
+ * i = `index`. */
 double random_normal(uint64_t start, uint64_t index);
 
 /* Returns 64 unpredictable bits from the system, never 0. Serves as the token of a job. */

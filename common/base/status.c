@@ -48,8 +48,8 @@ static void append_limit(int resource, const char *option, int unit)
                  (unsigned long long)limit.rlim_cur / unit);
 }
 
-/* Cuts quoted values to QUOTED bytes and "...", because values from outside may have any length. An
- * apostrophe after a letter opens no quote. */
+/* Shortens quoted values to QUOTED bytes followed by "...", because values from outside may have any length.
+ * An apostrophe after a letter does not open a quote. */
 static void cut_quoted(char *text)
 {
     enum { QUOTED = 200 };
@@ -59,7 +59,7 @@ static void cut_quoted(char *text)
         for (end = open + 1; *end && !(*end == '\'' && (!end[1] || strchr(" ,;:.?)", end[1])));) end++;
         char *cut = open + 1 + QUOTED;
         if (end <= cut + 3) continue;
-        while ((*cut & 0xc0) == 0x80) cut--; /* inside a UTF-8 character */
+        while ((*cut & 0xc0) == 0x80) cut--; /* never cuts inside a UTF-8 character */
         memcpy(cut, "...", 3);
         memmove(cut + 3, end, strlen(end) + 1);
         end = cut + 3;

@@ -53,7 +53,8 @@ const char *error_message(void);
 status error_code(void);
 void error_clear(void);
 
-/* Move a record between threads: copy it on the thread that failed, adopt it on the other. */
+/* Move a record to another thread. The thread that failed copies the record, and the other thread adopts the
+ * copy. */
 typedef struct error_record {
     status code;
     char message[1024];

@@ -25,7 +25,7 @@ status text_parse_int(const char *what, const char *text, int64_t low, int64_t h
                 high, text);
 }
 
-/* Reads the number at the begin of `text`. Sets *end to the text after it. */
+/* Reads the number at the beginning of `text`. Sets *end to the text after it. */
 static bool read_number(const char *text, char **end, double *out)
 {
     *out = strtod(text, end);
@@ -71,7 +71,7 @@ typedef enum unit_kind { SIZE, TIME, RATE, UNIT_KINDS } unit_kind;
 static const struct {
     unit_kind kind;
     const char *name;
-    double factor; /* factor to bytes, nanoseconds or bytes per second */
+    double factor; /* factor that converts to bytes, nanoseconds or bytes per second */
     int sets;
     const char *meaning;
 } units[] = {{SIZE, "B", 1, DECIMAL | BINARY, "bytes"},
@@ -180,7 +180,7 @@ void text_units_help(text_buffer *out)
                      "4K, K, M, G and T are powers of 1024. b is a bit and B a byte:\n10Gb/s is 1.25GB/s.\n");
 }
 
-/* Divides by `base` until the number is below it, at most count - 1 times. Returns the number of
+/* Divides the number by `base` until it is below `base`, at most count - 1 times. Returns the number of
  * divisions. */
 static size_t scale(double *value, double base, size_t count)
 {
@@ -232,7 +232,7 @@ bool text_ends_with(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Returns Levenshtein's distance. Words longer than 63 are far from all. */
+/* Returns the Levenshtein distance, or SIZE_MAX if a word is longer than 63 bytes. */
 static size_t edit_distance(const char *a, const char *b)
 {
     size_t m = strlen(a), n = strlen(b);

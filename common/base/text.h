@@ -27,9 +27,9 @@ status text_parse_rate(const char *what, const char *text, int64_t *out);
  * "10Gbit/s" in "GB/s" is 1.25. */
 status text_parse_in_unit(const char *what, const char *text, const char *unit, double *out);
 
-/* Writes the index of `text` among `count` words. `first` is the first word and `stride` the bytes from one
- * word to the next, so the words may be a field of an array of structs. The error message lists the words and
- * the nearest one. */
+/* Writes the index of `text` among `count` words. `first` points to the first word, and `stride` is the
+ * number of bytes from one word to the next, so the words may be a field of an array of structs. The error
+ * message lists the words and the nearest one. */
 status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride,
                          size_t count, int *out);
 
@@ -49,14 +49,14 @@ bool text_ends_with(const char *text, const char *end);
 /* Returns the word nearest to `word` by edit distance, or NULL if none is near. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 
-/* Joins the words to "a, b, c", cut to `size`. Returns `buffer`. */
+/* Joins the words as "a, b, c", truncated to `size` bytes. Returns `buffer`. */
 char *text_join(char *buffer, size_t size, const char *const *words, size_t count);
 
-/* Replaces control characters (C0, DEL, C1), which may command a terminal, with '?'. Keeps line feeds if
+/* Replaces control characters (C0, DEL, C1), which may reconfigure a terminal, with '?'. Keeps line feeds if
  * `keeps_lines`. Returns `text`. */
 char *text_printable(char *text, bool keeps_lines);
 
-/* A growing string for tables and messages outside the steady step. */
+/* A growing string for tables and messages. It allocates, so training steps do not use it. */
 typedef struct text_buffer {
     char *data; /* NUL-terminated, NULL while empty */
     size_t length, capacity;

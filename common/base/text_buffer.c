@@ -69,7 +69,7 @@ static int hanging_indent(const char *line, int length, int columns)
     return indent ? indent : leading + 2;
 }
 
-/* Returns how many characters of `text` go into `room` columns. The break is at the last blank that fits, or
+/* Returns how many characters of `text` fit into `room` columns. The break is at the last blank that fits, or
  * after a word that is longer than `room`. */
 static int fitting(const char *text, int length, int room)
 {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum {
-    MOST_LINKS = 40,        /* the limit of Linux */
+    MOST_LINKS = 40,        /* Linux follows no more links */
     MOST_ATTEMPTS = 100,    /* attempts to create a name that other processes create and remove */
     LARGEST_WRITE = 1 << 30 /* below the system's limit of 2 GiB */
 };
@@ -118,7 +118,7 @@ static status remove_left_over(atomic_file *f)
     return rc;
 }
 
-/* Creates and locks the partial file. Returns STATUS_AGAIN if another process took the partial file for a
+/* Creates and locks the partial file. Returns STATUS_AGAIN if another process mistook the partial file for a
  * left-over file. */
 static status try_to_create(atomic_file *f)
 {

@@ -96,8 +96,8 @@ typedef struct checkpoint_subject {
      * change. NULL skips the check. A checkpoint of a model with other options is refused. */
     const option_binding *model_options;
     const optimizer_options *optimizer; /* NULL for only parameters and buffers */
-    const nn_cut *cut; /* Cut of the model into stages, each of which several ranks may have. NULL if every
-                        * rank has the whole model. */
+    const nn_cut *cut; /* Split of the model into pipeline stages. Several ranks may have the same stage. NULL
+                        * if every rank has the whole model. */
 } checkpoint_subject;
 
 /* Returns the first stage that has the tensor. */
@@ -105,10 +105,10 @@ int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tens
 typedef struct checkpoint_progress {
     int64_t step;              /* steps done, which is the index of the next step */
     int64_t optimizer_step;    /* updates done, which is the next argument of optimizer_update() */
-    int64_t epoch, epoch_step; /* epoch of the next step and step within the epoch: batch_position in
-                                * common/data/batch_source.h */
+    int64_t epoch, epoch_step; /* epoch of the next step, and step within this epoch (batch_position in
+                                * common/data/batch_source.h) */
     int64_t batches_tracked;   /* batches that BatchNorm has seen, PyTorch's num_batches_tracked */
-    uint64_t seed;             /* seed of parameters, order of the data, and augmentation */
+    uint64_t seed;             /* seed of the parameters, of the order of samples, and of the augmentation */
 } checkpoint_progress;
 
 /* A source of tensors. Reads tensor `t` in PyTorch's order as t->elements values of t->type. Not called for
@@ -165,8 +165,8 @@ void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject)
 /* ---- a rank's arenas as source and sink ---------------------------------------------------------- */
 
 /* Arenas of a rank. If state arenas are sharded over several ranks, the saving rank gathers them into host
- * memory with the layout of the parameters, whole or one tensor at a time, and names this memory in
- * `states`. */
+ * memory with the layout of the parameters, whole or one tensor at a time, and lets `states` point to this
+ * memory. */
 typedef struct checkpoint_arenas {
     param_set *set;
     device_stream *stream;

@@ -56,7 +56,8 @@ static const safetensors_tensor *use(matcher *m, const char *name)
     return t;
 }
 
-/* Finds parameters that a layer shares under its name: "LAYER.weight", "LAYER.bias". */
+/* Finds parameters that a layer shares with another layer, under the name of the sharing layer:
+ * "LAYER.weight", "LAYER.bias". */
 static void find_tied(matcher *m, const nn_layer *l)
 {
     static const char *const slots[] = {"weight", "bias"};

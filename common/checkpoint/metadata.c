@@ -14,7 +14,8 @@ enum { VALUE_MAX = 256, KEY_MAX = 128 };
 static const char no_hash[] = "0000000000000000";
 static const char no_optimizer[] = "none";
 
-/* Options of how a model is run, which may differ when a checkpoint is loaded. */
+/* Options that affect only how a model is run. A checkpoint can be loaded with other values of these
+ * options. */
 static const char *const model_use[] = {"image", "sequence", "sync-batchnorm"};
 
 static const struct {

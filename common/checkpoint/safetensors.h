@@ -48,14 +48,14 @@ static inline int64_t safetensors_data_offset(const safetensors_header *h)
     return SAFETENSORS_PREFIX + h->text_bytes;
 }
 
-/* Writes the length of the header of a file of `file_bytes` bytes, from its first `size` bytes: 8, or the
- * whole file if it is shorter. Fails with STATUS_DATA if it is no safetensors file, or if the header does not
- * fit. */
+/* Computes the length of the header from the first `size` bytes of a file of `file_bytes` bytes. `size` is 8,
+ * or file_bytes if the file is shorter. Fails with STATUS_DATA if the file is not a safetensors file, or if
+ * the header does not fit. */
 status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, int64_t file_bytes,
                            int64_t *out);
 
-/* Decodes the header at `text`, of `text_bytes` bytes, of a file of `file_bytes` bytes. Borrows `file` and
- * `text`. Fails with STATUS_DATA, naming the position and the value found. */
+/* Decodes the header text[text_bytes] of a file of `file_bytes` bytes. Borrows `file` and `text`. Fails with
+ * STATUS_DATA, naming the position and the value found. */
 status safetensors_decode(const char *file, const char *text, int64_t text_bytes, int64_t file_bytes,
                           safetensors_header *out);
 void safetensors_free(safetensors_header *h);

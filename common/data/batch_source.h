@@ -16,8 +16,9 @@ typedef struct batch_view {
     const void *inputs;
     const void *targets;
     int64_t count;
-    int64_t targets_counted; /* rows that count in the loss; elements in a regression */
-    int64_t padding;         /* number of samples at the end that repeat other samples to make ranks equal */
+    int64_t targets_counted; /* number of rows that count in the loss, or of elements in a regression */
+    int64_t padding;         /* number of samples at the end that repeat other samples, so that all ranks get
+                              * equally many */
     int64_t step;            /* step of the run, from 0 */
     int64_t epoch;
     int64_t epoch_step; /* step of the epoch, from 0 */
@@ -41,8 +42,9 @@ struct batch_source {
     int64_t buffer_bytes;    /* host memory of all batches */
 };
 
-/* Waits for the batch of `step` and lends it until batch_source_return(). Steps in order use prepared
- * batches. Any other step is correct but slower. A batch that cannot be made is an error in every call. */
+/* Waits for the batch of `step` and lends it until batch_source_return(). Consecutive steps use batches that
+ * were prepared ahead of time. Any other step is correct but slower. A batch that cannot be made is an error
+ * in every call. */
 status batch_source_next(batch_source *s, int64_t step, batch_view *out);
 void batch_source_return(batch_source *s, const batch_view *b);
 

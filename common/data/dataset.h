@@ -4,7 +4,7 @@
  *
  * From a file to a step:
  *
- *     decoders.h                       the bytes of a file to samples
+ *     decoders.h                       converts the bytes of a file to samples
  *     dataset_impl.h, dataset_NAME.c   one data set each
  *     dataset.h                        all samples of a set
  *     form.h                           shapes of samples and targets
@@ -80,7 +80,8 @@ uint64_t dataset_hash(const dataset *set, data_part part);
 size_t dataset_input_bytes(const dataset *set);
 
 /* Returns sample `index` of a part as stored: uint8 (h, w, c), float32 (features) or int32 (sequence). The
- * sample is in the set's memory or in `scratch`, memory of the caller of dataset_input_bytes(). */
+ * sample is in the set's memory or in `scratch`, for which the caller provides dataset_input_bytes()
+ * bytes. */
 const void *dataset_input(const dataset *set, data_part part, int64_t index, void *scratch);
 
 /* Writes the sample's target: data_form_target_elements() values of int32 or float32. */

@@ -23,8 +23,8 @@ typedef struct batch_maker {
     data_form form;
     int64_t largest_batch, steps_per_epoch; /* as in batch_source */
     size_t input_bytes, target_bytes;       /* bytes of the largest batch */
-    /* Writes inputs and targets of step b->step, and sets count, targets_counted and padding. Several
-     * threads call at the same time, each with another `worker`, counted from 0. */
+    /* Writes inputs and targets of step b->step, and sets count, targets_counted and padding. Several threads
+     * call at the same time, each with a different `worker`, counted from 0. */
     status (*make)(void *context, int worker, void *inputs, void *targets, batch_view *b);
     void (*close)(void *context);
     /* Number of threads. If 0, the caller of batch_source_next() makes the batches. */

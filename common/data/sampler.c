@@ -40,7 +40,7 @@ static sampler_span distributed_span(const sampler *s, int rank, int64_t step)
     int64_t world = s->config.world, batch = s->config.batch, begin = step * batch;
     sampler_span span = {.first = begin * world + rank, .stride = world};
     span.count = least(batch, s->rank_samples - begin);
-    /* Fewer than `world` positions are padding, so at most the last sample of a rank. */
+    /* Fewer than `world` positions are padding, so at most the last sample of a rank is padding. */
     int64_t last = span.first + (span.count - 1) * world;
     span.padding = last >= s->config.samples;
     return span;

@@ -4,15 +4,15 @@
  * + epoch), as in PyTorch's DistributedSampler; for evaluation it is the stored order. The sampler
  * computes which *positions* in the order belong to a step and a rank. It needs no memory.
  *
- * DISTRIBUTED equals torch.utils.data.DistributedSampler with a DataLoader per rank. The order is padded
- * with its first samples until its length is a multiple of the ranks; with drop_last it is cut instead.
- * Rank r gets positions r, r + world, r + 2 world, ..., and takes `batch` of them per step. For 7 samples,
- * 2 ranks and batches of 3:
+ * DISTRIBUTED equals torch.utils.data.DistributedSampler with a DataLoader per rank. The order is padded with
+ * its first samples until its length is a multiple of the ranks; with drop_last the order is truncated
+ * instead. Rank r gets positions r, r + world, r + 2 world, ..., and takes `batch` of them per step. For 7
+ * samples, 2 ranks and batches of 3:
  *
  *   positions   0 1 2 3 4 5 6 (0)        rank 0: 0 2 4 | 6       rank 1: 1 3 5 | (0)
  *
- * GLOBAL equals one DataLoader with batches of world * batch, which torch.chunk cuts as in DataParallel.
- * The m samples of a step are cut, without padding, into chunks of ceil(m / world). The last chunks may be
+ * GLOBAL equals one DataLoader with batches of world * batch, which torch.chunk splits as in DataParallel.
+ * The m samples of a step are split, without padding, into chunks of ceil(m / world). The last chunks may be
  * smaller or absent:
  *
  *   positions   0 1 2 3 4 5 | 6          rank 0: 0 1 2 | 6       rank 1: 3 4 5 | (none)

@@ -148,5 +148,5 @@ void data_transform_apply(const data_transform *t, const void *stored, const aug
     else if (t->channel_first)
         apply_vector(t, stored, out);
     else
-        memcpy(out, stored, (size_t)data_form_input_elements(&t->to) * 4); /* float32 and int32 alike */
+        memcpy(out, stored, (size_t)data_form_input_elements(&t->to) * 4); /* both float32 and int32 */
 }

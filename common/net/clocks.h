@@ -1,11 +1,11 @@
-/* Measures the difference between the clocks of the ranks: CLOCK_MONOTONIC begins at another moment on every
- * host.
+/* Measures the difference between the clocks of the ranks: CLOCK_MONOTONIC starts at a different moment on
+ * each host.
  *
  * Every rank sends its time in an all-gather and notes when the all-gather has ended. An all-gather ends
  * after all ranks have called. The call of rank 0 therefore precedes the end on this rank, and the call of
- * this rank precedes the end on rank 0. From each of these two orders of events follows a bound of the clock
- * difference (Cristian, "Probabilistic clock synchronization", 1989). The narrowest bounds of several
- * exchanges count. */
+ * this rank precedes the end on rank 0. Each of these two facts bounds the clock difference from one side
+ * (Cristian, "Probabilistic clock synchronization", 1989). The ranks make several exchanges and keep the
+ * narrowest bounds. */
 #ifndef COMMON_NET_CLOCKS_H
 #define COMMON_NET_CLOCKS_H
 
@@ -19,8 +19,8 @@ typedef struct clock_bounds {
 /* Measures the bounds. All ranks must call this function. On rank 0 both bounds are 0. */
 status clock_bounds_measure(rendezvous *r, int rank, int world, int64_t deadline_ns, clock_bounds *out);
 
-/* The conversion of times of this rank to the clock of rank 0, from measurements at the begin and the end of
- * a run. */
+/* Offsets that convert times of this rank to the clock of rank 0. The offsets are measured at the beginning
+ * and at the end of a run. */
 typedef struct clock_alignment {
     bool aligned;             /* false if this rank has the clock of rank 0, so times need no change */
     int64_t error_ns;         /* bound of the conversion error; 0 if this rank has the clock of rank 0 */

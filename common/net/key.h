@@ -22,7 +22,7 @@ void net_key_pair(const char *text, char secret[NET_CURVE_TEXT], char public[NET
 /* Derives a public number from a secret. The number is part of an X25519 public key, from which nobody can
  * compute the secret (RFC 7748). Equal texts yield equal numbers. */
 uint64_t net_public_number(uint64_t secret, const char *text);
-/* Derives a public number from a key, on which all ranks thereby agree without communication. */
+/* Derives a public number from the job's key, so all ranks compute the same number without communication. */
 uint64_t net_key_number(const char *key, const char *text);
 
 /* Returns the key in an address of a transport, "tcp://HOST:PORT/KEY", or NULL if the address has none. */

@@ -34,7 +34,8 @@ int64_t net_link_occupied_ns(const net_link *link, int64_t bytes)
     return (int64_t)((double)bytes / (double)link->bytes_per_second * (double)NS_PER_S);
 }
 
-/* Occupies a direction for `ns`, from `now_ns` or from the time at which it is free. Returns the end. */
+/* Occupies a direction for `ns`, starting at `now_ns` or, if the direction is busy, when it becomes free.
+ * Returns the time at which the direction is free again. */
 static int64_t occupy(_Atomic int64_t *way, int64_t ns, int64_t now_ns)
 {
     int64_t free_ns = atomic_load_explicit(way, memory_order_relaxed), end;
@@ -51,6 +52,6 @@ int64_t net_adapter_send(net_adapter *a, int64_t bytes, int64_t now_ns)
 
 int64_t net_adapter_receive(net_adapter *a, int64_t bytes, int64_t now_ns)
 {
-    int64_t ns = net_link_occupied_ns(&a->link, bytes); /* cut through: the first byte arrived `ns` earlier */
+    int64_t ns = net_link_occupied_ns(&a->link, bytes); /* cut-through: the first byte came `ns` earlier */
     return occupy(&a->in_ns, ns, now_ns - ns);
 }

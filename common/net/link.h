@@ -1,8 +1,10 @@
 /* An emulated network. Every rank has one full-duplex adapter to a switch without limits. A message occupies
- * the sender's adapter and then the receiver's adapter for bytes / bandwidth each, cut through. A message
- * takes `latency` in addition (Hockney, "The communication challenge for MPP", 1994).
+ * the sender's adapter and the receiver's adapter, each for bytes / bandwidth. The switch is cut-through: it
+ * forwards the first byte before the last one has arrived. `latency` is added once per message (Hockney, "The
+ * communication challenge for MPP", 1994).
  *
- * An adapter is a pair of timelines. The caller passes in the time, so data can be held back on any clock. */
+ * An adapter stores only until when each of its directions is occupied. The caller passes in the time, so the
+ * delays work on any clock. */
 #ifndef COMMON_NET_LINK_H
 #define COMMON_NET_LINK_H
 
@@ -39,8 +41,8 @@ typedef struct net_adapter {
 /* Sends `bytes` that are ready at `now_ns`. Returns the time at which the last byte has passed the switch,
  * latency included. */
 int64_t net_adapter_send(net_adapter *a, int64_t bytes, int64_t now_ns);
-/* Receives `bytes`, the last of which reached this rank at `now_ns`. Returns the time at which all bytes are
- * in, after other messages that arrived at the same time. */
+/* Receives `bytes`, the last of which reached this rank at `now_ns`. Returns the time at which all bytes have
+ * been received. Messages that arrive at the same time are received one after another. */
 int64_t net_adapter_receive(net_adapter *a, int64_t bytes, int64_t now_ns);
 
 #endif

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Columns: name, name in messages. */
+/* Columns: name, name in error messages. */
 #define MESSAGE_KIND_LIST(X)                                                                                 \
     X(NONE, "none")                                                                                          \
     X(HEARTBEAT, "heartbeat") /* no frames; may arrive at any time and may be ignored */                     \
@@ -48,15 +48,16 @@ typedef struct message_header {
     uint32_t flags;
     int64_t integers[3];
     double doubles[2];
-    int64_t sent_ns;    /* time of transport_send(); with ps these five times are on rank 0's clock */
+    int64_t sent_ns;    /* Time of transport_send(). This time and the four times below are on rank 0's clock
+                         * with ps. */
     int64_t ready_ns;   /* Time at which the sender had computed the message, or in a reply, time at which the
                            last contribution had been computed. 0 if the time is unknown. */
     int64_t arrived_ns; /* in a reply, time at which the request arrived */
     int64_t last_ns; /* in a reply, time at which the last necessary contribution was sent, or 0 if none was
                       * necessary */
-    uint32_t last_rank; /* rank that sent this contribution */
-    int64_t pushed_ns;  /* In a reply, arrival of the receiver's last push if the push did not request the
-                         * reply. */
+    uint32_t last_rank; /* rank that sent the last necessary contribution */
+    int64_t pushed_ns;  /* In a reply, time at which the receiver's last push arrived, if this push did not
+                         * request the reply. */
     uint64_t checksum;  /* filled in by the transport: message_digest() over header and frames, or 0 if
                          * checksums are off */
 } message_header;

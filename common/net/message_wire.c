@@ -47,7 +47,7 @@ void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, siz
     return protobuf_c_message_unpack(type, &allocator, count, bytes);
 }
 
-/* Name in message.proto, field: the numbers that are sent only if they are not zero. */
+/* The numbers that are sent only if they are not zero. Columns: name in message.proto, field. */
 /* clang-format off */
 #define OPTIONAL_LIST(X) \
     X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags) \

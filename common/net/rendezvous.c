@@ -1,4 +1,4 @@
-/* A rank joins the store, and leaves it. */
+/* Connects a rank to the store, and disconnects it. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/random.h"
@@ -107,7 +107,7 @@ static status exchange_hello(rendezvous *r, bool *welcome)
     if (!r->socket.zmq) return STATUS_OK;
     rendezvous_read_events(r);
     if (r->denied && !r->endpoints.path[0]) return denied(r); /* a file may be of an earlier job */
-    r->lost = false; /* no hello yet: the socket reconnects by itself */
+    r->lost = false; /* no error before the hello is accepted: the socket reconnects by itself */
     if (r->hello_due) {
         status sent = send_hello(r);
         if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent;
@@ -143,7 +143,7 @@ static void leave_store(rendezvous *r)
     if (!r->socket.zmq) return;
     rendezvous_read_events(r);
     while (!r->left && rendezvous_receive(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
-    bool there = r->connected && !r->lost && !r->left; /* no goodbye to a store that is gone */
+    bool there = r->connected && !r->lost && !r->left; /* a lost store gets no goodbye */
     if (there) rendezvous_send(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL);
     disconnect(r, there ? FLUSH_MS : 0);
 }

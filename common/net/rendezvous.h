@@ -4,8 +4,8 @@
  * Rank 0 keeps a store, a thread that sleeps until a request arrives. Every rank, including rank 0, sends a
  * hello to the store: protocol, program version, job token, configuration, rank, world size. If a value
  * differs, the store refuses the rank, and both sides report both values. After all ranks have joined, they
- * make collective calls. Every rank makes the same calls in the same order, each with a tag that names the
- * purpose of the call.
+ * make collective calls. Every rank makes the same calls in the same order. Each call has a tag that names
+ * its purpose.
  *
  * A rank that fails sends its error to the store: in its hello if it fails before it joins, else with
  * rendezvous_fail(). The first error is the result of the pending and later calls of all ranks.
@@ -33,7 +33,7 @@ enum {
     RENDEZVOUS_TEXT_MAX = 32 << 10, /* bytes of the configuration */
 };
 #define RENDEZVOUS_CONNECT_LIMIT_NS (60 * NS_PER_S)
-#define RENDEZVOUS_CANCEL_NS (2 * NS_PER_S) /* time in which late ranks may still join */
+#define RENDEZVOUS_CANCEL_NS (2 * NS_PER_S) /* time for which late ranks may join after a cancellation */
 
 typedef struct rendezvous_options {
     const char *url;
@@ -54,8 +54,8 @@ typedef struct rendezvous_options {
                                * network address */
     transport_hub *hub;       /* for inproc:// */
     rank_slot *slot;          /* slot that shows that the rank waits, or NULL */
-    /* Progress of the other ranks, by rank. A deadline does not pass while a rank that has not called makes
-     * progress. NULL if there is none. */
+    /* Progress of the other ranks, by rank. A call's deadline is extended while a rank that has not called
+     * makes progress. NULL if there is none. */
     status_table *table;
     /* True if `table` belongs only to this process, so that a thread must exchange progress and stop requests
      * with the other ranks until the rendezvous is closed (rendezvous_status.c). */

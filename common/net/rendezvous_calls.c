@@ -8,8 +8,9 @@
 
 enum {
     SLICE_MS = 50,         /* time between two calls of canceled() */
-    HANG_UPS = 3,          /* a store ends handshakes silently if the key differs, or once if it is closing */
-    PIECE_BYTES = 1 << 20, /* of rendezvous_gather() */
+    HANG_UPS = 3,          /* handshakes that end silently before the key counts as wrong; a closing store
+                            * ends one */
+    PIECE_BYTES = 1 << 20, /* bytes per piece in rendezvous_gather() */
 };
 
 void rendezvous_release_blobs(rendezvous *r)
@@ -23,7 +24,7 @@ status rendezvous_send(rendezvous *r, const rendezvous_packet *packet, const ren
     size_t bytes = blob ? blob->bytes : 0;
     size_t used = rendezvous_pack(packet, r->packet, RENDEZVOUS_PACKET_CAP);
     if (used == 0) return fail(STATUS_INTERNAL, "rendezvous: a packet above %d bytes", RENDEZVOUS_PACKET_CAP);
-    zmq_msg_t part; /* allocated before the packet is sent, so no message is sent by half */
+    zmq_msg_t part; /* allocated before the packet is sent, so that no incomplete message is sent */
     if (zmq_msg_init_size(&part, bytes) != 0)
         return fail(STATUS_SYSTEM, "rendezvous: no memory to send %zu bytes", bytes);
     if (bytes > 0) memcpy(zmq_msg_data(&part), blob->data, bytes);
@@ -140,7 +141,7 @@ static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns, 
     }
 }
 
-/* Makes a call, whose result is the blobs of `count` ranks from `root` on. */
+/* Makes a call. The result is the blobs of `count` ranks, the first of which is `root`. */
 static status call(rendezvous *r, const char *operation, const char *tag, int root, int count,
                    const void *data, size_t bytes, int64_t deadline_ns)
 {

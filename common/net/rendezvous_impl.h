@@ -29,8 +29,8 @@ typedef enum rendezvous_kind {
     RENDEZVOUS_RESULT,  /* answer to a call, followed by its blobs */
     RENDEZVOUS_FAILED,  /* code and text: rank to store, then store to every rank */
     RENDEZVOUS_BYE,     /* rank to store, and store to rank: orderly end */
-    RENDEZVOUS_STATUS,  /* rank to store: token, rank, progress, step, signal; in the answer progress and
-                         * signal */
+    RENDEZVOUS_STATUS,  /* rank to store, with token, rank, progress, step and signal; the answer has only
+                         * progress and signal */
     RENDEZVOUS_STOP,    /* store to rank: signal, and the last step to run */
     RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
@@ -47,12 +47,12 @@ typedef struct rendezvous_packet {
     uint32_t pid;
     uint64_t sequence;
     const char *call; /* operation and tag, "barrier 'end'" */
-    int root;         /* first rank whose blob is in the result; `blobs` is their number */
+    int root;         /* first rank whose blob is in the result; `blobs` is the number of blobs */
     int64_t timeout_ms;
     status code;
     const char *text;
     int blobs;
-    uint64_t progress; /* Progress of the rank's slot; in an answer the sum over the other ranks. */
+    uint64_t progress; /* Progress of the rank's slot, or in an answer, the sum over the other ranks. */
     int64_t step;
     int signal; /* Signal that requests a stop, or 0. */
 } rendezvous_packet;
@@ -60,7 +60,7 @@ typedef struct rendezvous_packet {
 #define RENDEZVOUS_PEER_TIMEOUT_NS (10 * NS_PER_S)
 enum {
     RENDEZVOUS_PACKET_CAP = 64 * 1024,
-    RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* bytes of an unpacked packet at most */
+    RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* most bytes of an unpacked packet */
 };
 
 /* Packs a packet. Returns the bytes written, or 0 if `size` is too small. */
@@ -155,7 +155,7 @@ struct store {
     int stop_fd;
     pthread_t thread;
     store_member *members; /* [world] */
-    atomic_int joined;     /* Ranks that have been welcomed, or refused because the job fails. */
+    atomic_int joined;     /* Number of ranks that have been welcomed, or refused because the job fails. */
     store_call call;
     status failed; /* STATUS_OK, or the error that every rank receives instead of results */
     char failure[1024];
@@ -168,11 +168,11 @@ struct store {
 };
 
 /* rendezvous_store.c */
-/* Sends the packet, then the blobs of `count` members from `first` on. */
+/* Sends the packet, then the blobs of `count` members, the first of which is `first`. */
 void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *packet, store_member *first,
                 int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-void store_release_blobs(store *s); /* releases the blobs of the current call, which ends it */
+void store_release_blobs(store *s); /* ends the current call and releases its blobs */
 void store_lost(store *s, int rank);
 void store_reject(store *s, const char *what);
 /* Formats "rank 2 (HOST, process 71)". A `size` of 128 is enough. Returns `buffer`. */
@@ -210,7 +210,7 @@ struct rendezvous {
     bool counted;   /* the store has answered this rank's hello */
     bool joined;
     rendezvous_member own, *members; /* [world] */
-    zmq_msg_t *blobs;                /* [blob_count], of the last result */
+    zmq_msg_t *blobs;                /* [blob_count] blobs of the last result */
     int blob_count;
     uint64_t sequence;
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
@@ -218,21 +218,22 @@ struct rendezvous {
 };
 
 /* rendezvous_calls.c */
-/* Sends a packet, and the blob after it unless it is NULL. Returns STATUS_AGAIN if the store is not
+/* Sends a packet, followed by the blob unless `blob` is NULL. Returns STATUS_AGAIN if the store is not
  * connected. */
 status rendezvous_send(rendezvous *r, const rendezvous_packet *packet, const rendezvous_blob *blob);
-/* Receives a packet. The blobs of a result replace the blobs of the last one. Returns STATUS_AGAIN if no
- * packet has arrived. */
+/* Receives a packet. The blobs of a result replace the blobs of the previous result. Returns STATUS_AGAIN if
+ * no packet has arrived. */
 status rendezvous_receive(rendezvous *r, rendezvous_packet *out);
-void rendezvous_read_events(rendezvous *r); /* of the connection */
-/* Waits for a packet, a part of a second at most. Fails if the user cancels the job before all have joined.
- */
+void rendezvous_read_events(rendezvous *r); /* reads the events of the connection */
+/* Waits for a packet, at most a fraction of a second. Fails if the user cancels before all ranks have
+ * joined. */
 status rendezvous_wait_briefly(rendezvous *r);
 void rendezvous_release_blobs(rendezvous *r);
 
 /* ---- rendezvous_status.c ---- */
 
-/* Store: receives a status, and decides the last step when all ranks hold. */
+/* Store: receives a status, and decides the last step when all ranks have reported the step at which they
+ * hold. */
 void store_receive_status(store *s, const zsocket_identity *from, const rendezvous_packet *status);
 void store_decide_stop(store *s, int64_t now_ns);
 

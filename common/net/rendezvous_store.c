@@ -35,13 +35,13 @@ void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *p
     if (zmq_send(s->router.zmq, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT) < 0 && errno == ENOMEM) {
         const rendezvous_packet no = {.kind = RENDEZVOUS_FAILED, .code = STATUS_SYSTEM, .text = "no memory"};
         bytes = rendezvous_pack(&no, s->packet, RENDEZVOUS_PACKET_CAP);
-        zmq_send(s->router.zmq, s->packet, bytes, ZMQ_DONTWAIT); /* ZeroMQ copies 33 bytes without memory */
+        zmq_send(s->router.zmq, s->packet, bytes, ZMQ_DONTWAIT); /* libzmq does not allocate for 33 bytes */
         return;
     }
     for (int i = 0; i < count; i++) {
         zmq_msg_t copy;
         zmq_msg_init(&copy);
-        zmq_msg_copy(&copy, &first[i].blob); /* shares the content */
+        zmq_msg_copy(&copy, &first[i].blob); /* shares the content instead of copying it */
         if (zmq_msg_send(&copy, s->router.zmq, i + 1 < count ? more : ZMQ_DONTWAIT) < 0) zmq_msg_close(&copy);
     }
 }
@@ -86,7 +86,7 @@ void store_lost(store *s, int rank)
 }
 
 enum {
-    QUEUE = 8,       /* messages held per peer */
+    QUEUE = 8,       /* messages queued per peer */
     FLUSH_MS = 2000, /* limit of the flush at the end */
 };
 

@@ -125,7 +125,8 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
     error_clear();
 }
 
-/* Returns true if the rank makes the same call as the others, and fails the store if not. */
+/* Returns true if the rank makes the same call as the other ranks. Otherwise fails the store and returns
+ * false. */
 static bool agrees(store *s, int rank, const rendezvous_packet *call)
 {
     const store_call *c = &s->call;

@@ -20,10 +20,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define EXCHANGE_MAGIC UINT32_C(0x53584731) /* layout version in the last digit */
+#define EXCHANGE_MAGIC UINT32_C(0x53584731) /* the last digit is the version of the layout */
 
 enum {
-    RETRY_NS = 5000000,  /* between attempts to reach a peer that does not listen yet */
+    RETRY_NS = 5000000,  /* pause between attempts to reach a peer that does not listen yet */
     EXTRA_INCOMING = 16, /* connections held in addition to one per peer */
 };
 
@@ -33,7 +33,7 @@ typedef struct segment_request {
     uint64_t token, name_hash;
 } segment_request;
 
-/* A reply, which the descriptors of `count` segments accompany. */
+/* A reply. The descriptors of `count` segments are sent with the reply. */
 typedef struct segment_reply {
     uint32_t magic;
     int32_t rank;
@@ -51,8 +51,8 @@ typedef struct exchange {
     const shm_exchange_options *options;
     shm_segment *peers;
     struct pollfd *polled;   /* [1 + world + incoming_max]: the listener, `outgoing`, `incoming` */
-    struct pollfd *outgoing; /* [world] to the peers' listeners; fd -1 if none */
-    struct pollfd *incoming; /* [incoming_max] accepted, request not yet read; fd -1 if free */
+    struct pollfd *outgoing; /* [world] connections to the peers' listeners; fd is -1 if there is none */
+    struct pollfd *incoming; /* [incoming_max] accepted connections with unread requests; fd is -1 if free */
     bool *fetched, *served;  /* [world] */
     int incoming_max, refusals;
     int64_t retry_ns;
@@ -129,7 +129,7 @@ static status request_segments(exchange *x, int rank)
 
 static void accept_peers(exchange *x)
 {
-    for (int i = 0; i < x->incoming_max; i++) { /* bounded, in case of a flood */
+    for (int i = 0; i < x->incoming_max; i++) { /* bounded, in case of a flood of connections */
         int fd = accept4(x->polled[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) return;
         int slot = 0;
@@ -225,7 +225,7 @@ static status fetch(exchange *x, int rank)
     if (got < 0 && errno == EAGAIN) return STATUS_OK;
     close(*fd);
     *fd = -1;
-    if (got != (ssize_t)sizeof in) return STATUS_OK; /* refused: tried again */
+    if (got != (ssize_t)sizeof in) return STATUS_OK; /* the peer has refused, so this rank tries again */
     int count = received_descriptors(&message, fds);
     if (message.msg_flags & MSG_CTRUNC) {
         for (int i = 0; i < count; i++) close(fds[i]);

@@ -11,7 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define TABLE_MAGIC UINT32_C(0x42445033) /* layout version in the last digit */
+#define TABLE_MAGIC UINT32_C(0x42445033) /* the last digit is the version of the layout */
 
 typedef struct status_table_header {
     uint32_t magic;

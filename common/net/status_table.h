@@ -58,13 +58,13 @@ typedef enum rank_slot_state {
 enum { RANK_NO_BUCKET = -1 };
 
 /* The status slot of a rank: one cache line. `operation` is the operation of the compute thread. `agent` is
- * the operation that its communication agent or GPU has in flight (RANK_START if none), and `bucket` its
- * bucket. `enqueued`, `started` and `completed` count collectives in a stream's order (NCCL), modulo 2^32:
- * enqueued by the host, started and completed by the GPU. */
+ * the operation that its communication agent or GPU has in flight (RANK_START if none), and `bucket` is the
+ * bucket of this operation. `enqueued`, `started` and `completed` count collectives in a stream's order
+ * (NCCL), modulo 2^32: enqueued by the host, started and completed by the GPU. */
 typedef struct rank_slot {
     _Alignas(64) atomic_int pid;
     atomic_int rank, state, operation, agent, bucket;
-    atomic_uint blocks_done; /* blocks of steps that are done (see Turns) */
+    atomic_uint blocks_done; /* number of blocks of steps that are done (see Turns) */
     atomic_uint enqueued, started, completed;
     _Atomic int64_t step;
     _Atomic int64_t time_ns;   /* clock_now_ns() at the last change; all processes share its origin */
@@ -90,8 +90,8 @@ static inline rank_operation rank_slot_operation(const rank_slot *slot)
     return (rank_operation)atomic_load_explicit(&slot->operation, memory_order_relaxed);
 }
 
-/* Records that the agent begins `operation` on `bucket`: RANK_START and RANK_NO_BUCKET if it is idle. Counts
- * as progress. */
+/* Records that the agent begins `operation` on `bucket`. If the agent becomes idle, the arguments are
+ * RANK_START and RANK_NO_BUCKET. Counts as progress. */
 static inline void rank_slot_agent(rank_slot *slot, rank_operation operation, int bucket, int64_t now_ns)
 {
     atomic_store_explicit(&slot->agent, (int)operation, memory_order_relaxed);
@@ -142,8 +142,8 @@ bool rank_status_is_behind(const rank_status *a, const rank_status *b);
 
 /* ---- The table ---- */
 
-/* Most ranks of a job on real devices, and most members if servers are separate processes. A number from
- * outside is checked against these limits before memory is allocated. */
+/* Maximum number of ranks of a job on real devices, and of members if servers are separate processes. A
+ * number from outside is checked against these limits before memory is allocated. */
 enum { JOB_MOST_RANKS = 1024, JOB_MOST_MEMBERS = 2 * JOB_MOST_RANKS };
 
 typedef struct status_table status_table;
@@ -166,7 +166,7 @@ void status_table_read(const status_table *t, int rank, rank_status *out);
  * changed. */
 void status_table_mirror(status_table *t, int rank, uint64_t progress, int64_t step);
 /* Returns the time at which a member other than the owner of `own` last made progress, or 0 without a table.
- * A wait for other ranks is late only if no other rank has made progress within the wait's time limit. */
+ * A wait for other ranks times out only if no other rank has made progress within the wait's time limit. */
 int64_t status_table_others_ns(const status_table *t, const rank_slot *own);
 
 /* ---- Stop ----
@@ -174,7 +174,7 @@ int64_t status_table_others_ns(const status_table *t, const rank_slot *own);
  * All ranks end after the same step, whatever they wait for. Every rank calls job_stop_here() before each
  * step, which records that the step is about to begin. To stop the job, every process that has a table of the
  * job calls job_stop_hold(). From then on a rank waits before it begins another step. The highest step that
- * was begun is the last one. job_stop_decide() lets the ranks run up to this step. Under async a rank waits
+ * was begun is the last one. job_stop_decide() lets the ranks run up to this step. With async a rank waits
  * for no other rank, so every rank stops before its next step. */
 enum { JOB_UNBOUNDED = -1 };
 
@@ -197,7 +197,7 @@ bool job_stop_here(status_table *t, int rank, int64_t step, bool async);
 void job_turns_enable(status_table *t);
 void job_turn_wait(status_table *t, int rank, uint32_t block);
 void job_turn_done(status_table *t, int rank, uint32_t block);
-/* Grants blocks [0, blocks), all of them if `blocks` is UINT32_MAX. The launcher calls it. */
+/* Grants blocks [0, blocks), or all blocks if `blocks` is UINT32_MAX. The launcher calls it. */
 void job_turn_grant(status_table *t, uint32_t blocks);
 uint32_t job_turn_granted(const status_table *t);
 

@@ -4,9 +4,10 @@
  * bounded flush of transport_close() block.
  *
  * Tensor frames are sent without a copy, so their memory must stay unchanged until the ticket is released.
- * Messages of a link arrive in order or not at all. Each direction is numbered, and a checksum covers every
- * header and frame unless checksums are off. A duplicate is dropped and counted. A gap or a flipped bit is an
- * error that names peer and number. A message of a stranger is dropped with a log line.
+ * Messages of a link arrive in order or not at all. The messages of each direction are numbered, and a
+ * checksum covers every header and frame unless checksums are off. A duplicate is dropped and counted. A gap
+ * or a flipped bit is an error that names peer and number. A message of a stranger is dropped with a log
+ * line.
  *
  * docs/transport.md describes the wire format, the options of the sockets, and failure modes. */
 #ifndef COMMON_NET_TRANSPORT_H
@@ -27,7 +28,7 @@ typedef struct transport_hub transport_hub;
 extern const transport_type transport_zmq;
 
 /* A hub connects agents that are threads of one process, over inproc://. Close the hub after all its
- * transports. Frames received over inproc:// are the sender's memory. */
+ * transports. Frames received over inproc:// point to the sender's memory. */
 status transport_hub_open(transport_hub **out);
 void transport_hub_close(transport_hub **hub);
 
@@ -54,12 +55,13 @@ typedef struct transport_options {
     uint64_t token;
     int64_t frame_bytes; /* largest frame; equal on all agents */
     int frames;          /* frames per message at most, 1 .. MESSAGE_FRAMES_MAX; equal on all agents */
-    int window;          /* most messages in flight to one peer */
+    int window;          /* maximum number of messages in flight to one peer */
     bool checksum;       /* equal on all agents */
     bool device_memory;  /* simulation only: frames are in the memory of the rank's GPU, not of its host */
-    bool in_sight;       /* simulation only: ranks that compute on the processor of one machine read each
-                          * other's frames */
-    int64_t peer_timeout_ns; /* tcp: time after which a silent host is lost; 0 for the kernel's limits */
+    bool in_sight;       /* simulation only: true if ranks compute on the processor of one machine and read
+                          * each other's frames */
+    int64_t peer_timeout_ns; /* over tcp, time after which a silent host is lost, or 0 for the kernel's
+                              * limits */
     transport_hub *hub;      /* hub for inproc://, or NULL */
     /* Adapter of the rank on an emulated link (link.h), or NULL. The transport holds each message until the
      * adapter has sent or received it. The adapter must outlive the transport. */
@@ -88,8 +90,8 @@ void transport_close(transport **t, int64_t flush_ns);
  * secret of the job. Fails with STATUS_UNAVAILABLE if the address is taken. */
 status transport_listen(transport *t, const char *url, char *bound, size_t size);
 
-/* Begins to connect to the server `peer`. *link becomes the server's link. The server may start after the
- * call. */
+/* Begins to connect to the server `peer`. *link becomes the number of the server's link. The server may start
+ * after the call. */
 status transport_connect(transport *t, int peer, const char *url, int *link);
 
 /* Returns true if the peer is connected, so a message need not wait for the connection. */

@@ -1,8 +1,8 @@
 /* The interface that a transport implements. Users include transport.h.
  *
  * A transport is one const struct with every slot set. The struct of an implementation embeds `struct
- * transport` as the first field. The checked functions in transport.c number, sum and pace messages, so an
- * implementation only moves headers and frames in order. */
+ * transport` as the first field. The checked functions in transport.c number messages, compute checksums and
+ * delay messages for an emulated link. An implementation only moves headers and frames in order. */
 #ifndef COMMON_NET_TRANSPORT_IMPL_H
 #define COMMON_NET_TRANSPORT_IMPL_H
 
@@ -15,8 +15,8 @@ struct transport_type {
 
     void (*hub_close)(transport_hub *hub);
 
-    /* Allocates `*out`. All fields are zero except the implementation's; transport_open() fills in the zero
-     * fields. */
+    /* Allocates a zeroed `*out` and sets the fields that the implementation needs. transport_open() fills in
+     * the other fields of `struct transport`. */
     status (*open)(const transport_options *options, transport **out);
     /* Flushes queued messages for at most flush_ns, then ends every use of frames and tickets. Calls
      * transport_free(t) at once, or when no peer in the hub uses frames of `t` any more. */
@@ -67,7 +67,7 @@ typedef struct transport_link {
     transport_deferred *deferred; /* ring of options.window, only with an adapter */
     message_frame *frames;        /* frames of all entries of the ring */
     int deferred_first, deferred_count;
-    bool blocked; /* the next due message found no room */
+    bool blocked; /* the next message is due, but the implementation has no room */
 } transport_link;
 
 struct transport_hub {

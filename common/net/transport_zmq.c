@@ -216,7 +216,7 @@ static void close_zmq(transport *t, int64_t flush_ns)
         destroy(z);
         return;
     }
-    /* The transport owns the headers, which can wait. The caller owns the frames. */
+    /* Waits only for the frames, because the caller owns them. The transport owns the headers. */
     while (atomic_load_explicit(&z->base.in_use, memory_order_acquire) > 0 && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
     /* Over inproc:// a header is in use until the receiver has read it, and a frame until the receiver
@@ -340,8 +340,8 @@ static bool something_there(zmq_transport *z)
     return false;
 }
 
-/* Sleeps with ppoll(). zmq_poll() would check every socket several times with system calls, and counts
- * milliseconds. */
+/* Sleeps with ppoll(). zmq_poll() would check every socket several times with system calls, and its time-out
+ * is in milliseconds. */
 static status sleep_until(zmq_transport *z, int64_t deadline_ns)
 {
     int64_t left = deadline_ns == CLOCK_NEVER ? 0 : deadline_ns - clock_now_ns();

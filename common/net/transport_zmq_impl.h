@@ -66,8 +66,8 @@ struct zmq_hub {
     transport_hub base;
     zsocket_context *context;
     _Atomic(zmq_transport *) closed; /* closed transports with frames in use */
-    /* Number of sends. Messages over inproc:// are the sender's memory. The sender increments the count after
-     * its last write, and the receiver loads the count before its first read. */
+    /* Number of sends. Messages over inproc:// point to the sender's memory. The sender increments the count
+     * after its last write, and the receiver loads the count before its first read. */
     atomic_ullong sends;
 };
 

@@ -12,7 +12,7 @@
 #include <zmq.h>
 
 enum {
-    CONTEXT_FDS = 24, /* descriptors of a context, two sockets, their monitors and connections */
+    CONTEXT_FDS = 24, /* descriptors for a context and two sockets with monitors and connections */
     CONTEXT_THREADS = 2,
     ZAP_PARTS = 7, /* version, request, domain, address, identity, mechanism, key */
     ZAP_PART_BYTES = 256,
@@ -25,7 +25,8 @@ static void *wait_at(void *gate)
     return NULL;
 }
 
-/* Checks for enough descriptors and threads, because libzmq aborts the process if it finds none. */
+/* Checks that enough descriptors and threads are available, because libzmq aborts the process if they run
+ * out. */
 static status check_resources(void)
 {
     int fds[CONTEXT_FDS], opened = 0, started = 0;
@@ -35,7 +36,7 @@ static status check_resources(void)
         return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d", CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&gate); /* keeps all threads alive at the same time */
+    pthread_mutex_lock(&gate); /* no thread ends before all have started */
     while (started < CONTEXT_THREADS &&
            (errno = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
         started++;

@@ -18,7 +18,7 @@ enum {
     KEEPALIVE_PROBES = 3,
     CURVE_BYTES = 33, /* command name, nonce, authenticator and flags of an encrypted frame (RFC 26) */
     PROBE_ROUNDS = 4, /* a ROUTER notices a disconnection a little later than its monitor */
-    FIRST_PROBE_NS = 10000000, /* after a disconnection; each later pause is five times as long */
+    FIRST_PROBE_NS = 10000000, /* pause after a disconnection; each later pause is five times as long */
     EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
 };
@@ -29,8 +29,8 @@ static status set_option(void *socket, int option, const void *value, size_t byt
     return fail(STATUS_INTERNAL, "ZeroMQ: option %d: %s", option, zmq_strerror(errno));
 }
 
-/* Sets the key for CurveZMQ (RFC 26). All processes of a job have the same pair of keys, and each proves this
- * to the other. */
+/* Sets the key for CurveZMQ (RFC 26). All processes of a job have the same pair of keys, and the two ends of
+ * a connection prove to each other that they have it. */
 static status set_key(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     char secret[NET_CURVE_TEXT], public[NET_CURVE_TEXT];
@@ -47,9 +47,9 @@ static status set_key(zsocket_context *context, void *socket, const zsocket_opti
     return set_option(socket, ZMQ_CURVE_SERVERKEY, public, strlen(public));
 }
 
-/* Sets the options that are numbers. Those of tcp:// are time-outs, because a peer may vanish silently.
- * ZeroMQ's heartbeats queue after a large message, so a slow link would look dead. The kernel's keep-alives
- * do not queue. They count in seconds. */
+/* Sets the options that are numbers. The numbers for tcp:// are time-outs, because a peer may vanish
+ * silently. ZeroMQ's heartbeats queue after a large message, so a slow link would look dead. The kernel's
+ * keep-alives do not queue. The kernel counts in seconds. */
 static status set_numbers(void *socket, const zsocket_options *o, const char *url)
 {
     bool router = o->type == ZMQ_ROUTER, dealer = !router;
@@ -152,7 +152,7 @@ static status open_at(zsocket_context *context, const zsocket_options *o, const 
 {
     TRY(configure(context, s->zmq, o, url));
     TRY(open_monitor(context, s));
-    zsocket_next_event(s); /* no event yet, but from now on the descriptor becomes readable */
+    zsocket_next_event(s); /* returns no event, but after this call the descriptor becomes readable */
     if (o->type == ZMQ_ROUTER) return zsocket_bind(s, url, bound, size);
     return zmq_connect(s->zmq, url) == 0 ? STATUS_OK : address_failure("connect to", url);
 }
@@ -219,7 +219,7 @@ zsocket_event zsocket_next_event(zsocket *s)
 {
     unsigned char event[6];
     if (zmq_recv(s->monitor, event, sizeof event, ZMQ_DONTWAIT) < 0) return ZSOCKET_NO_EVENT;
-    zmq_recv(s->monitor, NULL, 0, ZMQ_DONTWAIT); /* the address */
+    zmq_recv(s->monitor, NULL, 0, ZMQ_DONTWAIT); /* discards the address */
     uint16_t kind;
     uint32_t detail;
     memcpy(&kind, event, sizeof kind);

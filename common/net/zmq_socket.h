@@ -19,7 +19,7 @@ typedef struct zsocket_context {
     pthread_t admission;
 } zsocket_context;
 status zsocket_context_open(zsocket_context **out);
-void zsocket_context_close(zsocket_context **context); /* after all its sockets */
+void zsocket_context_close(zsocket_context **context); /* all sockets must be closed before */
 /* From now on a client of a socket with a key must have the key that the socket's ZAP domain names. May be
  * called again. Only zmq_socket.c calls this function. */
 status zsocket_admission_start(zsocket_context *context);
@@ -31,7 +31,8 @@ zsocket_context *transport_hub_context(struct transport_hub *hub);
 typedef struct zsocket_options {
     int type;                /* ZMQ_ROUTER or ZMQ_DEALER */
     int64_t frame_bytes;     /* largest frame that a peer may send */
-    int queue;               /* messages held per peer until they are received; more block the sender */
+    int queue;               /* messages queued per peer until they are received; a full queue blocks the
+                              * sender */
     int64_t peer_timeout_ns; /* time after which a silent host is lost, only over tcp://; 0 for the limits of
                               * the kernel */
     uint64_t token;          /* token of the job, part of a DEALER's identity */
@@ -80,8 +81,8 @@ typedef enum zsocket_event {
     ZSOCKET_DOWN,    /* a connection has ended */
     ZSOCKET_REFUSED, /* a connection that does not speak the protocol has been dropped */
     ZSOCKET_DENIED,  /* a connection without the right key has been dropped */
-    ZSOCKET_HUNG_UP, /* the peer has ended a connection during the handshake, usually because it has another
-                      * key */
+    ZSOCKET_HUNG_UP, /* the peer has ended a connection during the handshake, usually because the peer has
+                      * another key */
 } zsocket_event;
 zsocket_event zsocket_next_event(zsocket *s); /* does not block */
 

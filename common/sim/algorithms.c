@@ -41,8 +41,8 @@ static int parent_of(int x, int m)
     return up < m ? up : x & ~low;
 }
 
-/* Returns the number of x in the second tree, whose inner members are the leaves of the first tree:
- * mirrored if m is even, else moved by one. */
+/* Returns the number of member x in the second tree, in which the leaves of the first tree are inner nodes.
+ * The numbers are mirrored if m is even, else shifted by one. */
 static int other_number(int x, int m)
 {
     return m % 2 == 0 ? m - 1 - x : (x + 1) % m;
@@ -69,9 +69,9 @@ static void add_both_ways(sim_plan *p, tree_member a, tree_member b, double weig
     add_route(p, &back, ALL_MACHINES, weight);
 }
 
-/* Adds one of the trees that share the bytes. Within a machine the tree is a chain along the ring, from
- * the member at which the ring enters. Two binary trees connect the members of all machines at which
- * rings enter. `roots` has room for all machines. */
+/* Adds one of the trees among which the bytes are divided. Within a machine the tree is a chain along the
+ * ring. The chain starts at the member at which the ring enters the machine. Two binary trees connect these
+ * members of all machines. `roots` has room for all machines. */
 static void add_tree(sim_plan *p, int ring, tree_member *roots)
 {
     const sim_rings *r = p->rings;
@@ -153,7 +153,8 @@ static status plan_inside(sim_plan *p, int each)
     return end_phase(p, (sim_phase){.share = (double)(each - 1) / each, .hops = each - 1});
 }
 
-/* Plans a phase with a ring over the machines for each place in a machine. */
+/* Plans a phase with one ring per local rank. Each ring connects the GPUs of one local rank on all
+ * machines. */
 static status plan_between(sim_plan *p, int each)
 {
     const sim_rings *r = p->rings;

@@ -1,5 +1,6 @@
-/* All-reduces by algorithm: the links that an algorithm uses, the bytes that every rank sends over them,
- * and the number of consecutive hops, whose latencies add up. B bytes, n ranks on m machines, g = n / m:
+/* All-reduce algorithms. Each has a set of links, a number of bytes that every rank sends over the links, and
+ * a number of consecutive hops, whose latencies add up. B is the number of bytes. There are n ranks on m
+ * machines, and g = n / m ranks per machine:
  *
  *                 phases                                    sent per rank, on average   hops
  *   ring          one                                       2 (n - 1) / n B             2 (n - 1)
@@ -7,13 +8,13 @@
  *   two-shot      reduce-scatter and all-gather, with all   2 (n - 1) / n B             2
  *                 n - 1 peers at the same time
  *   hierarchical  reduce-scatter in machines; all-reduce    2 (g - 1) / g B             2 (g - 1)
- *                 between equal places; all-gather          + 2 (m - 1) / m B / g       + 2 (m - 1)
+ *                 over equal local ranks; all-gather        + 2 (m - 1) / m B / g       + 2 (m - 1)
  *
- * Ring and tree are NCCL's, and nccl.h models their times. A tree is a chain within a machine, and two
- * binary trees between machines, for half of the data each (Sanders, Speck, Traeff, "Two-tree algorithms
- * for full bandwidth broadcast, reduction and scan", 2009). Two-shot and hierarchical use NCCL's latencies
- * of a call and of a hop, the share of a link that NCCL's protocols reach, and the bandwidth of the links.
- * Phases run one after another. */
+ * Ring and tree are NCCL's, and nccl.h models their times. A tree is a chain within a machine. Between
+ * machines there are two binary trees, each for half of the data (Sanders, Speck, Traeff, "Two-tree
+ * algorithms for full bandwidth broadcast, reduction and scan", 2009). Two-shot and hierarchical use NCCL's
+ * latencies of a call and of a hop, the fraction of a link's bandwidth that NCCL's protocols reach, and the
+ * bandwidth of the links. Phases run one after another. */
 #ifndef COMMON_SIM_ALGORITHMS_H
 #define COMMON_SIM_ALGORITHMS_H
 
@@ -26,19 +27,20 @@ typedef struct sim_phase {
                           the resource for each byte that a rank sends. */
     int use_count;
     double share;         /* bytes that every rank sends, per byte of the buffer */
-    double bus;           /* bytes per picosecond and rank if nothing else uses the links */
+    double bus;           /* bytes per picosecond that every rank sends if nothing else uses the links */
     int hops, outer_hops; /* hops within a machine, and between machines */
 } sim_phase;
 
 typedef struct sim_plan {
     sim_algorithm algorithm;
     const sim_rings *rings;
-    double *loads; /* bytes that pass each resource, per byte that a rank sends, of the phase in planning */
+    double *loads; /* bytes that pass each resource per byte that a rank sends, for the phase that is being
+                    * planned */
     int count;
     sim_phase phases[SIM_PHASES_MOST];
 } sim_plan;
 
-/* Cost of a phase for a call of a given size. */
+/* Cost of one phase of a call. */
 typedef struct sim_phase_cost {
     double sent, limit; /* bytes of the phase's flow, and its highest rate in bytes per picosecond */
     sim_time latency;

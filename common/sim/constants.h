@@ -7,8 +7,8 @@
 /* X(NAME, name in the file, unit, number of values, least, most, needed, meaning)
  *
  * A constant that is not always `needed` may still be needed by a topology or an option. An efficiency has
- * two values: of the peak, and of the memory's bandwidth. A constant of NCCL with three values has one per
- * protocol (LL, LL128, Simple), or one per number of machines (one, two, more). */
+ * two values: a fraction of peak arithmetic and a fraction of the memory's bandwidth. A constant of NCCL with
+ * three values has one per protocol (LL, LL128, Simple), or one per number of machines (one, two, more). */
 #define SIM_EFFICIENCY(X, NAME, name)                                                                        \
     X(NAME, "efficiency_" name, "1", 2, 0.001, 2, true, "shares of the peak and of the memory bandwidth")
 #define SIM_CONSTANT_LIST(X)                                                                                 \

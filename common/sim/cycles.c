@@ -7,13 +7,13 @@
 enum { STEPS_MOST = 400000 };
 
 typedef struct search {
-    int n, most; /* most cycles that the GPU with the fewest links allows */
+    int n, most; /* `most` is the number of cycles that the GPU with the fewest links allows */
     int steps;
     int8_t left[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS]; /* links that no cycle uses yet */
     sim_cycles now, best;
 } search;
 
-/* Returns the next GPU to try from `at`: the one with the most unused links, and of equals the lowest.
+/* Returns the GPU to try next after `at`: the GPU with the most unused links, or the lowest of several.
  * Returns -1 if all have been tried. `used` and `tried` are sets of bits. */
 static int next_choice(const search *s, int at, unsigned used, unsigned tried)
 {

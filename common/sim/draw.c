@@ -1,11 +1,12 @@
-/* Draws constants from their ranges, to show how far a prediction can move within the sources of its
- * constants. */
+/* Draws constants from their ranges, to show how much a prediction varies if its constants vary within their
+ * ranges. */
 #include "common/base/random.h"
 #include "common/sim/profile.h"
 
 #include <stdint.h>
 
-/* Returns a position from 0 to 1: element `draw` of a permutation that depends on `name` (Fisher-Yates). */
+/* Returns a position from 0 to 1. The positions of all draws are evenly spaced, in an order that depends on
+ * `name` (Fisher-Yates). */
 static double position(const char *name, int draw)
 {
     enum { SEED = 1 };

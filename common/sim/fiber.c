@@ -1,4 +1,4 @@
-#undef _FORTIFY_SOURCE /* The fortified longjmp() refuses a change of stacks. */
+#undef _FORTIFY_SOURCE /* The fortified longjmp() refuses to switch stacks. */
 #include "common/sim/fiber.h"
 
 #include "common/base/log.h"
@@ -11,7 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* Reports a change of stacks to the sanitizers. */
+/* Reports a switch of stacks to the sanitizers. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #define FIBER_LEAVE(save, bottom, size) __sanitizer_start_switch_fiber(save, bottom, size)
@@ -34,12 +34,12 @@
 #define FIBER_THREAD_CLOSE(f) ((void)(f))
 #endif
 
-/* The point at which one side of a switch continues. longjmp() changes stacks without a system call.
+/* The point at which one side of a switch continues. longjmp() switches stacks without a system call.
  * Sanitizers support only swapcontext(). */
 typedef struct place {
     ucontext_t context;
     jmp_buf jump;
-    bool left; /* true if `jump` is the place to continue; else `context` is */
+    bool left; /* true if the side continues at `jump`, false if at `context` */
 } place;
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -58,8 +58,8 @@ static void go(place *from, place *to)
 #endif
 
 enum {
-    STACK_BYTES = 1 << 20, /* address space; a page takes memory at its first use */
-    MOST_GUARDED = 16000   /* fibers; a guard page takes two of a process's 65,530 mappings */
+    STACK_BYTES = 1 << 20, /* bytes of address space; a page uses memory after its first access */
+    MOST_GUARDED = 16000   /* fibers with a guard page, which takes two of a process's 65,530 mappings */
 };
 
 static atomic_int open_fibers;

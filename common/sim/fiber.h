@@ -1,5 +1,5 @@
-/* A fiber is an actor whose code blocks while it waits, as a thread does, instead of returning
- * STATUS_AGAIN. The compute threads of virtual ranks are fibers. All fibers of a simulation run in its one
+/* A fiber is an actor whose code blocks while it waits, as a thread does, instead of returning STATUS_AGAIN.
+ * The compute threads of virtual ranks are fibers. All fibers of a simulation run in the simulation's only
  * thread, one at a time. Each fiber has a stack and an error record. */
 #ifndef COMMON_SIM_FIBER_H
 #define COMMON_SIM_FIBER_H

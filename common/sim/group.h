@@ -38,13 +38,13 @@ typedef struct sim_group {
         sim_time at;
     } * members; /* [count] */
     int *ranks;
-    /* Numbers of members, of members that can join, and of members that have joined. */
+    /* Number of members, number of members that can join, and number of members that have joined. */
     int count, present, joined;
     sim_collective kind;
-    sim_time at; /* latest time at which a member joined */
-    int last;    /* member that joined at that time, the first if there are several */
+    sim_time at; /* latest of the times at which the members joined */
+    int last;    /* member that joined at time `at`, or the first of several */
     double bytes, sent;
-    int64_t calls; /* calls that have ended, and the bytes that every member sent in them */
+    int64_t calls; /* number of calls that have ended, and bytes that every member sent in these calls */
     double bytes_sent;
 } sim_group;
 
@@ -55,10 +55,10 @@ typedef struct sim_group {
 status sim_group_open(simulation *s, const char *name, const int *ranks, int count, sim_group **out);
 void sim_group_close(sim_group **group);
 
-/* Joins member `member` to the group's next call at time `at`, or now if `at` has passed. `bytes` is the size
- * of the whole buffer. `algorithm` is SIM_RING unless `kind` is an all-reduce. Data begin to move when the
- * last member has joined. Returns STATUS_PROTOCOL if other members make a different call, or if the member's
- * last call has not ended. */
+/* Lets member `member` join the group's next call at time `at`, or now if `at` has passed. `bytes` is the
+ * size of the whole buffer. `algorithm` is SIM_RING unless `kind` is an all-reduce. Data begin to move when
+ * the last member has joined. Returns STATUS_PROTOCOL if other members make a different call, or if the
+ * member's last call has not ended. */
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm,
                       double bytes, const sim_group_member *told);
 

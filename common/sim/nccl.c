@@ -36,7 +36,8 @@ static double inner_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[a][r->nvlink ? MEDIUM_NVLINK : MEDIUM_PCI], p);
 }
 
-/* A ring of one rank per machine hides no hop between machines, so a hop takes as long as a tree's. */
+/* If a ring has one rank per machine, no hop between machines is hidden, so a hop takes as long as in a
+ * tree. */
 static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
 {
     bool exposed = a == SIM_RING && r->ranks == r->machines;
@@ -130,8 +131,8 @@ sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes)
     return (sim_time)llround(cost->latency * (bytes >= cost->plateau_bytes ? cost->plateau : 1));
 }
 
-/* Returns NCCL's correction of a tree's bandwidth, a factor per power of two from 64 bytes on. The model
- * does not match trees of medium sizes. */
+/* Returns the factor by which NCCL corrects a tree's bandwidth, because the model does not match trees for
+ * medium numbers of bytes. There is a factor for each power of two from 64 bytes on. */
 static double correction(const sim_rings *r, sim_protocol p, double bytes)
 {
     int power = 0;

@@ -34,7 +34,7 @@ typedef enum sim_collective {
 /* Cost of a collective over a group with one algorithm and one protocol. */
 typedef struct sim_nccl_cost {
     double latency; /* latency of small calls, in picoseconds */
-    double plateau; /* factor of the latency from plateau_bytes on */
+    double plateau; /* factor that multiplies the latency of calls of at least plateau_bytes */
     double plateau_bytes;
     double bandwidth; /* algorithm bandwidth, in bytes per picosecond; 0 if not possible */
     double bus;       /* bytes per picosecond that every rank sends */
@@ -56,8 +56,8 @@ sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes);
 /* Returns the time of one hop of a ring, within a machine or between machines. */
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
 
-/* Latencies in us for the algorithms of algorithms.h: of a call, of a hop within a machine, and of an
- * exposed hop between machines. */
+/* Latencies in us for the algorithms of algorithms.h: latency of a call, latency of a hop within a machine,
+ * and latency of an exposed hop between machines. */
 typedef struct sim_nccl_link {
     double base_us, hop_us, outer_hop_us;
 } sim_nccl_link;

@@ -130,8 +130,9 @@ static void pack_ids(sim_network *n)
     n->used_ids = used;
 }
 
-/* Makes room for one more id: moves the resource's ids to twice the room. All resources have at most
- * hop_capacity ids, so three times as much room holds all ids and the moved ones. */
+/* Makes room for one more id by moving the resource's ids to a range twice as large. All resources together
+ * have at most hop_capacity ids, so an array of three times this size has room for all ids and the new
+ * range. */
 static void make_room(sim_network *n, sim_resource *r)
 {
     int32_t room = 2 * r->flow_count + 4;

@@ -1,12 +1,12 @@
-/* Links as fluid: flows share directed resources max-min fairly.
+/* Models traffic as a fluid: flows share directed resources max-min fairly.
  *
- * A resource is one direction of a link, a port, or a memory, with a capacity. A flow carries bytes along
- * a route, a list of resources. Each resource of the route carries the flow's rate times a weight. A copy
- * inside a memory weighs 2, since it passes the memory twice, and so does a protocol that spends half of
- * the wire on flags. Rates are max-min fair: a flow can become faster only if a flow that is not faster
- * becomes slower (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2: progressive filling).
- * Rates change only when flows start or end. network_solve.c then computes only the rates that may have
- * changed.
+ * A resource is one direction of a link, a port, or a memory, with a capacity. A flow carries bytes along a
+ * route, a list of resources. Each resource of the route carries the flow's rate times a weight. A copy
+ * inside a memory has weight 2, since each byte passes the memory twice. A protocol that uses half of a
+ * link's bandwidth for flags also has weight 2. Rates are max-min fair: one flow's rate can rise only if an
+ * equal or lower rate of another flow falls (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2:
+ * progressive filling). Rates change only when flows start or end. network_solve.c then computes only the
+ * rates that may have changed.
  *
  * The last byte of a flow arrives `latency` after it leaves; latency takes no capacity. */
 #ifndef COMMON_SIM_NETWORK_H
@@ -21,10 +21,11 @@ typedef struct sim_hop_use {
 
 typedef struct sim_resource {
     double capacity; /* bytes per picosecond */
-    double used;     /* bytes per picosecond that its flows use */
-    /* Upper bound of the rates of its flows, except flows that are being solved. */
+    double used;     /* bytes per picosecond that the resource's flows use */
+    /* Upper bound of the rates of the resource's flows, except flows that are being solved. */
     double fastest;
-    /* Range of n->flow_ids: the ids of its flows, in the order in which they started. */
+    /* Range of n->flow_ids that holds the ids of the resource's flows, in the order in which the flows
+     * started. */
     int32_t first, flow_count, room;
     /* Index into n->links if the solution has reached the resource, else -1. */
     int32_t place;
@@ -49,9 +50,11 @@ typedef struct sim_part_hop {
 
 typedef struct sim_part_link {
     int32_t resource, inside; /* index of the resource, and number of the part's hops on it */
-    double free, load;        /* capacity that flows outside the part leave, and weight of the part's hops */
+    double free, load;        /* capacity that is left by flows outside the part, and total weight of the
+                               * part's hops */
     double level;
-    bool filled, changed; /* in this round, the link became full; a rate on it changed */
+    bool filled, changed; /* true if, in this round, the link became full; true if a rate on the link
+                           * changed */
 } sim_part_link;
 
 /* State of a link while rates rise: remaining capacity, and weight and number of the flows whose rate is
@@ -59,8 +62,8 @@ typedef struct sim_part_link {
 typedef struct sim_filling {
     double left, weight;
     double share; /* rate at which these flows fill the link, or negative if not computed */
-    /* Number of flows without a known rate, and index into n->members of the first flow, the one visited
-     * last. */
+    /* Number of flows without a known rate, and index in n->members of the link's first flow, which was
+     * visited last. */
     int32_t unfixed, first_member;
 } sim_filling;
 
@@ -126,7 +129,8 @@ typedef struct sim_flow {
     double bytes;
     sim_time begun;
     int32_t hop_capacity;
-    /* `waiting`: not yet begun. `active`: bytes leave. `on_the_way`: all bytes have left, not all arrived. */
+    /* `waiting`: not yet begun. `active`: bytes leave. `on_the_way`: all bytes have left, but not all have
+     * arrived. */
     bool waiting, active, on_the_way;
 } sim_flow;
 
@@ -137,8 +141,8 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
 /* Abandons a flow that is under way. Does nothing for zeroed storage. */
 void sim_flow_deinit(sim_flow *f);
 
-/* Starts a transfer at `at`, or now if that is later: an actor that sends may be ahead of the clock.
- * Copies the route. A transfer without resources and limit leaves at once. */
+/* Starts a transfer at `at`, or now if `at` has passed. `at` may be later than now, since an actor that sends
+ * may be ahead of the clock. Copies the route. A transfer without resources and limit leaves at once. */
 void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
                     double limit, sim_time latency);
 

@@ -10,7 +10,8 @@
  *   the resource is full now, and limits a flow of the region below a faster flow outside */
 #include "common/sim/network.h"
 
-/* Sizes of the region: entries of n->links, n->part, n->flows and n->hops, and flows with a limit. */
+/* Sizes of the region: numbers of entries in n->links, n->part, n->flows and n->hops, and number of flows
+ * with a limit. */
 typedef struct part {
     int32_t links, filling, flows, hops, limited;
     int32_t seen; /* entries of n->dirty that have been gathered */
@@ -58,8 +59,8 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
     }
 }
 
-/* Visits the flows of a resource, the latest first, except flows to which another resource has already
- * led. Flows are scattered in memory, so they are prefetched. */
+/* Visits the flows of a resource, the newest first. Skips flows that have been visited through another
+ * resource. Flows are scattered in memory, so they are prefetched. */
 static void visit_flows(sim_network *n, part *p, int32_t resource)
 {
     const sim_resource *r = &n->resources[resource];
@@ -86,7 +87,7 @@ static void list_members(sim_network *n, const part *p)
 {
     int32_t end = 0;
     for (int32_t l = 0; l < p->links; l++) {
-        n->filling[l].first_member = end; /* advances with every member, and is reset below */
+        n->filling[l].first_member = end; /* grows with each listed member, and is reset below */
         end += n->links[l].inside;
     }
     for (int32_t f = p->flows - 1; f >= 0; f--)
@@ -103,7 +104,7 @@ static void start_round(sim_network *n, part *p)
         sim_part_link *l = &n->links[i];
         const sim_resource *r = resource_of(n, l);
         sim_filling *f = &n->filling[i];
-        f->left = l->inside == r->flow_count ? r->capacity : l->free; /* all inside: no rounding */
+        f->left = l->inside == r->flow_count ? r->capacity : l->free; /* all flows are inside: exact */
         f->weight = l->load;
         f->share = -1;
         f->unfixed = l->inside;
@@ -225,7 +226,8 @@ static bool has_faster_outside(const sim_network *n, sim_resource *r, double ful
     return false;
 }
 
-/* Adds resources to the region whose outside flows the new rates affect. Returns true if there were any. */
+/* Adds a resource to the region if the new rates affect its flows outside the region. Returns true if any
+ * resource was added. */
 static bool grow(sim_network *n, const part *p)
 {
     int32_t before = n->dirty_count;

@@ -5,10 +5,10 @@
 #include "common/ops/op.h"
 #include "common/sim/simulation.h"
 
-/* Returns the constant whose two values are the operation's efficiencies: of the peak, and of the memory. A
- * profile may have a separate constant for convolutions of 3 x 3 with stride 1, since Winograd's algorithm
- * (Lavin and Gray, CVPR 2016) computes a fraction of the products that are counted. A profile without this
- * constant prices convolutions of 3 x 3 like all other convolutions. */
+/* Returns the constant that holds the operation's two efficiencies, as fractions of peak arithmetic and of
+ * memory bandwidth. A profile may have a separate constant for convolutions of 3 x 3 with stride 1, since
+ * Winograd's algorithm (Lavin and Gray, CVPR 2016) needs only a fraction of the multiplications that are
+ * counted. A profile without this constant prices convolutions of 3 x 3 like all other convolutions. */
 sim_constant sim_efficiency_of(const op_desc *op);
 
 /* Returns the float32 bytes of the weights that a convolution reads, or whose gradient it writes. Returns
@@ -22,27 +22,28 @@ double sim_weight_bytes(const op_desc *op);
  * cost, kappa and jitter. */
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op);
 
-/* Arithmetic and memory traffic alone, as fractions of an operation's time. The longer of the two is 1,
- * unless time for weights is added. */
+/* Time of the arithmetic alone and of the memory traffic alone, as fractions of an operation's time. The
+ * longer of the two is 1, unless time for weights is added. */
 typedef struct sim_parts {
     float arithmetic, traffic;
 } sim_parts;
 sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op);
 
 /* Fractions of a GPU's SMs and memory bandwidth that communication uses, 0 to 1. A kernel that runs at the
- * same time as the communication gets the rest of the GPU: its rate is the smaller of (1 - sms) / arithmetic
- * and (1 - memory) / traffic, at most 1. */
+ * same time as the communication gets the rest of the GPU. Compared with a run without communication, the
+ * kernel's speed is the smaller of (1 - sms) / arithmetic and (1 - memory) / traffic, at most 1. */
 typedef struct sim_load {
     double sms, memory;
 } sim_load;
 double sim_price_rate(sim_load load, sim_parts parts);
 
-/* Returns the load of an NCCL collective over `channels` channels of rings, in which every rank sends
- * `bus` bytes per picosecond. NCCL runs `nccl_blocks` blocks per channel, at most 32 blocks
- * (src/graph/connect.cc). Each block keeps `block_sms` SMs from other kernels. */
+/* Returns the load of an NCCL collective over `channels` channels of rings, in which every rank sends `bus`
+ * bytes per picosecond. NCCL runs `nccl_blocks` blocks per channel, at most 32 blocks (src/graph/connect.cc).
+ * Other kernels cannot use the `block_sms` SMs of each block. */
 sim_load sim_price_collective(const sim_profile *p, int channels, double bus);
 
-/* Returns the load of a copy by a GPU's copy engine: no SM, and each byte passes the memory once. */
+/* Returns the load of a copy by a GPU's copy engine. The copy uses no SM, and each byte passes the memory
+ * once. */
 sim_load sim_price_copy_engine(const sim_profile *p, double rate);
 
 /* Returns the index into SIM_CONTENTION's values: 0 for convolutions, 1 for matrix products, 2 for
@@ -52,14 +53,14 @@ int sim_contention_of(op_kind kind);
 /* Returns the factor by which an operation slows down if several processes run on a machine. */
 double sim_price_contention(const sim_profile *p, op_kind kind);
 
-/* Returns the fraction of an agent's time that the compute threads of its rank lose, 0 to 1, if `ranks` ranks
- * compute on the processor of one machine. Sets *crowding to the factor by which compute threads slow down
- * for lack of cores, at least 1. */
+/* Returns the fraction, 0 to 1, of an agent's working time that the compute threads of the agent's rank lose.
+ * `ranks` ranks compute on the processor of one machine. Sets *crowding to the factor by which compute
+ * threads slow down for lack of cores, at least 1. */
 double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
 
-/* Returns the time of a server's sum: `bytes` of operands and result, added by `threads` threads at
- * `host_sum` each (tests/bench/server_sum.c). The machine's cores, if the profile has their number, and
- * the machine's memory limit the sum. */
+/* Returns the time of a sum on a server. `bytes` counts operands and result. Each of `threads` threads adds
+ * at the rate `host_sum` (tests/bench/server_sum.c). The machine's memory limits the total rate, and so do
+ * the cores if the profile has their number. */
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads);
 
 /* Times of the loader of a PyTorch process, for a batch of `samples` images and `bytes` bytes. Each

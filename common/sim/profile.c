@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Folders that the build sets: in the source tree, and of installed files. */
+/* Folders that the build sets: one in the source tree, and one for installed files. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
 enum { PROFILE_MOST_BYTES = 16 << 20 };
 enum { FOLDERS = 4 }; /* the third belongs to an installation that was moved, the last to the user */

@@ -11,9 +11,8 @@
  * counts as exact. Predictions use the values, and the limits of predictions use draws from the ranges
  * (draw.c).
  *
- * A profile may extend another one (`base`) and replace some of its constants. Loading is strict:
- * STATUS_DATA for an unknown key, and for a constant that is missing, out of its limits or in another
- * unit. */
+ * A profile may extend another one (`base`) and replace some of its constants. Loading fails with STATUS_DATA
+ * if a key is unknown, or if a constant is missing, outside its limits or in another unit. */
 #ifndef COMMON_SIM_PROFILE_H
 #define COMMON_SIM_PROFILE_H
 
@@ -120,13 +119,14 @@ static inline double sim_profile_get(const sim_profile *p, sim_constant c)
 
 enum { SIM_DRAWS = 16 };
 
-/* Replaces every value by draw number `draw`, 1 to SIM_DRAWS, from its range. 0 changes nothing.
+/* Replaces every value by draw number `draw`, 1 to SIM_DRAWS, from its range. If `draw` is 0, nothing
+ * changes.
  *
- * The draws are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979): each constant takes
- * SIM_DRAWS positions from the low end of its range to the high end, once each, in an order that depends
- * on its name. All values of a constant have the same position. All efficiencies have the same position,
- * too, since all depend on how well a library uses the GPU. All figures of a draw use the same constants,
- * so their ratios are meaningful. */
+ * The draws are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979): positions 0, 0.5 and 1 are
+ * the low end of a constant's range, its value, and the high end. Each of the SIM_DRAWS draws uses a
+ * different position, in an order that depends on the constant's name. All values of a constant have the same
+ * position. All efficiencies have the same position, too, since all depend on how well a library uses the
+ * GPU. All predictions of a draw use the same constants, so their ratios are meaningful. */
 void sim_profile_draw(sim_profile *p, int draw);
 
 static inline bool sim_profile_has_range(const sim_profile *p, sim_constant c)

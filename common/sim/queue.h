@@ -1,8 +1,8 @@
 /* The event queue, which orders events in virtual time.
  *
- * Time is an integer number of picoseconds since the simulation began. A step of a ring is rounded once,
- * so thousands of steps stay within nanoseconds of the formula. 63 bits last for 106 days. Engines see
- * nanoseconds, rounded down, and their deadlines are met exactly.
+ * Time is an integer number of picoseconds since the simulation began. The time of each ring step is rounded
+ * once, so the total of thousands of steps stays within nanoseconds of the formula. 63 bits last for 106
+ * days. Engines see nanoseconds, rounded down, and their deadlines are met exactly.
  *
  * Events fire in the order of (time, rank, sequence number). Events of the same instant fire by rank, and
  * events of one rank in the order in which they were scheduled. A run therefore depends only on its inputs.

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The path of a ring in a machine: it enters at place `start` of a cycle and goes around. */
+/* The path of a ring in a machine. The ring enters at position `start` of a cycle and follows the cycle. */
 typedef struct cut {
     int8_t cycle, start;
     bool reversed;
@@ -15,7 +15,7 @@ typedef struct cut {
 typedef struct local_group {
     int first, count;
     sim_cycles cycles; /* cycles of members, counted from `first` */
-    /* nvlink: rings use NVLink. mesh: the links of the cycles connect two GPUs each. */
+    /* `nvlink` is true if rings use NVLink, and `mesh` if NVLinks connect pairs of GPUs directly. */
     bool nvlink, mesh;
     int links;
     cut cuts[SIM_CYCLES_MOST]; /* by ring */
@@ -74,7 +74,7 @@ static int at_place(const local_group *g, cut c, int i)
     return g->cycles.order[c.cycle][(c.start + (c.reversed ? g->count - i : i)) % g->count];
 }
 
-/* Returns the distance of the two ends from adapter `nic`, in links. */
+/* Returns the number of links from the two ends of a ring to adapter `nic`. */
 static int distance(const sim_topology *t, sim_place first, sim_place last, int nic)
 {
     sim_place other = {.machine = first.machine ? 0 : 1};
@@ -90,9 +90,9 @@ static void add_nic(local_group *g, int nic)
 }
 
 /* Lists the adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets). Each GPU's
- * own adapter comes first; GPUs with several equally near adapters take different ones
- * (ncclTopoGetLocalNet). Other adapters that are as near to a GPU follow. Farther adapters are left out,
- * since a ring does not cross between sockets for them. */
+ * own adapter comes first; GPUs with several equally near adapters take different ones (ncclTopoGetLocalNet).
+ * Other adapters that are as near to a GPU follow. Farther adapters are left out, since a ring does not cross
+ * to another socket to reach an adapter. */
 static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     for (int i = 0; i < g->count; i++) add_nic(g, t->gpu_nic[gpus[i].index]);
@@ -125,8 +125,9 @@ static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_gr
     return best;
 }
 
-/* Cuts a ring for every adapter so that both ends are near the adapter. Among equally near cuts, prefers
- * GPUs at which fewer rings enter and leave, and cycles that fewer rings follow. */
+/* Chooses for every adapter a cycle and the place at which the cycle is cut open, so that both ends are near
+ * the adapter. Among equally near cuts, prefers GPUs at which fewer rings enter and leave, and cycles that
+ * fewer rings follow. */
 static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     cut_uses uses = {{0}, {0}, {0}};
@@ -204,7 +205,7 @@ status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **u
     return STATUS_OK;
 }
 
-/* Adds up the load of all edges on every link, and finds the link that is full first. */
+/* Adds up the load of all edges on every link, and finds the link that becomes full first. */
 static status measure(sim_rings *r)
 {
     int32_t resources = r->topology->resource_count;

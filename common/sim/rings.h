@@ -1,10 +1,10 @@
-/* The rings of a group of GPUs, as NCCL would lay them, and the links that they use.
+/* The rings that NCCL would build over a group of GPUs, and the links that the rings use.
  *
- * Within a machine there is one ring over NVLink for every set of links that closes through all GPUs. Over
- * NVSwitch one ring stands for all. Without NVLink there is one ring over PCIe, in the order of the GPUs.
- * Between machines there is one ring per adapter that is nearest to a member; the ring enters and leaves a
- * machine at the GPUs nearest to the adapter. A group of one GPU per machine therefore has one ring, over the
- * GPU's adapter. Each ring carries an equal share. */
+ * Within a machine there is one ring over NVLink for every cycle of links through all GPUs. Over NVSwitch one
+ * ring represents all rings. Without NVLink there is one ring over PCIe, in the order of the GPUs. Between
+ * machines there is one ring per adapter that is nearest to a member; the ring enters and leaves a machine at
+ * the GPUs nearest to the adapter. A group of one GPU per machine therefore has one ring, over the GPU's
+ * adapter. All rings carry equally many bytes. */
 #ifndef COMMON_SIM_RINGS_H
 #define COMMON_SIM_RINGS_H
 
@@ -18,10 +18,12 @@ typedef struct sim_rings {
     int32_t *order; /* [count * ranks] indices of members, ring by ring */
     /* [count * ranks] adapter by which the ring enters and leaves the member's machine. */
     int8_t *nics;
-    int channels;      /* NCCL's channels: parallel links in a machine, rings between machines */
+    int channels;      /* number of NCCL's channels, one per parallel link in a machine or per ring between
+                        * machines */
     bool nvlink;       /* true if rings use NVLink inside the machines */
     double bus;        /* bytes per picosecond that every rank sends when nothing else uses the links */
-    sim_hop_use *uses; /* [use_count] links, each with its bytes per byte that every rank sends */
+    sim_hop_use *uses; /* [use_count] links; a weight is the number of bytes over the link for each byte that
+                        * every rank sends */
     int use_count;
 } sim_rings;
 
@@ -30,8 +32,8 @@ typedef struct sim_rings {
 status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out);
 void sim_rings_close(sim_rings **rings);
 
-/* Lists the links that `load` [t->resource_count] uses, with weights per byte. The caller frees *uses.
- * *bus is the rate at which the first link is full. */
+/* Lists the links that `load` [t->resource_count] uses, with weights per byte. The caller frees *uses. *bus
+ * is the rate at which the first link becomes full. */
 status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **uses, int *count, double *bus);
 
 /* Finds the route of ring `ring` from its i-th member to the next. */

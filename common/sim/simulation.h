@@ -1,5 +1,5 @@
-/* A simulation: the virtual clock, the machines and all ranks of a job. One thread drives it. It has
- * no global state.
+/* A simulation: the virtual clock, the machines and all ranks of a job. One thread drives the simulation,
+ * which has no global state.
  *
  * Rank r is GPU r % ranks_per_machine of machine r / ranks_per_machine. If a process drives several GPUs
  * (per_process), `ranks` are GPUs: rank s * n + r is GPU s of process r of n, and the GPUs of a process
@@ -33,13 +33,14 @@
 struct simulation;
 
 /* An actor is a virtual host thread: a rank's compute thread, an agent, a server. Each actor has a local
- * time, which its work advances and which may be ahead of the clock. A launch, for example, only costs
- * host time, so the actor runs on until it must wait for something that the clock has not reached.
+ * time, which its work advances and which may be ahead of the clock. A launch, for example, only costs host
+ * time, so the actor continues until it must wait for an event that is later than the clock.
  *
- * The event queue wakes an actor: its local time moves to the clock's, if that is later, and `run` does the
- * work that is possible now. To wait, `run` calls sim_actor_block(), makes sure that something will wake the
- * actor, and returns STATUS_AGAIN. An actor acts at its local time. Therefore an actor must wake other actors
- * with sim_actor_wake(), which uses the local time and not the clock's time. */
+ * The event queue wakes an actor. The actor's local time then advances to the clock's time, unless it is
+ * already later, and `run` does the work that is possible now. To wait, `run` calls sim_actor_block(), makes
+ * sure that something will wake the actor, and returns STATUS_AGAIN. An actor acts at its local time.
+ * Therefore an actor must wake other actors with sim_actor_wake(), which uses the local time and not the
+ * clock's time. */
 typedef struct sim_actor {
     struct simulation *simulation;
     sim_event event;
@@ -52,8 +53,8 @@ typedef struct sim_actor {
     void *context;
     struct sim_fiber *fiber; /* fiber.h; NULL if the actor is no fiber */
     struct sim_actor *core;  /* compute thread on whose core the actor works, or NULL for a separate core */
-    double core_share;       /* fraction of the actor's work that the thread on `core` loses */
-    sim_time lost;           /* time that a compute thread has lost to actors on its core, not yet counted */
+    double core_share;       /* fraction of the actor's work time that the thread on `core` loses */
+    sim_time lost;           /* time lost to actors on this thread's core, not yet added to its work */
     struct sim_actor *next, *previous;
     struct sim_actor *next_waiting; /* next actor that waits for the same stream or fence */
 } sim_actor;
@@ -89,7 +90,7 @@ static inline status sim_actor_block(sim_actor *a, const char *what)
 /* Precision of matrix products and convolutions. Storage is float32. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16 } sim_precision;
 
-/* The results of a module that DataParallel gathers from each replica. */
+/* The results that DataParallel gathers from each replica of a module. */
 typedef enum sim_gathered {
     SIM_GATHERS_LOSSES,
     SIM_GATHERS_OUTPUTS, /* losses and outputs */
@@ -109,7 +110,7 @@ typedef struct simulation_config {
     int machines;        /* 0 for as many as the ranks fill */
     /* Processes per machine, or 0 for one process per rank. kappa applies if there is more than one. */
     int processes;
-    /* GPUs of one machine per process, a divisor of `world`. 0 for one. */
+    /* Number of GPUs that each process drives, all in one machine. A divisor of `world`, or 0 for one GPU. */
     int per_process;
     sim_precision precision;
     /* Number of ranks that are simulated, from rank 0 on. 0 for all. See simulation_present(). */
@@ -119,7 +120,7 @@ typedef struct simulation_config {
     bool unlimited_memory; /* GPUs never run out of memory */
     /* 0 for no jitter: all GPUs are equal, and every kernel takes its expected time. */
     uint64_t jitter_seed;
-    /* GB/s and us of the network, or 0 for the profile's values. */
+    /* Bandwidth in GB/s and latency in us of the network, or 0 for the profile's values. */
     double link_rate, link_latency;
     /* True if DataParallel's replicas are threads of one Python process. If false, the host takes no time. */
     bool python;
@@ -161,8 +162,8 @@ typedef struct simulation {
     sim_time wired;
 } simulation;
 
-/* Returns STATUS_USAGE if the profile does not exist, STATUS_DATA if it is not valid, and STATUS_CONFIG
- * for more ranks than the machines have GPUs or a precision that the GPUs do not have. */
+/* Returns STATUS_USAGE if the profile does not exist, STATUS_DATA if it is not valid, and STATUS_CONFIG if
+ * there are more ranks than GPUs or if the GPUs do not have the precision. */
 status simulation_open(const simulation_config *config, simulation **out);
 /* Closes the simulation. All actors, flows and devices must be closed before the simulation. */
 void simulation_close(simulation **s);

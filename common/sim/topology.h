@@ -36,12 +36,12 @@ typedef struct sim_topology {
     int machines;
     double *capacities; /* [resource_count] of all machines, for sim_network_init() */
     int32_t resource_count;
-    /* Resources per machine: 2 l for link l from a to b and 2 l + 1 for the way back, then memories, then
-     * both directions of adapters. */
+    /* Number of resources per machine. Resource 2 l is link l from a to b, and 2 l + 1 is link l from b to a.
+     * The memories follow, then both directions of the adapters. */
     int per_machine;
     sim_path_step *steps; /* [node_count * node_count] steps by start and end */
     int gpu_node[SIM_GPUS_MOST], socket_node[SIM_NODES_MOST], nic_node[SIM_NICS_MOST];
-    /* Nearest socket of each GPU, nearest adapter of each GPU and of each socket. */
+    /* Socket nearest to each GPU, adapter nearest to each GPU, and adapter nearest to each socket. */
     int gpu_socket[SIM_GPUS_MOST];
     int gpu_nic[SIM_GPUS_MOST], socket_nic[SIM_NODES_MOST];
 } sim_topology;

@@ -50,7 +50,7 @@ struct sim_transport {
     sim_actor *owner; /* agent that receives here, or NULL before its first receive */
     sim_way *ways;    /* [2 * peers] */
     sim_message *inbox, *inbox_last;
-    bool refused; /* the last send found no room, so wake the owner when there is */
+    bool refused; /* the last send found no room, so wake the owner when there is room */
 };
 
 /* ---- hub -------------------------------------------------------------------------------------- */
@@ -108,7 +108,7 @@ static status wait_for_nothing(transport *t, int64_t deadline_ns)
 
 static sim_way *way_of(const sim_message *m)
 {
-    /* The sender's way is the way back of the receiver's link. */
+    /* Finds the sender's way through the receiver's way back to the sender. */
     sim_way *back = &m->to->ways[m->link];
     return &back->to->ways[back->link];
 }
@@ -193,7 +193,7 @@ static status copy_frames(sim_message *m, const message_frame *frames, int count
     return STATUS_OK;
 }
 
-/* Separate servers may be more than the ranks, so their hosts are assigned round robin. */
+/* There may be more separate servers than ranks, so the servers' hosts are assigned round robin. */
 static sim_place host_of(const sim_transport *t)
 {
     const simulation *s = t->hub->simulation;
@@ -210,7 +210,7 @@ static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_
     return on_host && same && t->base.options.in_sight ? 0 : m->bytes;
 }
 
-/* Spends the agent's time for a message. */
+/* Advances the agent's local time by the cost of a message. */
 static void spend(sim_hub *hub, const sim_way *w, const sim_transport *t, double bytes)
 {
     sim_actor *a = hub->simulation->current;
