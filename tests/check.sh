@@ -162,10 +162,9 @@ if level more; then
     suite faults-more 50 "A rank that dies or stops is named under more settings of each engine." build faults-more "$tests"
     suite commands-more 200 "Options and commands keep the promises of their pages, row by row." build commands-more "$tests"
     suite labs-more 50 "The labs' solutions have full points, mistakes are named, and no code harms the grader." build labs-more "$tests"
+    suite compilers 65 "Clang compiles the program without a warning, as gcc did." build compilers
     suite trixie 60 "The kernels compute on Debian 13, with oneDNN 3, what they compute here." build trixie
-    clang= # a second compiler, where there is one
-    command -v clang >/dev/null && clang="-DCMAKE_C_COMPILER=clang"
-    build_suite build-address 130 "Clang compiles the program with the address sanitizer, without a warning, as gcc did without." build-asan "program suite_units suite_units-more" -DPSRING_SANITIZE=address $clang
+    build_suite build-address 80 "The sources compile with the address sanitizer." build-asan "suite_units suite_units-more" -DPSRING_SANITIZE=address
     suite address 120 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan 'units|units-more' "$tests"
     build_suite build-thread 55 "The sources compile with the thread sanitizer." build-tsan suite_threads -DPSRING_SANITIZE=thread
     suite thread 55 "No two threads race for a field, and a gradient passes through few files." build-tsan threads "$tests"

@@ -1,12 +1,12 @@
-"""The whole program with a warning as an error: by clang and gcc in Release, in Debug and without assertions, and on Debian 13.
-tests/check.sh builds with gcc in Release, and with clang under the address sanitizer. CUDA's sources are compiled there for one
-GPU, and here for all. Folders are kept between runs."""
+"""The whole program with a warning as an error: in Release by clang, which no other build of the tests does, and with --long in
+Debug, without assertions and on Debian 13 as well. CUDA's sources are compiled by every other build for one GPU, and with --long
+for all. Folders are kept between runs."""
 import os
 import shutil
 import subprocess
 
 from program import BUILD
-from tap import Skip, cases, expect, expect_equal, main
+from tap import Skip, cases, expect, expect_equal, long_cases, main
 from trixie import build_there
 
 SOURCE = os.environ.get("SOURCE_DIR", os.getcwd())
@@ -23,8 +23,9 @@ def build_here(name, target, *options):
     return text
 
 
-@cases([("clang in Release", "clang", "Release"), ("gcc in Debug", "gcc", "Debug"), ("clang in Debug", "clang", "Debug"),
-        ("gcc without assertions", "gcc", "Release", "-DCMAKE_C_FLAGS=-O3 -DNDEBUG")])
+@cases([("clang in Release", "clang", "Release")])
+@long_cases([("gcc in Debug", "gcc", "Debug"), ("clang in Debug", "clang", "Debug"),
+             ("gcc without assertions", "gcc", "Release", "-DCMAKE_C_FLAGS=-O3 -DNDEBUG")])
 def the_program_compiles_without_a_warning(compiler, build_type, *options):
     if not shutil.which(compiler):
         raise Skip(f"needs {compiler}")
@@ -33,7 +34,7 @@ def the_program_compiles_without_a_warning(compiler, build_type, *options):
     expect("warning:" not in text, "no warnings", text[-6000:])
 
 
-@cases([("nvcc",)])
+@long_cases([("nvcc",)])
 def cuda_sources_compile_for_every_gpu_without_a_warning():
     if not shutil.which("nvcc") and not os.path.exists("/usr/local/cuda/bin/nvcc"):
         raise Skip("needs nvcc")
@@ -41,7 +42,7 @@ def cuda_sources_compile_for_every_gpu_without_a_warning():
     expect("warning:" not in text, "no warnings", text[-6000:])
 
 
-@cases([(build_type, build_type) for build_type in ("Debug", "Release")])
+@long_cases([(build_type, build_type) for build_type in ("Debug", "Release")])
 def the_program_compiles_without_a_warning_on_debian_13(build_type):
     text = build_there(build_type, "program")
     expect("warning:" not in text, "no warnings", text[-6000:])
