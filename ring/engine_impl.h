@@ -259,6 +259,7 @@ bool ring_means_in_flight(const ring_engine *e);
 bool ring_copies_back_in_flight(const ring_engine *e);
 status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
 status ring_reduce(sync_engine *base, const sync_step *step);
 status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
@@ -278,7 +279,7 @@ status ring_release(sync_engine *base, int param);
 status ring_end_forward(sync_engine *base, const sync_step *step);
 status ring_scatter_done(ring_engine *e, int bucket);
 status ring_norm(sync_engine *base);
-status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped);
+status ring_update_shards(sync_engine *base, const sync_step *step, double scale, bool skipped);
 /* Waits for all-gathers that are in flight. */
 status ring_await_gathers(ring_engine *e);
 status ring_gather_parameters(sync_engine *base);

@@ -365,7 +365,14 @@ status ring_reduce(sync_engine *base, const sync_step *step)
         e->compute.rebuild = true;
     }
     e->compute.first_done = e->compute.period_begins = true;
-    return ring_await_gathers(e); /* Units that the forward pass did not use are still being gathered. */
+    /* Units that the forward pass did not use are still being gathered. */
+    return e->settings.policy.sharding ? ring_await_gathers(e) : STATUS_OK;
+}
+
+status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
+{
+    return ring_of(base)->settings.policy.sharding ? ring_update_shards(base, step, scale, skipped)
+                                                   : sync_default_update(base, step, scale, skipped);
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */

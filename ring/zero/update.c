@@ -66,10 +66,9 @@ static status update_unit(ring_engine *e, const sync_step *step, int unit, doubl
     return e->settings.mixed ? ring_round_unit(e, unit) : STATUS_OK;
 }
 
-status ring_update(sync_engine *base, const sync_step *step, double scale, bool skipped)
+status ring_update_shards(sync_engine *base, const sync_step *step, double scale, bool skipped)
 {
     ring_engine *e = ring_of(base);
-    if (!shards_of(e)) return sync_default_update(base, step, scale, skipped);
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
     status rc = sync_end_update(base, step, skipped);
     return rc == STATUS_OK ? ring_gather_updated(e)

@@ -29,7 +29,8 @@ STEP = 4  # of the job: set-up is over
 LIST = "--list" in sys.argv
 
 INTERFACES = {"common/net": "common/net/transport.c", "common/device": "common/device/device.c",
-              "common/reduce": "common/reduce/reduce.c", "common/process_group": "common/process_group/process_group.c", "common/collectives": "common/collectives/collective.c"}
+              "common/reduce": "common/reduce/reduce.c", "common/process_group": "common/process_group/process_group.c", "common/collectives": "common/collectives/collective.c",
+              "ring/all_reduce": "common/collectives/collective.c"}
 ENGINES = ("ps/", "ring/")
 OBSERVERS = ("common/sync/anatomy", "common/base/", "common/trace/", "common/memory/ledger.c", "common/net/status_table.", "harness/train/step_log.")
 
