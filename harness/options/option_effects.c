@@ -84,6 +84,7 @@ static const option_effect table[] = {
      "virtual ranks read each other's memory: no push waits for credit"},
     {"server-threads", SERVERS, CUDA, EFFECT_NOTHING,
      "GPUs sum; servers of their own and --server-optimizer off use the threads"},
+    {"server-threads", DP, CUDA, EFFECT_NOTHING, "GPU 0 sums"},
     {"server-threads", DP, SIM, EFFECT_NOTHING, "GPU 0 sums; on a profile of a processor the threads do"},
     /* ---- one rank ---- */
     {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
