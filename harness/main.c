@@ -178,6 +178,6 @@ int main(int argc, char *argv[])
     text_free(&out);
     bool launcher_says = rc == STATUS_SYSTEM && launch_environment_is_rank();
     if (rc != STATUS_OK && error_message()[0] && !launcher_says) log_error("%s", error_message());
-    errno = 0; /* out_of_memory.c must not take this exit for a library's */
+    errno = 0; /* prevents out_of_memory.c from taking this for an exit by a library */
     return rc == STATUS_OK ? exit_code : status_exit_code(rc);
 }

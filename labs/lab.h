@@ -1,6 +1,6 @@
 /* The interface of the labs: everything that a student's code needs besides the C library. Functions return 0
- * or a LAB_E... code. Counts are elements, not bytes, and may be 0. Memory belongs to the caller unless a
- * comment says otherwise. */
+ * or a LAB_E... code. You write the functions whose comment begins with "Yours". Counts are elements, not
+ * bytes, and may be 0. Memory belongs to the caller unless a comment says otherwise. */
 #ifndef LABS_LAB_H
 #define LABS_LAB_H
 
@@ -22,15 +22,16 @@ enum {
  * float32 are summed over all ranks and every rank receives the result. Data that a rank passes to itself are
  * not sent. Return LAB_EMISSING if the function is not written yet. */
 
-/* Rank 0 is the reducer. All ranks send it their gradients, and it sends back the sum. */
+/* Rank 0 is the reducer. All ranks send their gradients to rank 0, which sends the sum back to them. */
 int64_t student_reducer_bytes(int ranks, int64_t n, int rank);
 /* Ranks 0 to servers - 1 also hold a server each. Server s sums part s of the gradients for all ranks. The
  * first n % servers parts have one element more. */
 int64_t student_server_bytes(int ranks, int servers, int64_t n, int rank);
-/* The ring of lab 3. In step s of 2 (ranks - 1) a rank sends chunk rank - s modulo ranks. The first n % ranks
- * chunks have one element more. */
+/* The ring of lab 3. In step s of 2 (ranks - 1) a rank sends chunk (rank - s) modulo ranks. The first n %
+ * ranks chunks have one element more. */
 int64_t student_ring_bytes(int ranks, int64_t n, int rank);
-/* Returns the most bytes that any rank sends or receives, in one direction, if there are servers as above. */
+/* Returns the most bytes that any rank sends or receives (the larger of the two) with the servers of
+ * student_server_bytes(). */
 int64_t student_busiest_link(int ranks, int servers, int64_t n);
 
 /* ---- lab 2: reducer ---- */
@@ -103,7 +104,7 @@ typedef struct lab_step lab_step;
  * than 0, 1, 2, ... */
 int lab_next_gradient(lab_step *step, int *gradient);
 /* Begins the all-reduce of a bucket, which goes on while you compute. Buckets are reduced one after another.
- * NCCL pairs the n-th call of every rank, whatever it reduces. */
+ * As in NCCL, the n-th calls of all ranks form one all-reduce, whichever buckets they name. */
 int lab_launch(lab_step *step, int bucket);
 /* Waits until a bucket that you have launched is reduced. */
 int lab_wait(lab_step *step, int bucket);
@@ -125,7 +126,7 @@ double student_exposed(const lab_span *compute, int computes, const lab_span *fl
 /* The state of a server, which is all that a restart needs. */
 typedef struct {
     int ranks;
-    int64_t staleness; /* steps that a computing rank may be ahead of the slowest one */
+    int64_t staleness; /* most steps by which a rank may be ahead of the slowest rank when beginning a step */
     size_t n;
     float lr, momentum;
     float *param, *velocity; /* [n] */
@@ -158,8 +159,8 @@ int student_load(lab_state *state, const unsigned char *bytes, size_t size);
 enum { LAB_DATA_PARALLEL, LAB_DDP, LAB_ZERO1, LAB_ZERO2, LAB_ZERO3 };
 
 /* A model in float32: `units` blocks of `unit` elements each, used one after another, and the root, which has
- * the parameters that are used first or last (a transformer's embedding). Root and blocks are each gathered,
- * reduced and cut into shards as a whole. */
+ * the parameters that are used first or last (a transformer's embedding). The root is gathered, reduced and
+ * sharded as a whole, and so is each block. */
 typedef struct {
     int64_t root, unit; /* elements; multiples of 16 */
     int units;

@@ -146,7 +146,7 @@ static status print_fits(const bench_setup *s, text_buffer *out)
     return STATUS_OK;
 }
 
-/* JSON has no infinity. */
+/* Returns null for infinity, which JSON does not have. */
 static json_t *real_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -256,7 +256,7 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.jobs = &job;
     options.job_count = 1;
     options.argv = line->argv;
-    /* One message size may take long, and the status slots do not change during this time. */
+    /* One message size may take long. The status slots do not change while it is measured. */
     options.stall_timeout_ns = 10 * s->options.timeout_ns;
     log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
              host_processors());

@@ -14,11 +14,12 @@ typedef struct command_line {
     option_binding *bindings;
     const char **words; /* [word_count]: words that are not options. */
     int word_count;
-    text_buffer *out; /* Printed after the command if the status is OK. */
+    text_buffer *out; /* Output, which is printed after the command if the status is OK. */
     int exit_code;    /* Exit code of the process if the status is OK, such as 128 + signal. */
 } command_line;
 
-/* Value of most_words for a command that reads argv itself. Its bindings have their defaults. */
+/* Value of most_words for a command that reads argv itself. The options of this command have their
+ * defaults. */
 enum { COMMAND_READS_ITSELF = -1, COMMAND_MOST_BINDINGS = 8 };
 
 typedef struct command {
@@ -26,7 +27,7 @@ typedef struct command {
     const char *usage; /* Text after the command's name in the usage line. */
     const char *summary;
     size_t options_size; /* Size of the struct `options`, which is zeroed. */
-    /* The table of these options, with `about` before it and `notes` after it in the help. May be NULL. */
+    /* Table of these options. The help prints `about` before the table and `notes` after it. May be NULL. */
     const option_table *table;
     const char *about, *notes;
     /* Binds the struct's fields to several tables. Returns the number of bindings, at most

@@ -7,20 +7,20 @@
 #include "harness/launch/job.h"
 
 /* Makes the plan and runs the jobs --repeat times. *out is a new reference to the result of the run, or of
- * all complete runs; NULL if no job has a result. Writes the file of --trace. `words` are the command line
- * that starts a rank: "harness", "run", options, NULL. Logs a failure of ranks and sets *exit_code to the
- * exit code of the program, else to 0. */
+ * all complete runs. *out is NULL if no job has a result. Writes the file of --trace. `words` are the command
+ * line that starts a rank: "harness", "run", options, NULL. If ranks fail, logs the failure and sets
+ * *exit_code to the exit code of the program. If no rank fails, sets *exit_code to 0. */
 status command_run_repeated(run_config *config, run_plan *plan, char *const *words, json_t **out,
                             int *exit_code);
 
 /* Builds the result of jobs that have run, and writes the file of --trace. `words` are the options of the
- * command line, then NULL. *out is a new reference. Returns an error of the trace after the result has been
- * built. */
+ * command line, then NULL. *out is a new reference. If the trace cannot be written, builds the result and
+ * then returns the error. */
 status command_build_result(const run_config *config, const run_plan *plan, const run_job *jobs,
                             char *const *words, int64_t started_at_s, json_t **out);
 
-/* Reads the command's options into line->bindings[0], and the others into (*words)[0 .. *count), which the
- * caller frees. Parses these options of `harness run` into `checked`. *words has room for COMMAND_OWN_WORDS
+/* Reads the command's options into line->bindings[0]. Reads the options of `harness run` into (*words)[0 ..
+ * *count), which the caller frees, and parses them into `checked`. *words has room for COMMAND_OWN_WORDS
  * more. */
 enum { COMMAND_OWN_WORDS = 8 };
 status command_read_run_words(const command_line *line, char ***words, int *count, run_config *checked);

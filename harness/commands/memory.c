@@ -1,5 +1,5 @@
-/* harness memory: shows the memory of each rank under every policy, and the GPUs that it fits on. The rows
- * are as in `harness run --plan`. */
+/* harness memory: shows the memory of each rank under every policy, and the GPUs with enough memory for it.
+ * The rows are as in `harness run --plan`. */
 #include "harness/commands/jobs.h"
 
 #include "common/sim/profile.h"
@@ -20,7 +20,7 @@ typedef struct memory_options {
 
 typedef struct memory_command {
     memory_options options;
-    run_config config; /* Options that hold for all rows, then the options of a row. */
+    run_config config; /* Configuration that all rows share, and later the configuration of one row. */
     char **words;      /* [word_count]: options of `harness run`. */
     int word_count;
     bool has_device;

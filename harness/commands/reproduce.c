@@ -18,7 +18,7 @@ typedef struct reproduce_options {
     bool list, calibration_only;
     const char *device, *dp_host, *json, *csv, *markdown;
     int64_t repeat, draws;
-    run_config config; /* of a run that is run again */
+    run_config config; /* Configuration of the run that is repeated. */
 } reproduce_options;
 
 #define FIELD(name) offsetof(reproduce_options, name)

@@ -101,7 +101,8 @@ static status report_alone(void *context, const run_job *outcome)
     return traced != STATUS_OK ? traced : delivered;
 }
 
-/* Sets the number of servers. The last members of the world are separate servers. */
+/* Sets the number of servers in separate processes. The launcher counts the servers and the remote stage as
+ * ranks. Subtracts both from the number of ranks. */
 static status find_servers(const run_command *c, const launch_environment *e, rank_place *place)
 {
     const run_config *config = &c->config;
@@ -197,7 +198,7 @@ static status serve_stage(const run_command *c)
     return stage_server_run(&c->config, &place);
 }
 
-/* ---- both -------------------------------------------------------------------------------------- */
+/* ---- launcher and ranks ------------------------------------------------------------------------- */
 
 static status start(run_command *c)
 {

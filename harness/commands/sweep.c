@@ -16,10 +16,10 @@
 typedef struct sweep_command {
     sweep sweep;
     bool dry_run;
-    const char *folder, *vary; /* Folder of the results; not used, because `sweep` has the axes. */
+    const char *folder, *vary; /* Folder of the results; not read: take_words() parses --vary. */
     int64_t rounds;
     json_t *file_words; /* Options of `harness run` from the file of --config. */
-    run_config checked; /* Checks these options. */
+    run_config checked; /* Receives the parsed options. The options are parsed only to check them. */
 } sweep_command;
 
 #define FIELD(name) offsetof(sweep_command, name)
@@ -36,8 +36,8 @@ static const option option_list[] = {
 static const option_table sweep_option_table = {"Sweep", option_list,
                                                 sizeof option_list / sizeof option_list[0]};
 
-/* Returns the value of option `name` in words[*at], after '=' or in the next word; then *at moves to it.
- * Returns NULL if the word is not this option. */
+/* Returns the value of option `name` if words[*at] is this option, else NULL. The value follows '=', or is
+ * the next word. If it is the next word, increments *at. */
 static const char *value_of(const char *name, char **words, int count, int *at)
 {
     size_t length = strlen(name);
@@ -195,7 +195,7 @@ static status run_sweep(command_line *line)
     if (rc == STATUS_OK) rc = sweep_check(&c->sweep);
     if (rc == STATUS_OK && c->dry_run) {
         rc = sweep_list(&c->sweep, &text);
-        if (rc == STATUS_OK) rc = output_file(&text, "-"); /* Does not break lines. */
+        if (rc == STATUS_OK) rc = output_file(&text, "-"); /* output_file() does not break long lines. */
     } else if (rc == STATUS_OK) {
         rc = run_points(&c->sweep, line);
     }

@@ -94,7 +94,7 @@ static void fit_options(verify_setup *s, const golden_file *f)
 /* Result of comparing a file with all engines. */
 typedef struct verdict {
     text_buffer line;
-    double worst; /* Largest share of a limit. */
+    double worst; /* Largest deviation, as a share of its limit. */
     int unchecked, tensors, ran;
 } verdict;
 

@@ -203,7 +203,7 @@ static status zip_write(zip *z, const char *path)
     return write_file(path, &z->files);
 }
 
-/* Adds the data of lab_ranks_open(). */
+/* Adds the Wine data set, which lab_ranks_open() reads. */
 static status zip_add_wine(zip *z)
 {
     dataset *set = NULL;
@@ -260,7 +260,7 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     text_buffer set_up = {0}, run = {0}, hidden_tests = {0};
     zip z = {0};
     snprintf(tests, sizeof tests, "%d-%s.txt", l->number, l->name);
-    /* A missing file fails here, before a submission does. */
+    /* Reports a missing file now, not when the first submission is graded. */
     if (hidden) TRY(grader_read_file(hidden, tests, &hidden_tests));
     text_free(&hidden_tests);
     TRY(grader_data_folder(data));

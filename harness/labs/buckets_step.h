@@ -28,7 +28,8 @@ typedef struct buckets_step {
     double exposed_s, reference_s;
 } buckets_step;
 
-/* Assigns gradients in the order of `bytes` by a plan, such as DistributedDataParallel's. */
+/* Assigns gradients to buckets, in the order of `bytes`, by the rule of a plan such as
+ * DistributedDataParallel's. */
 void buckets_assign(bucket_plan plan, const int64_t *bytes, int count, lab_buckets *out);
 bucket_plan buckets_ddp(int64_t first_limit, int64_t limit);
 

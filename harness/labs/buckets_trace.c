@@ -24,8 +24,8 @@ typedef struct edge {
     int compute, flight; /* +1 if a span of this kind begins, -1 if it ends, else 0 */
 } edge;
 
-/* Seconds in which a bucket was in flight. `exposed` and `twice` count only times when nothing was
- * computed. `twice` adds the time for each of the buckets in flight. */
+/* Seconds in which a bucket was in flight. `exposed` and `twice` count only times when nothing was computed.
+ * `twice` counts each of these times once per bucket in flight. */
 typedef struct span_sums {
     double exposed, twice, all;
 } span_sums;

@@ -99,7 +99,7 @@ static void on_signal(int number)
     grader_interrupted = number;
 }
 
-/* Tries a protection in a child, because neither protection can be taken back. */
+/* Tries limit_files() or confine() in a child process, because no process can undo them. */
 static bool child_succeeds(const grader *g, bool files)
 {
     int how = 1;
@@ -222,8 +222,8 @@ static status check_part(grader *g, const lab_part *p)
     return end_test(g, t);
 }
 
-/* Runs a line "PART ID": the part with the cases of a student's id that only the instructor knows. Other
- * words are the lab's. */
+/* Runs one line of the instructor's file. "PART ID" runs the part with the cases that are drawn from ID, an
+ * id that only the instructor knows. The lab runs any other line. */
 static status run_hidden(grader *g, lab_test *t, const char *words)
 {
     char key[64] = "", id[128] = "";
@@ -274,7 +274,7 @@ static status check_hidden(grader *g)
     return rc;
 }
 
-/* Reads the parts of -k, all by default. */
+/* Chooses the parts that -k names, or all parts without -k. */
 static status choose_parts(grader *g)
 {
     const char *keys[LAB_MOST_TESTS] = {[COMPILES] = "compiles", [HIDDEN] = "hidden"};

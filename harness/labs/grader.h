@@ -1,10 +1,9 @@
-/* The grader of the teaching labs. A lab is a table of parts. A part is one line of the report and is
- * worth points. The student's code runs in separate processes (students.h) and returns data, which the
- * parts compare and never trust.
+/* The grader of the teaching labs. A lab is a table of parts. A part is one line of the report and is worth
+ * points. The student's code runs in separate processes (students.h) and returns data, which the parts check.
  *
- * To add a lab: a file lab_NAME.c here with its table, a row in labs.c, the folder labs/N-name with
- * handout and starter files, the carrier of its messages in labs/runner/NAME.c, and its solution and
- * mutants in tests/labs. */
+ * To add a lab, write a file lab_NAME.c here with its table, a row in labs.c, the folder labs/N-name with
+ * handout and starter files, runner_case() in labs/runner/NAME.c, and a solution and mutants in
+ * tests/labs. */
 #ifndef HARNESS_LABS_GRADER_H
 #define HARNESS_LABS_GRADER_H
 
@@ -18,7 +17,7 @@ typedef struct grader grader;
 typedef struct lab_test {
     const char *key;
     char title[96];
-    int variant; /* of the part */
+    int variant; /* lab_part.variant */
     bool hidden;
     double points, score; /* a bonus may raise the score above the points */
     bool failed;
@@ -101,16 +100,18 @@ status grader_pack(const char *folder, const char *path);
 status grader_autograder(const lab *l, int format, const char *hidden, const char *path);
 
 /* ---- build.c ---- */
-/* Compiles the student's file and links it with the runner, with sanitizers or fast, unless this is done.
- * Sets g->compiles or g->compiles_fast, and appends the output of the compiler. */
+/* Compiles the student's file and links it with the runner: optimized if `fast`, else with sanitizers. Does
+ * nothing if the program has been built before. Sets g->compiles or g->compiles_fast, and appends the output
+ * of the compiler. */
 status grader_build(grader *g, bool fast, text_buffer *printed);
 
 /* ---- check.c ---- */
 /* Returns true if the value is within the relative tolerance. Returns false for NaN. */
 bool is_within(double value, double expected, double tolerance);
-/* Writes a permutation of 0 ... count - 1 that the numbers of `start` from `index` on determine. */
+/* Writes a random permutation of 0 ... count - 1, from the random numbers of seed `start` from number `index`
+ * on. */
 void draw_order(uint64_t start, uint64_t index, int count, int *order);
-/* Returns true if a float is `want` but for rounding. */
+/* Returns true if a float equals `want` within a relative tolerance. */
 bool is_near(float got, double want, double tolerance);
 /* Takes away the points. The first line says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));

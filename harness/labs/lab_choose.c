@@ -139,7 +139,7 @@ static status run_fits(grader *g, lab_test *t)
     return STATUS_OK;
 }
 
-/* Finds the most samples per second of all points of the grid that fit in memory. */
+/* Finds the highest throughput, in samples per second, among the points of the grid that fit in memory. */
 static status best_of_grid(const choose_question *q, double *best)
 {
     *best = 0;

@@ -29,7 +29,7 @@ typedef struct training {
     int order[RANKS], pushed; /* order in which ranks push in this step; number of pushes so far */
     bool replied[RANKS];
     double loss;                        /* loss of the last step */
-    int64_t received_bytes, sent_bytes; /* bytes at the server, without heads */
+    int64_t received_bytes, sent_bytes; /* bytes at the server, without message headers */
     lab_test *t;
 } training;
 

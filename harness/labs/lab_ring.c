@@ -98,7 +98,7 @@ enum { SPEED_RANKS = 4, SPEED_COUNT = 2000003, SPEED_ROUNDS = 11, SPEED_FEW_ROUN
 typedef struct timed {
     int ready, returned;
     bool wrong;
-    int64_t ns; /* time of the rank with the longest path */
+    int64_t ns; /* longest critical path of a rank (ring_direct.h) */
 } timed;
 
 static void on_timed_message(void *context, students *s, int rank, runner_message m, const char *data)

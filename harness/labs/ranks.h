@@ -11,7 +11,7 @@ enum { LAB_RANKS_BATCH = 12, LAB_RANKS_TENSORS = 4, LAB_RANKS_ELEMENTS = 13 * 64
 /* Elements of each parameter, in order of registration. Gradients become ready in the reverse order. */
 extern const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS];
 
-/* Opens ranks in place of those that are open. The grader closes them with the test. `initial`
+/* Opens ranks, and closes any that are open. The grader closes the ranks at the end of the test. `initial`
  * [LAB_RANKS_ELEMENTS] receives the parameters one after another, in PyTorch's order. */
 status lab_ranks_open(grader *g, int ranks, float *initial);
 void lab_ranks_close(grader *g);

@@ -107,7 +107,7 @@ static void advance(students *s, relay *y, int rank)
     }
 }
 
-/* Ends a deadlock, in which every rank that has not returned waits. */
+/* Ends a deadlock: every rank that has not returned waits. */
 static void end_deadlock(students *s, relay *y)
 {
     char *end = y->trouble, *limit = y->trouble + sizeof y->trouble;

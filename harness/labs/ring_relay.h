@@ -1,6 +1,6 @@
-/* Lab 3: the relay between the student's ranks, which holds one message per link and counts. Results are
- * sums of integers, so they are exact, and a wrong result shows the rank whose share is missing or counted
- * twice. */
+/* Lab 3: the relay between the student's ranks, which holds one message per link and counts bytes and
+ * messages. Results are sums of integers, so they are exact, and a wrong result shows the rank whose share is
+ * missing or counted twice. */
 #ifndef HARNESS_LABS_RING_RELAY_H
 #define HARNESS_LABS_RING_RELAY_H
 

@@ -25,7 +25,7 @@ typedef struct stale_run {
     float lr, momentum;
     double slow;              /* factor of the slow rank */
     uint64_t start;           /* seed of the drawn times and gradients */
-    bool wine;                /* trains g->ranks, else gradients are drawn */
+    bool wine;                /* true if g->ranks train, false if gradients are drawn */
     int64_t save_at, kill_at; /* number of pushes before the save or the kill, or -1 for never */
     /* reached_s is the time at which `loss` falls below this limit. 0 if there is no limit. */
     double loss_limit;

@@ -38,8 +38,8 @@ void child_begin(int printed)
     setsid();
 }
 
-/* Sets up the child: limits, fd 1 and 2 to the pipe, and no other descriptors but the given ones from 3
- * on. */
+/* Sets up the child: sets the limits, connects descriptors 1 and 2 to the pipe, moves the given descriptors
+ * to 3 and 4, closes all others, and executes the program. */
 static void become_student(const students *s, int socket, int printed, int shared, char *words[])
 {
     char program[PATH_MAX + 16], *argv[] = {program, words[0], words[1], words[2], NULL};
@@ -53,7 +53,7 @@ static void become_student(const students *s, int socket, int printed, int share
     close_range(shared >= 0 ? RUNNER_SHARED + 1 : RUNNER_SOCKET + 1, ~0u, 0);
     personality(ADDR_NO_RANDOMIZE); /* random addresses make some versions of the sanitizer fail */
     limit(RLIMIT_CORE, 0);
-    limit(RLIMIT_FSIZE, 64 << 10); /* an emulator writes the sanitizer's reads of /proc to a file */
+    limit(RLIMIT_FSIZE, 64 << 10); /* above 0, because qemu writes a file when the sanitizer reads /proc */
     limit(RLIMIT_CPU, STUDENT_CPU_SECONDS);
     limit(RLIMIT_STACK, 1 << 20);
     snprintf(program, sizeof program, "%s/%s", s->g->build, s->timed ? "fast" : "checked");

@@ -17,7 +17,7 @@ enum { CALL_MOST_RESULTS = 16384 };
 typedef struct student_process {
     pid_t pid;
     int socket, printed_fd;
-    char *in, *out; /* received and not yet handled; to be sent */
+    char *in, *out; /* bytes received but not yet handled; bytes to be sent */
     size_t in_size, out_size, out_sent;
     text_buffer printed; /* first 16 KiB of stdout and stderr */
 } student_process;
@@ -36,13 +36,13 @@ struct students {
     void *context;
     bool finished; /* set by the handler, and after a failure */
     bool out_of_memory;
-    char where[48]; /* begins the message of a failure */
+    char where[48]; /* text at the beginning of a failure's message */
     double result[CALL_MOST_RESULTS];
     int result_count; /* number of results of the last call, or a LAB_E... code */
 };
 
-/* Starts `count` processes of the sanitized program, in place of those that run. The grader ends them with
- * the test, and shows what they printed if the test has failed. */
+/* Ends the processes that run, and starts `count` processes of the sanitized program. The grader ends them at
+ * the end of the test. If the test has failed, the grader shows their output. */
 status students_start(grader *g, lab_test *t, int count, students **out);
 /* Starts processes of the fast program, with links of `capacity` elements in the shared memory `shared`. */
 status students_start_timed(grader *g, lab_test *t, int count, int64_t capacity, int shared, students **out);

@@ -84,13 +84,13 @@ static double oom_kills_in(const char *folder)
 /* Limit or count of control groups. The limit is the lowest one of a group and all groups that contain it.
  * The count comes from the nearest group that counts. */
 typedef struct resource {
-    double (*value_in)(const char *folder); /* a limit is 0 and a count negative if there is none */
+    double (*value_in)(const char *folder); /* 0 if there is no limit, negative if there is no count */
     bool is_count;
     const char *mounts[3][2]; /* controllers as in /proc/self/cgroup, folder */
 } resource;
 
-/* Reads a group and all groups that contain it. In a container the path may belong to the host, of which only
- * the root is visible. */
+/* Reads a group and all groups that contain it. In a container the path may be valid only on the host. The
+ * container then sees only the root of the hierarchy. */
 static void climb(const resource *r, const char *root, const char *mount, char *group, double *found)
 {
     for (char folder[CGROUP_PATH];;) {

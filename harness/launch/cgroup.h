@@ -6,8 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Return the limit on time in processors (cpu.max), and on memory in bytes (memory.max), or 0 if there is
- * no limit. `root` is "", except in tests: the folder that has "/sys" and "/proc". */
+/* Return the limit on processor time, as a number of processors (cpu.max), and the limit on memory in bytes
+ * (memory.max). Return 0 if there is no limit. `root` is "", but in tests a folder that contains "/sys" and
+ * "/proc". */
 double cgroup_processors(const char *root);
 double cgroup_memory(const char *root);
 /* Returns the number of processors in the container's set (cpuset), or 0 if there is no set. */

@@ -3,7 +3,7 @@
  *
  *   by launch_run()      HARNESS_* and the table of the job are inherited
  *   by a job manager     torchrun (RANK, WORLD_SIZE, LOCAL_RANK), mpirun (OMPI_COMM_WORLD_*) or srun
- *                        (SLURM_*), together with a rendezvous that the user names, as a rule env://
+ *                        (SLURM_*), together with a rendezvous that the user names, usually env://
  *   by hand              none of these */
 #ifndef HARNESS_LAUNCH_ENVIRONMENT_H
 #define HARNESS_LAUNCH_ENVIRONMENT_H
@@ -20,7 +20,7 @@ typedef struct launch_environment {
     int local_world; /* ranks of the job on this host if known, else world */
     int processors;  /* processors that local ranks share if launch_run() bound them, else 0 */
     char job[32];    /* name of the job, for example "ring"; "" unless launch_run() started the process */
-    uint64_t token;  /* token of the job, or derived from the manager's name of the job */
+    uint64_t token;  /* token of the job; under a job manager, derived from the manager's name for the job */
     char key[NET_KEY_TEXT]; /* key that admits processes to the job (common/net/key.h), or "" */
     /* HARNESS_KEY of the user, which admits workers to a remote stage, or "". */
     char stage_key[NET_KEY_TEXT];

@@ -60,8 +60,8 @@ static status open_delivery(const run_config *c, int job, delivery *d)
     return STATUS_OK;
 }
 
-/* Maps the file with a zero after its `bytes`. *data is NULL if the file is empty, else unmap() releases
- * it. */
+/* Maps the file, followed by a zero byte. *data is NULL if the file is empty. If not, unmap() releases
+ * *data. */
 static status map_file(int fd, char **data, size_t *bytes)
 {
     struct stat s;

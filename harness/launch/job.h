@@ -1,27 +1,27 @@
 /* Runs the jobs on this host: starts them, watches them, and collects their results.
  *
- * The files of this folder, in the order in which data flow through them:
- *   run_option_table  options of the command line
- *   run_options       command line to run_config; model and data set
- *   run_ranks         ranks, threads and batch of each job; limits of this host
- *   engines           the table of engines, and figures of an engine before it opens
- *   plan              steps and memory of the run, computed in advance
- *   job               the launcher's side: starts ranks and servers, shows progress, collects results
- *   progress          progress on stderr
- *   rank, server      a process of a job: set-up, blocks of steps, end
- *   rank_join         rendezvous, token and handshakes of the ranks
- *   rank_steps        steps of a rank, which is a process or a virtual rank
- *   rank_result       a rank's results, gathered on rank 0
- *   rank_setup        a rank's trainer and batches, opened from the configuration
- *   rank_checkpoint   --save and --load
- *   rank_compare      comparison of the ranks' inputs, and of their parameters
- *   rank_trace        --trace: events of a rank, gathered on rank 0
- *   agreement         whether ps and ring reduce the first step to the same gradients
- *   record            measurements of a rank
- *   job_result        a job's result from its ranks' records
- *   job_times         times of the job as a whole
- *   run_result        the result of the run
- *   output            files and stdout */
+ * The files of a run, in the order in which data flow through them (folder/file under harness):
+ *   options/run_option_table  options of the command line
+ *   options/run_options       command line to run_config; model and data set
+ *   options/run_ranks         ranks, threads and batch of each job; limits of this host
+ *   options/engines           the table of engines, and figures of an engine before it opens
+ *   plan/plan                 steps and memory of the run, computed in advance
+ *   launch/job                the launcher's side: starts ranks and servers, gathers results
+ *   launch/progress           progress on stderr
+ *   rank/rank, rank/server    a process of a job: set-up, blocks of steps, end
+ *   rank/join                 rendezvous, token and handshakes of the ranks
+ *   rank/setup                a rank's trainer and batches, opened from the configuration
+ *   rank/steps                steps of a rank, which is a process or a virtual rank
+ *   rank/checkpoint           --save and --load
+ *   rank/compare              comparison of the ranks' inputs, and of their parameters
+ *   rank/agreement            whether ps and ring reduce the first step to the same gradients
+ *   rank/trace                --trace: events of a rank, gathered on rank 0
+ *   result/record             measurements of a rank
+ *   result/rank_result        a rank's results, gathered on rank 0
+ *   result/job_result         a job's result from its ranks' records
+ *   result/job_times          times of the job as a whole
+ *   result/run_result         the result of the run
+ *   result/output             files and stdout */
 #ifndef HARNESS_LAUNCH_JOB_H
 #define HARNESS_LAUNCH_JOB_H
 

@@ -41,7 +41,7 @@ void launch_end_all(launcher *l)
     l->kill_ns = clock_now_ns() + END_NS;
     for (int i = 0; i < l->options.job_count; i++) {
         launch_kill_job(&l->jobs[i], SIGTERM);
-        launch_kill_job(&l->jobs[i], SIGCONT); /* a stopped process takes no other signal but SIGKILL */
+        launch_kill_job(&l->jobs[i], SIGCONT); /* a stopped process handles no signal except SIGKILL */
     }
 }
 
@@ -85,7 +85,8 @@ static void begin_to_fail(launcher *l)
     l->settle_ns = l->failed_ns + SETTLE_NS;
 }
 
-/* Records the end of a process, but leaves it unreaped, so that its number and its group's are not reused. */
+/* Records the end of a process, but does not reap it, so that the kernel does not reuse the numbers of the
+ * process and its group. */
 static void note_end(launcher *l, job_run *j, int rank)
 {
     rank_process *p = &j->ranks[rank];

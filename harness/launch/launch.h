@@ -1,10 +1,10 @@
 /* Starts the ranks of one or several jobs on this host, and makes sure that they end.
  *
  * The files, in the order of a run: processors.c (processors of each rank), cgroup.c (limits of the
- * container), out_of_memory.c (libraries without memory), launch.c (the loop and its signals),
- * launch_spawn.c (starts the processes), environment.c (the environment of a started process),
- * launch_watch.c (stalled ranks and turns), launch_cause.c (the rank that failed first, and why).
- * stop_signals.c takes the signals that stop a job, also in ranks that mpirun, srun or torchrun started.
+ * container), out_of_memory.c (libraries that run out of memory), launch.c (the loop and its signals),
+ * launch_spawn.c (starts the processes), environment.c (the environment of a started process), launch_watch.c
+ * (stalled ranks and turns), launch_cause.c (the rank that failed first, and why). stop_signals.c takes the
+ * signals that stop a job, also in ranks that mpirun, srun or torchrun started.
  *
  * A rank is this program (/proc/self/exe) with the same arguments. The environment names the rank
  * (environment.h). Each job has a process group and a table. Only the launcher listens to the terminal:
@@ -15,10 +15,9 @@
  * Signals within 2 s of the first count as one. A later signal ends the ranks at once. After a failure the
  * launcher ignores signals, so that the exit code shows the failure.
  *
- * The run ends if a rank dies, ends with an error, ends with 0 too early, or makes no progress for the
- * stall limit. One line names this rank, and every other rank of every job has ended within 5 s. If the
- * launcher itself is killed, the kernel kills the ranks (PR_SET_PDEATHSIG). No process, socket, segment or
- * file remains.
+ * The run ends if a rank dies, ends with an error, ends with 0 too early, or makes no progress for the stall
+ * limit. One line names this rank. All other ranks of all jobs end within 5 s. If the launcher itself is
+ * killed, the kernel kills the ranks (PR_SET_PDEATHSIG). No process, socket, segment or file remains.
  *
  * Jobs that take turns alternate (status_table.h). A job holds the turn until all its ranks are parked
  * again or have ended, so that measured blocks never overlap. */
@@ -43,7 +42,7 @@ typedef struct launch_view {
     const launch_job *jobs;
     status_table *const *tables; /* [job_count] */
     int job_count;
-    int turn; /* job that has the turn; -1 if all run, or none yet */
+    int turn; /* job that has the turn; -1 if all jobs run at once, or none has begun */
     int64_t elapsed_ns;
 } launch_view;
 
@@ -55,7 +54,7 @@ typedef struct launch_options {
     int inherited_count;
     bool take_turns;
     int64_t stall_timeout_ns;   /* time without progress after which the run ends */
-    int64_t connect_timeout_ns; /* minimum of stall_timeout_ns before the first step */
+    int64_t connect_timeout_ns; /* lower bound of the stall limit before the first step */
     int64_t grace_ns;           /* time to end after SIGTERM */
     void (*progress)(void *context, const launch_view *view); /* called four times per second, or NULL */
     void *context;
@@ -66,7 +65,7 @@ launch_options launch_defaults(void);
 
 typedef struct launch_outcome {
     int exit_code;    /* exit code of the program; 0 if every rank ended well */
-    int job, rank;    /* place of the failure, or -1 */
+    int job, rank;    /* job and rank that failed, or -1 */
     char cause[1024]; /* root cause in one line, or "" */
 } launch_outcome;
 

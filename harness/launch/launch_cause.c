@@ -13,7 +13,7 @@
 
 enum { EXIT_PEER = 75 }; /* status_exit_code(STATUS_PEER), a consequence */
 
-/* Causes, in ascending order of how close they are to the root. */
+/* Kinds of causes. The later a kind stands in this list, the closer it is to the root cause. */
 enum { NO_CAUSE, LOST_PEER_CODE, LOST_PEER_RECORD, OTHER_CODE, ENDED_EARLY, KILLED, OTHER_RECORD };
 
 static int rank_of_end(const rank_process *p)
@@ -63,7 +63,7 @@ static void blame_end(launcher *l, int job, int rank)
     }
 }
 
-/* Returns the text of a failure without its step, which the place of the rank names. */
+/* Returns the text of a failure without "step N: ", because blame() names the step. */
 static const char *text_of(const job_failure *f)
 {
     char step[32];

@@ -13,10 +13,10 @@
 
 typedef enum rank_end { END_NOT_YET, END_WELL, END_STOPPED, END_EARLY, END_CODE, END_SIGNAL } rank_end;
 
-/* State of a rank at one look of the watch. */
+/* State of a rank when the launcher last read the job's table. */
 typedef struct sight {
     rank_status status;
-    bool owes;      /* progress is due */
+    bool owes;      /* the rank must make progress */
     bool stopped;   /* a signal has stopped the process */
     int64_t age_ns; /* time since its last progress */
 } sight;
@@ -30,7 +30,7 @@ typedef struct rank_process {
     rank_slot_state state;
     int64_t changed_ns;  /* time at which the change was seen */
     bool warned;         /* a warning has named the rank as a straggler */
-    bool warned_stopped; /* A rank that a signal has stopped is named again. */
+    bool warned_stopped; /* a warning has named the rank as stopped by a signal */
     sight sight;
 } rank_process;
 
@@ -57,7 +57,7 @@ typedef struct launcher {
     sigset_t original_mask;
     struct pollfd *polled;                   /* [1 + jobs + all ranks] */
     int64_t begin_ns, watch_ns, progress_ns; /* start; next time of the watch and of `progress` */
-    int64_t oom_kills;                       /* count when the run began */
+    int64_t oom_kills;                       /* cgroup_oom_kills() when the run began */
     struct sigaction original_child_action;
     int stop_signal;   /* signal that requested a stop, or 0 */
     int64_t stop_ns;   /* time of this signal */
@@ -77,15 +77,15 @@ void launch_kill_job(const job_run *j, int signal);
 void launch_reap_job(job_run *j); /* kills the rest of the group */
 
 /* launch_cause.c */
-/* Searches the present records and exits for the cause, and sets the outcome. */
+/* Finds the cause in the failures recorded and the exit codes known so far, and sets the outcome. */
 void launch_find_cause(launcher *l);
-/* Returns true while ranks have only lost a peer, and a peer that has recorded no failure is about to end. */
+/* Returns true if every known failure is the loss of a peer, and a rank of the job is about to end. */
 bool launch_awaits_death(const launcher *l);
 void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns);
 
 /* launch_watch.c */
-/* Finds the rank without progress after another rank gave up waiting. Returns true when the outcome names
- * the rank without progress. */
+/* Called after a rank gave up waiting. Finds the rank that makes no progress, and names it in the outcome.
+ * Returns false if there is none. */
 bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
 /* Returns true if the process is exiting, which may take seconds while the kernel frees the memory of the

@@ -45,7 +45,8 @@ static void become_rank(const launcher *l, const job_run *j, int rank)
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
     if (getppid() != l->pid) _exit(1);
     if (!set_environment(j, rank)) return;
-    /* Must precede the loading of libraries, because OpenMP lays out its places when it begins. */
+    /* Must precede the loading of libraries, because OpenMP reads the allowed processors when it is
+     * loaded. */
     if (processors && sched_setaffinity(0, sizeof *processors, &processors[rank]) != 0) return;
     int null = open("/dev/null", O_RDONLY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;

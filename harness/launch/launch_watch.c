@@ -81,8 +81,8 @@ static bool more_likely(const sight *a, const sight *b)
     return a->status.time_ns < b->status.time_ns;
 }
 
-/* Returns the time for which a rank may stand still. Before the first step ranks may wait as long as for a
- * connection. */
+/* Returns the time for which a rank may make no progress. Before the first step ranks may wait as long as for
+ * a connection. */
 static int64_t limit_of(const launcher *l, const job_run *j)
 {
     for (int r = 0; r < j->job->world; r++)
@@ -91,8 +91,8 @@ static int64_t limit_of(const launcher *l, const job_run *j)
                                                                        : l->options.connect_timeout_ns;
 }
 
-/* Names the rank of the job that has stood still for `part` of the limit. Returns false if no rank has
- * stood still for so long. Does not name a waiting rank as long as any other rank makes progress. */
+/* Names the rank of the job that has made no progress for `part` of the limit. Returns false if there is
+ * none. While any other rank makes progress, does not name a rank that waits. */
 static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
 {
     const job_run *j = &l->jobs[job];

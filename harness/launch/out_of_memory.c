@@ -52,8 +52,8 @@ static void end_exit(int exit_code, void *unused)
     if (exit_code != 0 && errno == ENOMEM) end("a library, which ended the process");
 }
 
-/* Ends the process with the message about memory if errno is ENOMEM at a crash. A crash with another errno,
- * or a signal from another process, ends the process as if there were no handler. */
+/* If errno is ENOMEM at a crash, ends the process with the message about memory. If a crash has another
+ * errno, or if another process sent the signal, ends the process as if there were no handler. */
 static void end_crash(int number, siginfo_t *info, void *unused)
 {
     char what[96];
@@ -61,7 +61,7 @@ static void end_crash(int number, siginfo_t *info, void *unused)
     bool own = info->si_code > 0 || info->si_pid == getpid();
     snprintf(what, sizeof what, "a library, which then crashed: signal %d (%s)", number, sigdescr_np(number));
     if (own && errno == ENOMEM) end(what);
-    if (info->si_code <= 0) raise(number); /* a fault repeats by itself */
+    if (info->si_code <= 0) raise(number); /* a fault occurs again when the handler returns */
 }
 
 /* std::set_new_handler() under the name of the C++ compiler, because this build may have none. NULL if no

@@ -30,8 +30,8 @@ char *processors_own(char *buffer, size_t size)
 
 /* ---- cores ------------------------------------------------------------------------------------ */
 
-/* Reads which of the processors `left` share a core or package with `processor`. Returns false if /sys
- * does not say, with only `processor` in `out`. */
+/* Reads which of the processors `left` share a core or package with `processor`. If /sys does not say, sets
+ * `out` to `processor` alone and returns false. */
 static bool read_siblings(const char *root, int processor, const char *name, const cpu_set_t *left,
                           cpu_set_t *out)
 {

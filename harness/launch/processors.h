@@ -28,8 +28,8 @@ typedef struct processors {
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);
 
-/* Return how many processors, or cores, this process can keep busy: all that it may use, limited by the time
- * of its control groups, and at least 1. processors_usable() reads no topology. */
+/* Return how many processors, or cores, this process can keep busy: the number of allowed ones, limited by
+ * the processor time of its control groups, but at least 1. processors_usable() reads no topology. */
 int processors_usable(void);
 int processors_cores(const processors *p);
 
@@ -44,28 +44,29 @@ char *processors_own(char *buffer, size_t size);
 /* Binding: the processors on which a rank may run, with all its threads.
  *
  * `none` leaves the choice to the kernel. `core` gives every rank different cores, as mpirun --bind-to core
- * does: one core with all its hardware threads per compute thread, socket by socket. If the ranks have more
- * threads than there are cores, hardware threads count as cores. If the ranks have more threads than there
- * are hardware threads, ranks share cores: rank r with one thread is on core r mod cores. If a container's
- * share of time (cpu.max) is less than its processors, only as many cores are used as the container can keep
- * busy, because more would be throttled.
+ * does. Each compute thread gets one core with all its hardware threads, socket by socket. If the ranks have
+ * more threads than there are cores, hardware threads count as cores. If the ranks have more threads than
+ * there are hardware threads, ranks share cores: rank r with one thread is on core r mod cores. If the time
+ * limit of a container (cpu.max) is below its number of processors, ranks use only as many cores as the limit
+ * can keep busy. On more cores, the kernel would throttle the ranks.
  *
  * If the program that starts the ranks binds them (mpirun, srun, torchrun --numa-binding, taskset), its
  * choice stays. */
 
 typedef enum bind_mode { BIND_NONE, BIND_CORE } bind_mode;
-extern const char *const bind_names[]; /* bind_mode, NULL-terminated */
+extern const char *const bind_names[]; /* names of bind_mode, NULL-terminated */
 
 /* Who bound a rank to its processors. */
 typedef enum bound_by { BOUND_BY_NONE, BOUND_BY_HARNESS, BOUND_BY_STARTER } bound_by;
 extern const char *const bound_names[]; /* "none", "core", "starter" */
 
-/* Processes that share the machine: ranks, then servers, each with `threads` that compute. */
+/* Processes that share the machine: ranks, then servers, each with `threads` compute threads. */
 typedef struct bind_group {
     int members, threads;
 } bind_group;
 
-/* Chooses the processors of member 0 <= member < g.members: never empty, always allowed. */
+/* Chooses the processors of member 0 <= member < g.members. The set is never empty, and all of its processors
+ * are allowed. */
 void bind_choose(const processors *p, bind_group g, int member, cpu_set_t *out);
 
 /* Chooses the processors of every member of a group that this process starts. *sets is [g.members], which

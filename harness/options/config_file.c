@@ -1,4 +1,4 @@
-/* Reads --config FILE, and writes the options of a run into its JSON, from which it can run again. */
+/* Reads --config FILE, and writes the options of a run into its JSON, from which the run can be repeated. */
 #include "common/base/input.h"
 #include "harness/options/config_toml.h"
 #include "harness/options/run_options.h"

@@ -31,17 +31,17 @@ const char *job_name(int job);
 /* Engines by the enum above. The first policy of an engine is its default. */
 extern const sync_engine_type *const engine_table[ENGINE_COUNT];
 
-/* Parses "ps=sync,ring=ddp:order=ready", or a policy's name without its engine. Sets policies[engine], to
- * the default if `text` names no policy of the engine or is NULL. Sets the options of a policy in
- * options[engine]. If `options` is NULL, a policy must not have options. Returns STATUS_USAGE if the text
- * is invalid. */
+/* Parses "ps=sync,ring=ddp:order=ready", or a policy's name without its engine. Sets policies[engine]. If
+ * `text` is NULL or names no policy of an engine, the engine has its default policy. Sets the options of a
+ * policy in options[engine]. If `options` is NULL, a policy must not have options. Returns STATUS_USAGE if
+ * the text is invalid. */
 status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options);
 
 /* Finds the engine of one policy, written as in engine_parse_policies(). Returns STATUS_USAGE if the text is
  * invalid. */
 status engine_of_policy(const char *text, int *out);
 
-/* Returns true if a policy of the list is the engine's, or is unknown. engine_parse_policies() refuses
+/* Returns true if the list has a policy of the engine, or an unknown policy. engine_parse_policies() refuses
  * unknown policies. */
 bool engine_has_one_of(const char *list, const char *engine);
 

@@ -30,7 +30,7 @@ enum {
 #define NO_VALUES "virtual devices compute no values"
 #define ONE_RANK "there is one rank"
 
-/* Table of the effects. For a cell the first row that matches counts. */
+/* Table of the effects. If several rows match an option, an engine and a device, the first row counts. */
 static const option_effect table[] = {
     /* ---- run ---- */
     {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
@@ -167,8 +167,8 @@ static status code_of(const option_effect *e)
     return e->kind == EFFECT_REFUSED || e->kind == EFFECT_REFUSED_BY_ENGINE ? STATUS_USAGE : STATUS_CONFIG;
 }
 
-/* Returns true if the option was given with another value than its default. On virtual devices, which
- * evaluate nothing, a negative --eval-every does not count. */
+/* Returns true if the user gave the option a value that differs from its default. A negative --eval-every
+ * does not count on virtual devices, which evaluate nothing. */
 static bool is_moved(const run_config *c, const option_binding *b, const option *o)
 {
     bool never = strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0;
@@ -230,7 +230,7 @@ status option_effects_check_engines(const run_config *c)
     return STATUS_OK;
 }
 
-/* Returns true if --name was given with another value than its default and than `value`, which may be
+/* Returns true if the user gave --name a value that differs from its default and from `value`, which may be
  * NULL. */
 static bool moved_to_other(const run_config *c, const char *name, const char *value)
 {

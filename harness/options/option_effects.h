@@ -45,11 +45,11 @@ typedef struct option_effect {
 /* Returns the row of an option, or NULL if the option has an effect. */
 const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device);
 
-/* Refuses an option that was given with another value than its default and that the device does not have.
+/* Refuses an option that the device does not have, if the user gave it a value that differs from its default.
  * Returns STATUS_USAGE or STATUS_CONFIG. */
 status option_effects_check_device(const run_config *c);
-/* Refuses, with the same errors, an option that was given with another value than its default and that no
- * engine of the run has. */
+/* Refuses an option that no engine of the run has, if the user gave it a value that differs from its default.
+ * Returns STATUS_USAGE or STATUS_CONFIG. */
 status option_effects_check_engines(const run_config *c);
 /* Logs a line on stderr for each option that was given and has no effect in this run. */
 void option_effects_note(const run_config *c);

@@ -25,7 +25,7 @@ typedef struct run_options {
     bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
     int prefetch; /* 0 off, 1 on */
     int64_t steps, epochs, warmup, accumulate;
-    int64_t stages;           /* stages of the model; 1 if it is not cut */
+    int64_t stages;           /* stages of the model; 1 if the model is not split */
     int stages_on;            /* a stages_place */
     int schedule;             /* a pipeline_schedule */
     const char *remote_stage; /* HOST:PORT, "local", or NULL */
@@ -90,22 +90,22 @@ status run_config_init(run_config *config);
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
 /* Opens the data and builds a model that fits them. The data determine the classes and the image size of the
- * model, unless the user gave them. `synthetic` data, the default, have the shape of the model, which by
- * default is the shape that `harness models` lists. `resolved` is the model's options with all defaults
- * filled in. */
+ * model, unless the user gave them. The default data set, `synthetic`, has the shape of the model's input. If
+ * the user does not give a shape, it is the shape that `harness models` lists. `resolved` is the model's
+ * options with all defaults filled in. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
 /* Returns true if the option is one of `names`. */
 bool run_option_is_among(const char *name, const char *const *names, size_t count);
 
-/* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`,
- * adds the chosen device, gpus and steps, and a run with this file repeats the run. Leaves out options of
- * output. Returns NULL if out of memory. */
+/* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`, adds
+ * the device, gpus and steps that the program chose, so that a run with this file repeats the run. Leaves out
+ * options of output. Returns NULL if out of memory. */
 json_t *run_config_given(const run_config *config, bool with_chosen);
 
-/* Reads the options of a file of --config. The file is TOML (FILE.toml) or JSON: an object of long names
- * and values, or the JSON of a run or of a sweep's table. For each name *out has its "text", or "texts" of
- * a list, and the "line" and "column" of its key. *out stays valid until the process ends. Fails with
+/* Reads the options of a file of --config. The file is TOML (FILE.toml) or JSON: an object of long names and
+ * values, or the JSON of a run or of a sweep's table. For each name *out has "text", or "texts" if the value
+ * is a list, and "line" and "column" of the key. *out stays valid until the process ends. Fails with
  * STATUS_DATA, and the message has the file and the line. */
 status config_file_read(const char *path, const json_t **out);
 
@@ -165,9 +165,9 @@ bool run_config_starts_stage(const run_config *config);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);
 
-/* Steps of a rank. `warmup` steps begin at step `first`, and turns of `turn` steps follow up to step `end`.
- * If jobs take turns, the first step of a turn is not measured, because communication of the last turn ends
- * in it and caches hold another job's data. */
+/* Steps of a rank. The `warmup` steps begin at step `first`. Turns of `turn` steps each follow, up to step
+ * `end`. If jobs take turns, the first step of a turn is not measured: the communication of the job's
+ * previous turn ends in this step, and the caches hold another job's data. */
 typedef struct step_plan {
     int64_t first, warmup, turn, end;
 } step_plan;
@@ -177,8 +177,8 @@ step_plan run_config_steps(const run_config *config, int64_t steps_per_epoch, in
 /* Returns after how many steps ranks evaluate in a run of `steps`, or 0 for only at the end or never. */
 int64_t run_config_eval_every(const run_config *config, int64_t steps);
 
-/* Returns true if this host has more ranks than cores, or GPUs, so that the run shows the cost of the
- * implementation and not of the scheme on separate devices. */
+/* Returns true if this host has more ranks than devices (cores or GPUs). The run then shows the cost of the
+ * implementation, not the cost of the scheme on separate devices. */
 bool run_config_is_oversubscribed(const run_config *config);
 
 /* Checks that this machine has a GPU for each rank started here, or that ranks may share. Fails with

@@ -53,8 +53,8 @@ bool run_config_is_oversubscribed(const run_config *c)
 bool run_config_uses(const run_config *c, int job)
 {
     if (job == JOB_ALL_CORES) {
-        /* On a GPU a rank cannot have more than one device. If the only rank of `none` has all processors,
-         * the second job would be the same. */
+        /* On GPUs the job all-cores does not exist, because a rank cannot use several GPUs. If the only rank
+         * of `none` uses all processors, all-cores would be the same job. */
         bool same = c->run.gpus == 1 && run_config_threads(c, ENGINE_NONE) == c->processors;
         return c->run.mode == ENGINE_BOTH && strcmp(c->run.device, "cpu") == 0 && !same;
     }
@@ -106,7 +106,7 @@ const char *run_config_slow(const run_config *c, int job)
     return job != JOB_ALL_CORES ? c->shared.slow : NULL;
 }
 
-/* Turns of a job. Jobs alternate often enough for a drift of the machine to affect all of them. */
+/* Number of turns of each job. Jobs alternate so often that a drift of the machine affects all of them. */
 enum { TURNS = 6 };
 
 step_plan run_config_steps(const run_config *c, int64_t steps_per_epoch, int64_t first, bool takes_turns)
@@ -150,7 +150,7 @@ status run_config_check_gpus(const run_config *c)
         ranks, gpus, gpus == 1 ? "" : "s", gpus);
 }
 
-/* Refuses a job that needs more memory than there is. The kernel would kill processes, also of other
+/* Refuses a job that needs more memory than the host has. The kernel would kill processes, even of other
  * programs. */
 static status check_memory(int64_t bytes)
 {

@@ -11,7 +11,7 @@
 typedef struct run_plan {
     dataset *set;
     nn_model *model;
-    int64_t total_steps[JOB_COUNT]; /* steps with warm-up */
+    int64_t total_steps[JOB_COUNT]; /* steps, including warm-up */
     int64_t largest_job_bytes;      /* bytes of all ranks of one job */
     bool alternate;                 /* jobs fit in memory together and take turns */
     char hardware_note[320];
@@ -25,9 +25,9 @@ void run_plan_free(run_plan *plan);
  * run: peaks after the first step, current figures after the last. Allocates no tensor. */
 status ledger_plan_make(const run_config *config, const run_plan *plan, json_t **out);
 
-/* Adds to the message of the present error how much more memory rank 0 (with a server, or as device 0
- * under `dp`) would hold than the first rank that differs. Does nothing if rank 0 does not hold more.
- * `plan` needs only the data set and the model. */
+/* Rank 0 may need more memory than other ranks, because it has a server or is device 0 under `dp`. Adds the
+ * difference between rank 0 and the first rank that differs to the message of the present error. Does nothing
+ * if rank 0 does not need more. `plan` needs only the data set and the model. */
 void plan_explain_memory(const run_config *config, const run_plan *plan, int job);
 
 #endif

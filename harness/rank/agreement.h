@@ -1,10 +1,10 @@
 /* Compares the first step of ps and ring in a run of both: their averaged gradients, element by element.
  *
- * ps and ring add the same n values, but from 3 ranks on in different orders. An order of n - 1 additions
- * errs by at most (n - 1) 2^-24 sum|g|, so two orders of a mean differ by at most 2 (n - 1) 2^-24 sum|g| / n
- * (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2, first order). Divisions by n are exact if n
- * is a power of two. If n is not a power of two, each division errs by 2^-24 sum|g| / n, and the bound is 2 n
- * 2^-24 sum|g| / n.
+ * ps and ring add the same n values, but from 3 ranks on in different orders. In any order, n - 1 additions
+ * have an error of at most (n - 1) 2^-24 sum|g|, so the means of two orders differ by at most 2 (n - 1) 2^-24
+ * sum|g| / n (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2, first order). Divisions by n are
+ * exact if n is a power of two. If n is not a power of two, each division has an error of 2^-24 sum|g| / n,
+ * and the bound is 2 n 2^-24 sum|g| / n.
  *
  * The ranks of a job write to one file in memory, which the launcher creates. Each rank writes the
  * averages that it holds. The ranks of the ring also add the absolute values of their own gradients. */
@@ -32,8 +32,8 @@ void agreement_close(agreement *a);
 
 /* ---- the launcher ---- */
 
-/* Start of a job's file. After the start follow the pieces of the parameters [params], an arena of averages
- * in float32, and an arena of sums of absolute values in float32. */
+/* Start of a job's file. The pieces of the parameters [params] follow, then an arena of averages in float32,
+ * then an arena of sums of absolute values in float32. */
 typedef struct agreement_head {
     int64_t arena_elements, averaged; /* elements of an arena; elements whose average was written */
     int64_t params, ranks; /* number of parameters; number of ranks that have added absolute values */

@@ -37,7 +37,8 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
 {
     char url[288];
     snprintf(url, sizeof url, "%s", place->rendezvous);
-    /* Makes the name of the meeting depend on the key, so that no other user can take the name in advance. */
+    /* Makes the name of the rendezvous depend on the key, so that no other user can take the name in
+     * advance. */
     if (members > place->world && place->key)
         snprintf(url, sizeof url, "%s-%016" PRIx64, place->rendezvous, net_key_number(place->key, "members"));
     rendezvous_options options = {.url = url,

@@ -37,7 +37,7 @@ static void publish_loss(void *context, const error_record *why)
     if (!p->has_launcher) log_error("%s", why->message);
 }
 
-/* Cuts the model with --stages or --remote-stage. */
+/* Splits the model with --stages or --remote-stage. */
 static status cut_model(rank_state *s)
 {
     const run_options *r = &s->config->run;

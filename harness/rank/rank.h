@@ -32,8 +32,8 @@ typedef struct rank_place {
 } rank_place;
 
 /* Opens a rendezvous of the job for `members` processes: all ranks, or all ranks and servers. Ranks and
- * servers meet only for the handshake, in a second rendezvous. `inputs` has further lines to compare, or is
- * NULL. `failure` is rendezvous_options.failure. */
+ * servers use a second rendezvous only for the handshake. `inputs` has further lines to compare, or is NULL.
+ * `failure` is rendezvous_options.failure. */
 status rank_open_rendezvous(const run_config *config, const rank_place *place, int members,
                             const char *inputs, const error_record *failure, rendezvous **out);
 /* Opens a rendezvous of processes with the same program and configuration. `options` has the URL, the member
@@ -52,7 +52,8 @@ status rank_gather_handshakes(const run_config *config, rendezvous *r, int membe
 
 /* ---- server.c: a parameter server in a separate process ---- */
 
-/* Parameters without gradients in the layout of the ranks' program, and the optimizer's state. */
+/* Memory of a server: parameters in the layout of the ranks' program, without gradients, and the state of the
+ * optimizer. */
 typedef struct server_memory {
     device *device; /* opened by the caller */
     param_set *params;
@@ -80,8 +81,8 @@ status stage_server_run(const run_config *config, const rank_place *place);
 
 /* Returns how a job divides the training data among `world` ranks. */
 sampler_config trainer_sampler(const run_config *config, const dataset *set, int job, int world);
-/* Fills the part of the trainer's configuration that is the same in virtual time: data, model, engine,
- * optimizer. */
+/* Fills the part of the trainer's configuration that is the same on real and virtual devices: data, model,
+ * engine, optimizer. */
 status trainer_setup_job(const run_config *config, const dataset *set, const nn_model *model, int job,
                          int rank, int world, trainer_config *out);
 /* Fills the trainer's configuration on a real device or a planning device. local_rank, job_token, slot and

@@ -53,7 +53,7 @@ static remote_config config_of(const run_config *c, const nn_model *stage, const
 
 /* ---- a rank ------------------------------------------------------------------------------------- */
 
-/* Writes the URL to connect to. The remote stage gives the port and the key. The address is the address by
+/* Writes the URL to connect to. The port and the key come from the remote stage. The host is the address at
  * which this rank has reached the remote stage. */
 static void address_of(const run_config *c, const char *bound, char *out, size_t size)
 {

@@ -16,7 +16,7 @@ sampler_config trainer_sampler(const run_config *c, const dataset *set, int job,
                             .drop_last = c->data.drop_last};
 }
 
-/* Finds the batch size of an epoch's last step, if it is not the full one. */
+/* Finds the batch size of the last step of an epoch, if this batch is not full. */
 static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
 {
     sampler sampler;
@@ -69,7 +69,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
     out->benchmark = c->run.benchmark;
     out->cuda_graph = c->run.cuda_graph;
     out->threads = run_config_threads(c, job);
-    /* Gathering rows is faster if most have no target. */
+    /* Most rows have no target, so a head that computes only the rows with a target is faster. */
     out->masked_loss = dataset_describe(set)->form.target == DATA_TARGET_MASKED;
     out->sync.inline_progress = progress_inline(c, model);
     return net_link_parse(c->shared.link, &out->sync.link);

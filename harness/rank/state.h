@@ -2,8 +2,8 @@
  *
  * A rank is a process (rank.c) or a fiber in virtual time (harness/sim/virtual_job.c). Both open the rank's
  * devices, run the steps with rank_run_steps(), and convert the results with rank_device_to_json() and
- * rank_job_to_json(). The rest differs: a process meets the other ranks in a rendezvous, takes
- * turns with other jobs, evaluates, saves, and stops on request. */
+ * rank_job_to_json(). Only a process joins the other ranks in a rendezvous, takes turns with other jobs,
+ * evaluates, saves, and stops on request. */
 #ifndef HARNESS_RANK_STATE_H
 #define HARNESS_RANK_STATE_H
 
@@ -15,8 +15,9 @@
 /* A device of a rank, and the measurements of its trainer. A rank has one device, or with --stages-on devices
  * one for each stage of the model. */
 typedef struct rank_device {
-    int number;      /* row in the results: number of the rank, or of the device among those of all ranks */
-    nn_model *stage; /* stage that the device trains, or NULL if the model is not cut */
+    int number; /* row in the results: number of the rank or, with --stages-on devices, of the device among
+                   the devices of all ranks */
+    nn_model *stage; /* stage that the device trains, or NULL if the model is not split */
     pipeline_place place;
     trainer *trainer;
     record record;
@@ -73,7 +74,7 @@ struct rank_state {
     rank_slot *slot;
     run_job *out;
     nn_model *remote; /* second half of the model, on a remote stage, or NULL */
-    nn_cut cut;       /* cut of the model with --stages or --remote-stage */
+    nn_cut cut;       /* split of the model with --stages or --remote-stage */
     rendezvous *rendezvous;
     uint64_t token; /* token of the job, drawn for this run */
     rank_batches batches;
@@ -160,9 +161,9 @@ status rank_merge_calls(rank_state *s);
 
 /* Returns the row of a device in the results, in which devices count as ranks. The caller owns the row. */
 json_t *rank_device_to_json(const rank_state *s, const rank_device *d);
-/* Builds the job's result from rank 0 and the rows of all ranks or devices. `servers` are the rows of servers
- * in separate processes, and `host_costs` belongs to virtual hosts; both are NULL if there are none, and both
- * references are taken over. `hash` is the hash of the parameters, or NULL. *out is a new reference. */
+/* Builds the job's result from rank 0 and the rows of all ranks or devices. `servers` has the rows of servers
+ * in separate processes, and `host_costs` the costs of virtual hosts. Either may be NULL. The function takes
+ * over both references. `hash` is the hash of the parameters, or NULL. *out is a new reference. */
 status rank_job_to_json(rank_state *first, json_t *rows, const char *hash, json_t *servers,
                         json_t *host_costs, json_t **out);
 /* Gathers the results. All ranks call this function after the last step. On rank 0 *out has the job's result,

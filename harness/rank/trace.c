@@ -9,7 +9,7 @@
 enum {
     DEFAULT_STEPS = 10,
     TIMELINE_STEPS = 5,       /* steps recorded without --trace; the results keep one of them */
-    EVENTS_PER_PARAMETER = 8, /* a bucket or key with one parameter has transfer, waits, flow */
+    EVENTS_PER_PARAMETER = 8, /* transfer, waits and flow of a bucket or key with one parameter */
     EVENTS_PER_STEP = 100,
     MOST_EVENTS = 1 << 20,
 };

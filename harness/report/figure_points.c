@@ -94,7 +94,7 @@ const char *points_numeric_axis(const json_t *sweep, const char *first, const ch
     return found;
 }
 
-/* Names a point by its values, except on two axes: "ring", "ps servers=4". */
+/* Names a point by its values on all axes except `x` and `y`: "ring", "ps servers=4". */
 static void series_of(const json_t *sweep, const json_t *point, const char *x, const char *y,
                       char label[LABEL])
 {
@@ -122,8 +122,8 @@ typedef struct series {
     int count;
 } series;
 
-/* Returns the number of the series `label`, which is new or not. Returns MOST_SERIES if there are too many.
- */
+/* Returns the number of the series `label`, and adds the series if it is new. Returns MOST_SERIES if there
+ * are too many. */
 static int series_number(series *s, const char *label)
 {
     int number = 0;
@@ -132,8 +132,8 @@ static int series_number(series *s, const char *label)
     return number;
 }
 
-/* Returns the color of a series. Engines have colors of their kind; any other series gets the next free
- * one. */
+/* Returns the color of a series. A series of an engine gets a color of that engine, and any other series the
+ * next free color. */
 static const char *series_color(const series *s, int number)
 {
     static const char *const ps[] = {"ps", "ps2", "replicas"}, *const ring[] = {"ring", "ring2", "outputs"},

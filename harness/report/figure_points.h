@@ -27,9 +27,9 @@ const char *points_value(const json_t *point, const char *axis);
  * axis has two values. */
 const char *points_numeric_axis(const json_t *sweep, const char *first, const char * not );
 
-/* Makes the table of the points over the options `x` and `y`; `y` may be NULL. A series is the points that
- * are equal in all other options. The table is empty if `x` is NULL. *count is the number of series, at most
- * MOST_SERIES. */
+/* Makes the table of the points over the options `x` and `y`; `y` may be NULL. A series consists of the
+ * points with equal values of all other options. The table is empty if `x` is NULL. *count is the number of
+ * series, at most MOST_SERIES. */
 json_t *points_table(const json_t *sweep, const char *x, const char *y, int *count);
 enum { SERIES, X, Y, RATE, LOW, HIGH, COLOR }; /* columns */
 

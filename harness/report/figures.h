@@ -23,7 +23,7 @@ typedef struct report_figure {
     const char *title;
     const char *reading;                      /* one or two sentences on how to read the figure */
     bool half;                                /* half the page's width */
-    json_t *(*collect)(const json_t *result); /* returns a new table; no rows: not shown */
+    json_t *(*collect)(const json_t *result); /* returns a new table; if it has no rows, it is not shown */
     void (*draw)(const json_t *table, svg *s);
 } report_figure;
 
@@ -47,7 +47,7 @@ json_t *figure_put(json_t *row, double value);
 void figure_summary(json_t *table, text_buffer *sentence); /* frees the text */
 
 size_t figure_rows(const json_t *table);
-size_t figure_columns(const json_t *table); /* without the column "color" */
+size_t figure_columns(const json_t *table); /* number of columns, without "color" */
 double figure_number(const json_t *table, size_t row, size_t column);
 const char *figure_label(const json_t *table, size_t row, size_t column);
 const char *figure_column_text(const json_t *table, size_t column, const char *what);

@@ -8,7 +8,7 @@
 typedef struct line_fit {
     double latency_s, bandwidth_bytes_per_s;
     interval latency_interval, bandwidth_interval; /* 95 % */
-    double r_squared;                              /* weighted like the fit */
+    double r_squared;                              /* weighted as in the fit */
     int points;
 } line_fit;
 

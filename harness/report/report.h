@@ -22,8 +22,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* Return the value at "ranks.0.memory.total" of an object, in which a number indexes an array. The
- * functions return NULL, NaN or "" if there is no value. */
+/* Return the value at a path in an object, such as "ranks.0.memory.total". A number in the path is an index
+ * into an array. The functions return NULL, NaN or "" if there is no value. */
 const json_t *report_at(const json_t *object, const char *path);
 double report_number_at(const json_t *object, const char *path);
 const char *report_text_at(const json_t *object, const char *path);
@@ -66,13 +66,13 @@ void report_run(const json_t *result, bool verbose, text_buffer *out);
 /* Writes only the sentences of the verdict, one per line. */
 void report_sentences(const json_t *result, text_buffer *out);
 
-/* Writes the first line of every report without its end: model, input, classes, parameters, data, batch,
+/* Writes the first line of every report, without a line feed: model, input, parameters, data, batch,
  * optimizer, seed. */
 void report_workload(const json_t *workload, text_buffer *out);
 
-/* Writes "ring and tree", the algorithms that all-reduced a job's buckets, or the chosen one if none ran.
- * Writes nothing for a job without buckets. `counts` adds figures per step: "ring 5 calls of 97.5 MiB, tree 1
- * call of 4 KiB". */
+/* Writes the algorithms that all-reduced a job's buckets, such as "ring and tree". If none ran, writes the
+ * chosen algorithm. Writes nothing for a job without buckets. `counts` adds figures per step: "ring 5 calls
+ * of 97.5 MiB, tree 1 call of 4 KiB". */
 void report_algorithms(const json_t *job, bool counts, text_buffer *out);
 
 /* Writes the memory of a run that was only planned (harness/plan/plan.h). */
@@ -102,14 +102,14 @@ typedef struct report_steps {
 } report_steps;
 report_steps report_steps_of(const json_t *job_or_rank);
 double report_steps_in(const report_steps *s, size_t i);
-/* Sums the array `key` over the steps of turn `turn` of `turns` equal ones, which may divide stretches.
- * *known is the number of these steps in which the value was measured. */
+/* Divides the steps into `turns` equal turns, and sums the array `key` over the steps of turn `turn`. A turn
+ * may begin or end within a stretch. *known is the number of these steps in which the value was measured. */
 double report_steps_sum(const report_steps *s, const char *key, int turn, int turns, double *known);
 
 /* report_duration() returns the seconds that all measured steps of the job's slowest rank took.
- * report_loss_between() returns the mean loss of all steps of all ranks that ended in (from, until], or
- * NaN if there are none; a rank's time is the sum of its steps. report_mean_staleness() returns the mean
- * number of updates by which reads were late, or NaN if the job has no stale reads. */
+ * report_loss_between() returns the mean loss of all steps of all ranks that ended in (from, until], or NaN
+ * if there are none; a rank's time is the sum of its steps. report_mean_staleness() returns the mean number
+ * of updates that a read missed, or NaN if the job has no stale reads. */
 double report_duration(const json_t *job);
 double report_loss_between(const json_t *job, double from, double until);
 double report_mean_staleness(const json_t *job);

@@ -1,4 +1,5 @@
-/* Writes the first lines of a run's reports: the workload, and what its times stand for. */
+/* Writes the first lines of a run's reports: the workload, and whether its times are simulated or
+ * emulated. */
 #include "common/net/link.h"
 #include "harness/report/report_impl.h"
 

@@ -75,7 +75,8 @@ void report_tables(const json_t *result, text_buffer *out);
 void report_memory(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);
 
-/* report_loss.c: reads of a job's ranks by the number of updates by which they were late. */
+/* report_loss.c: histogram of the parameter reads of a job's ranks, by the number of updates that a read
+ * missed. */
 typedef struct report_reads {
     double reads, largest, mean; /* The mean is NaN without reads. */
     double bins[64];             /* sums of the ranks' histograms */

@@ -25,7 +25,7 @@ static const report_figure *figure_of(const json_t *result, size_t number)
 
 /* ---- figures ---------------------------------------------------------------------------------------- */
 
-/* Returns true if the result has the mark. A sweep has the mark if any point has it. */
+/* Returns true if `key` is true in the result, or in any point of a sweep. */
 static bool is_any(const json_t *result, const char *key)
 {
     size_t i;

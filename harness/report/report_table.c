@@ -208,8 +208,8 @@ static double waiting_error(const json_t *job)
     return first + second;
 }
 
-/* Writes the event that ends a wait in the figures, and the error of the clocks. Writes nothing if all
- * ranks share one clock. */
+/* Writes which event ends a wait in the figures, and the error of the clocks. Writes nothing if all ranks
+ * share one clock. */
 static void waiting_note(const json_t *job, const char *name, text_buffer *out)
 {
     double calls = report_number_at(job, "ranks.0.merged_calls"), error = waiting_error(job);

@@ -25,8 +25,8 @@ static double mean_per_step(const json_t *job, const char *key)
     return sum > 0 && steps > 0 ? sum / steps : NAN;
 }
 
-/* Returns the time per step and rank that ranks waited longest for one other rank, if `path` is "s", or the
- * number of that rank. NaN if there is none. */
+/* Finds the rank for which the other ranks waited longest. Returns its number if `path` is "rank", or the
+ * waiting time per step and rank if `path` is "s". Returns NaN if no rank waited. */
 static double longest_wait(const json_t *job, const char *path)
 {
     double most = 0, steps = 0, slowest = NAN;
@@ -227,11 +227,12 @@ static void prediction_note(const json_t *result, text_buffer *out)
                 bound ? "not " : "", bound ? "core" : "none");
 }
 
-/* Writes whether the first gradients agree. Results of earlier versions do not say so. */
+/* Writes whether the first gradients agree. Results of earlier versions do not have this comparison. */
 static void first_gradient(const json_t *g, text_buffer *out)
 {
     const char *bound = report_text_at(g, "bound"), *in = report_text_at(g, "largest_share_in");
-    /* The share is null if a value is not finite, or if no rank has a gradient at a difference. */
+    /* The share is null if a value is not finite, or if averages differ where the gradients of all ranks are
+     * 0. */
     double share = report_number_at(g, "largest_share_of_bound");
     if (!g) return;
     text_append(out, "\nAveraged gradients of ps and ring in the first step: ");

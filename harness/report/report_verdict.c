@@ -59,7 +59,7 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     text_append(out, ".\n");
 }
 
-/* Returns the mean step of a job, which determines samples/s, or of several runs the median of their
+/* Returns the mean step of a job, which determines samples/s. For several runs, returns the median of their
  * means. */
 static double mean_step_s(const json_t *result, const json_t *job)
 {

@@ -9,7 +9,7 @@
 #define BOOTSTRAP_DRAWS 2000
 #define EXACT_ROUNDS 200 /* limit of the exact count; more rounds use the normal distribution */
 #define EXACT_RUNS 60    /* limit of the exact count, on the runs of both sides */
-#define ROUNDING 1e-12   /* limit on the difference of equal statistics */
+#define ROUNDING 1e-12   /* statistics with a smaller relative difference count as equal */
 #define Z_POWER 1.6449   /* normal quantile at SIGNIFICANCE_POWER */
 
 static status no_memory(void)
@@ -113,8 +113,8 @@ typedef struct ranked {
     int at;
 } ranked;
 
-/* Computes twice the mid-ranks of values[count], from 2, which are integers even for equal values. Returns
- * STATUS_SYSTEM if out of memory. */
+/* Computes the mid-ranks of values[count], times 2, so that the ranks of equal values are integers, too.
+ * Returns STATUS_SYSTEM if out of memory. */
 static status double_ranks(const double *values, int count, int *ranks)
 {
     ranked *sorted = malloc((size_t)count * sizeof *sorted);
@@ -130,9 +130,9 @@ static status double_ranks(const double *values, int count, int *ranks)
     return STATUS_OK;
 }
 
-/* Computes the share of all choices of `chosen` of ranks[count] whose sum is at least as far from the mean
- * of all choices as `observed`. If `chosen` is -1, choices may have any size. Counts the choices by size
- * and sum, and adds one rank at a time. */
+/* A choice has `chosen` elements of ranks[count], or any number of elements if `chosen` is -1. Computes the
+ * share of all choices whose sum is at least as far from the mean sum as `observed`. Counts the choices by
+ * size and sum, and adds one rank at a time. */
 static status share_as_extreme(const int *ranks, int count, int chosen, int observed, double *out)
 {
     int largest = 0, sizes = chosen < 0 ? 1 : chosen + 1;
@@ -168,8 +168,8 @@ static double normal_p(double distance, double variance)
     return variance > 0 ? erfc(fmax(0, distance - 1) / sqrt(2 * variance)) : 1;
 }
 
-/* Computes p of the sum of the ranks, by size, of the positive logs[count], if each sign is equally
- * likely. */
+/* Ranks logs[count] by absolute value, and computes p of the rank sum of the positive logs. The null
+ * hypothesis is that both signs are equally likely. */
 static status signed_rank_p(const double *logs, int count, double *out)
 {
     double *sizes = calloc((size_t)count, sizeof *sizes + sizeof(int));
@@ -196,8 +196,8 @@ static status signed_rank_p(const double *logs, int count, double *out)
     return rc;
 }
 
-/* Computes p of the sum of the ranks of b, logs from a_count on, if every choice of b_count runs of
- * logs[a_count + b_count] is equally likely. *direction is above 0 if b's are larger. */
+/* Computes p of the rank sum of b, which are the last b_count of logs[a_count + b_count]. The null hypothesis
+ * is that every choice of b_count runs is equally likely. *direction is above 0 if b's are larger. */
 static status rank_sum_p(const double *logs, int a_count, int b_count, double *direction, double *out)
 {
     int n = a_count + b_count, observed = 0;

@@ -2,9 +2,11 @@
  * share the causes that make the run fast or slow (placement of memory, other load), so more steps add no
  * evidence.
  *
- *   interleaved rounds   one run of each side per round: all flips of the signs of the log ratios, ranked by
- *                        size (Wilcoxon, "Individual Comparisons by Ranking Methods", 1945)
- *   separate runs        all choices of one side's runs, by the sum of their ranks (Mann and Whitney, 1947)
+ *   interleaved rounds   One run of each side per round. The test ranks the log ratios by size and flips
+ *                        their signs in all ways (Wilcoxon, "Individual Comparisons by Ranking Methods",
+ *                        1945).
+ *   separate runs        The test chooses one side's runs in all ways, and sums their ranks (Mann and
+ *                        Whitney, 1947).
  *
  * The tests use ranks because times of steps have long tails: single slow runs would hide a difference from a
  * test of means. For usual numbers of runs, the tests count all permutations exactly. Equal values get the
@@ -44,7 +46,7 @@ typedef struct significance {
     /* Input of significance_correct(). */
     bool rounds;
     int a_count, b_count;
-    double deviation; /* deviation of the logs of single runs, or of a round's ratio */
+    double deviation; /* standard deviation of the logs of single runs, or of the log ratios of rounds */
     double direction; /* negative if b is less than a */
 } significance;
 
@@ -55,8 +57,8 @@ double median_of(double *values, int count);
  * Returns STATUS_SYSTEM if out of memory. */
 status bootstrap_median(const double *values, int count, uint64_t seed, interval *out);
 
-/* Computes this interval for the ratio of medians b / a. If `rounds`, a[i] and b[i] are of one round, and
- * each round is resampled as a whole, so both counts must be equal. */
+/* Computes the same interval for the ratio of medians b / a. If `rounds`, a[i] and b[i] belong to round i,
+ * and each round is resampled as a whole, so both counts must be equal. */
 status bootstrap_ratio(const double *a, int a_count, const double *b, int b_count, bool rounds, uint64_t seed,
                        interval *out);
 
@@ -70,7 +72,8 @@ interval ratio_of_sums_interval(const double *a, const double *b, int rounds);
  * and Stegun, 26.7.5), exact to 0.1 %. */
 double student_quantile(int freedom);
 
-/* Tests rounds, of which a[i] and b[i] are the two sides. Returns STATUS_SYSTEM if out of memory. */
+/* Tests interleaved rounds: a[i] and b[i] are the two sides of round i. Returns STATUS_SYSTEM if out of
+ * memory. */
 status significance_of_rounds(const double *a, const double *b, int rounds, significance *out);
 
 /* Tests runs that were not interleaved, so a drift of the machine between the two sides is not excluded. */
@@ -80,9 +83,9 @@ status significance_of_runs(const double *a, int a_count, const double *b, int b
  * become adjusted values, to be compared with SIGNIFICANCE_ALPHA. Returns STATUS_SYSTEM if out of memory. */
 status holm_adjust(double *p, int count);
 
-/* Corrects tests[count] of one comparison, each of which could lead to a verdict by chance. p becomes
- * Holm's. The verdict, `least`, `detectable` and `runs_for_5` become the values at SIGNIFICANCE_ALPHA /
- * count, the bound for the smallest p. Returns STATUS_SYSTEM if out of memory. */
+/* Corrects tests[count] of one comparison, each of which could lead to a verdict by chance. p becomes Holm's
+ * adjusted value. The verdict, `least`, `detectable` and `runs_for_5` become the values at SIGNIFICANCE_ALPHA
+ * / count, the bound for the smallest p. Returns STATUS_SYSTEM if out of memory. */
 status significance_correct(significance *tests, int count);
 
 /* Tests whether the candidate with the greatest median is better than all other candidates. tests[count], 1

@@ -67,7 +67,7 @@ double svg_text_width(const char *text, int size)
     return em * size;
 }
 
-/* Copies the longest head of `text` that fits with an ellipsis. */
+/* Copies the longest prefix of `text` that fits together with an ellipsis. */
 static void cut(const char *text, double most, int size, char *out, size_t bytes)
 {
     size_t length = strlen(text);

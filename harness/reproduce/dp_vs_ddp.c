@@ -1,4 +1,5 @@
-/* DataParallel against DistributedDataParallel. The published works differ, so ratios are compared. */
+/* DataParallel against DistributedDataParallel. The published rows do different amounts of work, so ratios
+ * are compared. */
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -58,9 +59,9 @@ typedef struct group {
     double within;
 } group;
 
-/* Adds a row for each part of the host's time in the step that was just measured, and the baseline of a
- * DataParallel cell: without interpreter and loader, and with rank 0 sending to
- * each rank in turn. */
+/* Adds a row for each part of the host's time in the step measured last. Also adds the baseline of a
+ * DataParallel cell, which has no interpreter and no loader, and in which rank 0 sends to one rank after
+ * another. */
 static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms,
                                const group *g, json_t *c)
 {

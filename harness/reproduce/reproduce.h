@@ -42,7 +42,7 @@ const char *published_text(const published_table *t, int row, const char *column
 double published_number(const published_table *t, int row, const char *column);
 
 /* Returns the relative uncertainty of a cell: the rounding of its digits combined with the row's `spread`.
- * If there is no spread: 1 %, or the rounding if it is more. */
+ * Without a spread, returns 1 %, or the rounding if the rounding is larger. */
 double published_uncertainty(const published_table *t, int row, const char *column);
 
 typedef enum cell_kind {

@@ -24,9 +24,9 @@ typedef struct setup {
 typedef struct scaling {
     const setup *setups;
     const char *quantity, *unit; /* NULL for the published unit. */
-    const char *column, *group; /* Column of the figure; column that names the skill's source, or the name. */
-    const char *label[4];       /* Columns that make the label. */
-    bool seconds;               /* Figures are seconds per step, else samples per second. */
+    const char *column, *group;  /* Column of the figure; column of the skill's source, or the source. */
+    const char *label[4];        /* Columns that make the label. */
+    bool seconds;                /* Figures are seconds per step, else samples per second. */
 } scaling;
 
 static bool begins(const published_table *t, int row, const char *column, const char *begin)

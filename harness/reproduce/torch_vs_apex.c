@@ -116,7 +116,8 @@ static status simulate_row(reproduction_run *r, int row)
     return STATUS_OK;
 }
 
-/* Adds the time that communication adds to backward from 2 GPUs on. Totals are dominated by compute. */
+/* Adds a cell for the time by which the backward pass on `gpus` GPUs is longer than on 2 GPUs, because of
+ * communication. The totals would hide this time, because compute dominates them. */
 static void add_increment(reproduction_report *r, const char *policy, int gpus, double limit)
 {
     char label[64];

@@ -60,9 +60,9 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
                                   (json_int_t)at, "phase", phase ? phase : ""));
 }
 
-/* Returns the mean of the losses at `path`, or of the element `index` of the arrays there unless `index` is
- * negative, over the ranks that have one. A rank may be without samples, and under some policies rank 0
- * computes one loss for all. */
+/* Returns the mean of the ranks' losses at `path`. If `index` is not negative, each value at `path` is an
+ * array, and its element `index` is the loss. Leaves out ranks without a loss: a rank may have no samples,
+ * and under some policies rank 0 computes one loss for all. */
 static json_t *mean_loss(const json_t *ranks, const char *path, int index)
 {
     double sum = 0;
@@ -94,8 +94,8 @@ static void add_losses(json_t *job, const json_t *ranks)
         json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));
 }
 
-/* Adds the largest count of the ranks. Servers count the updates that they skip, and a rank that receives
- * the count late has a smaller one. */
+/* Adds the number of skipped updates, which is the largest count of any rank. Servers count the updates that
+ * they skip, and the count of a rank may be out of date. */
 static void add_skipped(json_t *job, const json_t *ranks)
 {
     int64_t most = 0;
@@ -173,8 +173,8 @@ static double cores_of(const json_t *job, int cores)
     return (double)(threads < cores ? threads : cores);
 }
 
-/* Adds the efficiency of a job compared with `none`. Weak scaling needs the same batch per rank. Cores count
- * if the ranks compute on this host's cores. */
+/* Adds the efficiency of a job compared with `none`. The weak-scaling efficiency is null unless both have the
+ * same batch per rank. The efficiency per core is null unless the ranks compute on this host's cores. */
 static void add_efficiency(json_t *row, const json_t *job, const json_t *none, double speedup, int cores)
 {
     const char *device = report_text_at(job, "device");

@@ -57,7 +57,7 @@ static json_t *statistics_to_json(const statistics *s, double count, double sum)
     return object;
 }
 
-/* `stretches` chooses the stretches. */
+/* Returns the stretches if `stretches`, else the kept steps. */
 static job_steps steps_of(const json_t *ranks, bool stretches)
 {
     job_steps j = {.ranks = ranks, .stretches = stretches, .world = json_array_size(ranks)};
@@ -301,8 +301,8 @@ static double longest_training(const json_t *ranks, size_t evaluation)
     return longest;
 }
 
-/* Returns the training time of the first evaluation that reaches the target: whose figure is at most `chosen`
- * or, unless `at_most`, at least `chosen`. Returns null if no evaluation reaches the target. */
+/* Returns the training time of the first evaluation that reaches the target `chosen`, or null if none does.
+ * To reach the target, `figure` must be at most `chosen` if `at_most`, else at least `chosen`. */
 static json_t *time_to(const json_t *evaluations, const char *figure, const json_t *chosen, bool at_most)
 {
     size_t i;

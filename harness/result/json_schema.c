@@ -103,8 +103,8 @@ static double measure_of(const json_t *value)
                                    : NAN;
 }
 
-/* Checks x-sums and x-ascending. The values of x-ascending are numbers, or lists by their lengths, and do
- * not descend. */
+/* Checks x-sums and x-ascending. The values of x-ascending must not descend. A value is a number or a list,
+ * and a list counts by its length. */
 static status check_rules(const json_t *schema, const json_t *object, const json_place *at)
 {
     const json_t *rule;
@@ -204,7 +204,8 @@ static status check(const checker *c, const json_t *schema, json_t *value, const
     {
         json_place place = {at, NULL, i};
         TRY(check(c, items, element, json_array_get(computed, i), &place));
-        /* x-numbered names a key of the objects of a list, whose value is the index of the object. */
+        /* x-numbered names a key. In each object of a list, the value of this key is the index of the
+         * object. */
         const json_t *found = number && !c->is_older ? json_object_get(element, number) : NULL;
         if (found && json_integer_value(found) != (json_int_t)i)
             return json_refuse(&(json_place){&place, number, 0}, found, "%zu", i);

@@ -1,5 +1,5 @@
-/* Merges the calls of NCCL and MPI, which do not report when other ranks began their part. After the run
- * the ranks exchange the times at which their calls began, and each rank's steps are swept again
+/* Merges the calls of NCCL and MPI, which do not report when other ranks began their part. After the run the
+ * ranks exchange the times at which their calls began, and each rank computes the parts of its steps again
  * (common/sync/anatomy.h). */
 #include "harness/rank/state.h"
 

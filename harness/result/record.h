@@ -2,12 +2,12 @@
  * figures of the parameter server. The memory is allocated before the first step and does not grow with
  * the number of steps. docs/results.md describes every key.
  *
- * Steps are recorded in stretches of 16, 32, 64, ... steps, all of one length but the last. A stretch has
- * sums over all its steps and keeps 16 consecutive steps in full. When 256 stretches are full, the next
- * step merges neighbors: their sums are added, and one of the two blocks of kept steps stays. A hash of
- * the place chooses the block, so that nothing periodic in a run does. Which steps are kept depends only
- * on the number of measured steps, so all ranks of a job keep the same ones without communication. Up to
- * 4,096 steps all are kept. */
+ * Steps are recorded in stretches of 16, 32, 64, ... steps. All stretches have the same length, except the
+ * last one. A stretch has sums over all its steps and keeps 16 consecutive steps in full. When 256 stretches
+ * are full, the next step merges neighbors: their sums are added, and one of the two blocks of kept steps
+ * stays. A hash of the stretch's position chooses the block, so that the choice does not follow a period of
+ * the run. Which steps are kept depends only on the number of measured steps, so all ranks of a job keep the
+ * same ones without communication. A run of at most 4,096 steps keeps all of them. */
 #ifndef HARNESS_RESULT_RECORD_H
 #define HARNESS_RESULT_RECORD_H
 
@@ -83,7 +83,8 @@ typedef struct record {
     int64_t *waited_ns;   /* [world] time waited for each rank in measured steps */
     int64_t corrected;    /* kept steps that record_correct_step() has corrected */
     int64_t merged_calls; /* calls whose starts on other ranks are known (rank_calls.c) */
-    /* Error of the times by which other ranks tell waiting from communication. -1 if there is one clock. */
+    /* Error of the other ranks' times, by which waiting is told from communication. -1 if all ranks share one
+     * clock. */
     int64_t waiting_error_ns;
     int world;
     sync_counters counters; /* counts of the measured steps; updates_skipped counts all steps */
@@ -119,7 +120,7 @@ void record_evaluation_result(record *r, record_evaluation e);
 
 /* Converts a time to seconds in JSON, from which the nanoseconds can be read back exactly. */
 json_t *record_seconds(int64_t ns);
-/* Converts a number to JSON. Returns null if the number is not finite, because JSON has no such numbers. */
+/* Converts a number to JSON. Returns null if the number is not finite, because JSON cannot represent it. */
 json_t *record_number(double value);
 
 /* Adds the record to a rank's JSON object: kept steps with their times on rank 0's clock, phases, losses,

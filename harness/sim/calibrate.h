@@ -42,11 +42,13 @@ typedef struct calibration {
     double host_sum_gbs;
     double copy_gbs;   /* Rate of a copy from the other rank. */
     double message_us; /* Processor time of a message at each end, with the transport's threads. */
-    /* Bytes of a message per processor time of each end. 0 if the time does not grow with the size. */
+    /* Bytes of a message per second of processor time at each end. 0 if the time does not grow with the
+     * size. */
     double message_copy_gbs;
     double wake_us;      /* Processor time of a wake-up, in both threads together. */
     double allreduce_us; /* Time of an all-reduce of 4 KiB. */
-    /* Rate of an all-reduce of two ranks, each of which reduces half: bytes per processor time of a rank. */
+    /* Rate of an all-reduce of two ranks, each of which reduces half: bytes per second of a rank's processor
+     * time. */
     double allreduce_gbs;
 } calibration;
 

@@ -87,7 +87,7 @@ status calibration_step(calibration_run *r, calibration_setting setting, int rep
 
 /* Returns the median time of operation `op`, or of the update by SGD if `op` is op_count, in ns. */
 double calibration_op_ns(calibration_run *r, calibration_setting setting, int op);
-/* Adds the operations and updates of CALIBRATION_ALONE. */
+/* Adds the operations and updates measured with the setting CALIBRATION_ALONE. */
 void calibration_add_run(calibration_run *r, const calibration_rates *rates, calibration_sums *sums);
 
 /* Binds the calling thread of a rank, if ranks are to be bound. */

@@ -1,7 +1,7 @@
 /* Measures two ranks at a time: how much they slow each other, and how fast they exchange data through
- * memory. The exchanges ("passes") are timed in processor time of the thread. The exchanges follow a training
- * step on both ranks, so that caches have the same contents as in a run: little of this rank's data, and in
- * the other core's cache the data that the other rank has written. */
+ * memory. The exchanges ("passes") are timed in processor time of the thread. They follow a training step on
+ * both ranks, so that caches have the same contents as in a run: this core's cache holds little of this
+ * rank's data, and the other core's cache holds the data that the other rank has written. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
 #include "common/sim/price.h"

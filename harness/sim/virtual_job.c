@@ -48,7 +48,7 @@ struct virtual_job {
     int server_count;
     transport_hub *hub; /* Connects engines that send messages. NULL for other engines. */
     sync_requirements needs;
-    nn_model *stages[NN_MOST_STAGES]; /* Stages of the model, or NULL if the model is not cut. */
+    nn_model *stages[NN_MOST_STAGES]; /* Stages of the model, or NULL if the model is not split. */
     int64_t shown;                    /* Measured steps of rank 0. */
     virtual_host host;
     virtual_trace trace;

@@ -80,7 +80,8 @@ status virtual_machines_open(const virtual_job_config *job, const sync_requireme
                                  .precision = c->run.tf32   ? SIM_TF32
                                               : c->run.bf16 ? SIM_BF16
                                                             : SIM_FP32,
-                                 /* Hosts of the parameter server read data that devices write. */
+                                 /* Hosts of the parameter server read data that devices write, so launches
+                                  * must be synchronous. */
                                  .launches_are_calls = job->engine == ENGINE_PS,
                                  .unlimited_memory = job->variant->unlimited_memory,
                                  .jitter_seed = c->run.jitter,

@@ -39,8 +39,8 @@ typedef struct virtual_figures {
 status virtual_measure(const virtual_workload *workload, virtual_figures *out);
 void virtual_figures_free(virtual_figures *figures);
 
-/* Finds the efficiency at which the step takes `step_ms`, to 0.01 %, so that a measured step of one GPU
- * anchors all computed times. Returns STATUS_CONFIG if no efficiency gives this time. */
+/* Finds the efficiency at which the step takes `step_ms`, to 0.01 %, so that all computed times are relative
+ * to a measured step of one GPU. Returns STATUS_CONFIG if no efficiency gives this time. */
 status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
                    double *efficiency);
 

@@ -34,7 +34,7 @@ static status add_size(whatif_question *q, int64_t gpus)
     return STATUS_OK;
 }
 
-/* Adds numbers from the last one up to `end`, each by the ratio of the last two. */
+/* Continues the series of numbers up to `end` by the ratio of the last two. */
 static status go_on(whatif_question *q, int64_t end)
 {
     int n = q->size_count;

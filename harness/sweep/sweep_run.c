@@ -302,7 +302,7 @@ static status list_due(const sweep *s, due_run **out, int *count, int *kept)
     return rc;
 }
 
-/* Runs the runs in order. Real runs start when all virtual ones have ended. */
+/* Executes the runs in order. Real runs start when all virtual ones have ended. */
 static status run_all(running *r, const due_run *due, int count)
 {
     int processors = host_processors();

@@ -82,8 +82,8 @@ static double rate_of(const json_t *points, int row)
     return report_number_at(json_array_get(points, (size_t)row), "samples_per_s.median");
 }
 
-/* Copies the rates of two points in the rounds that both have to pairs[0] and pairs[s->rounds]. Returns the
- * number of rounds that both points have. */
+/* For each round that both points have, copies their rates to pairs[0 ..] and pairs[s->rounds ..]. Returns
+ * the number of these rounds. */
 static int pair_rounds(const sweep *s, const point_figures *a, const point_figures *b, double *pairs)
 {
     int rounds = 0;

@@ -132,7 +132,7 @@ static status sum_shared(trainer *t, int param)
         if (!(p->stages >> s & 1)) continue;
         TRY(copy(t, t->devices->arrived.data, other, gradient_of(other, p), type, count));
         if (sim_device_simulation(t->device))
-            TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* costs the time of an addition */
+            TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* takes as long as an addition */
         else
             TRY(device_add(t->stream, sum.to, sum.to, sum.from, type, count));
     }

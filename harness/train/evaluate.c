@@ -61,7 +61,7 @@ static status begin(trainer *t)
 {
     TRY(trainer_prefetch_flush(t));
     TRY(step_log_enter(&t->log, STEP_PHASE_EVALUATE));
-    device_stream_slow_down(t->stream, 1); /* --slow stretches training, not what only measures it. */
+    device_stream_slow_down(t->stream, 1); /* --slow slows only training. */
     TRY(sync_gather_parameters(t->engine));
     if (param_set_gathers(t->params)) /* binds the memory of the gathered parameters */
         TRY(trainer_bind(&t->lives[0], t->evaluation.instance));

@@ -72,7 +72,7 @@ status local_ranks_barrier(local_ranks *g)
 
 status local_ranks_exchange(local_ranks *g, int rank, sync_blob mine, const sync_blob **all)
 {
-    TRY(local_ranks_barrier(g)); /* all ranks have read the last exchange */
+    TRY(local_ranks_barrier(g)); /* waits until all ranks have read the last exchange */
     sync_blob *handshake = &g->handshakes[rank];
     free(handshake->data);
     *handshake = (sync_blob){malloc(mine.bytes + 1), mine.bytes};

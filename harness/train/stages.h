@@ -1,5 +1,5 @@
 /* The steps of split models: a stage of a pipeline, stages on devices of one process, and a remote stage.
- * Each has a state of its own, which only its file and its neighbors read. */
+ * Each kind has a separate struct for its state. */
 #ifndef HARNESS_TRAIN_STAGES_H
 #define HARNESS_TRAIN_STAGES_H
 
@@ -9,7 +9,7 @@
 
 struct trainer_pipeline {
     pipeline *messages;
-    int64_t before;    /* micro-batches of all earlier steps */
+    int64_t before;    /* number of micro-batches in all earlier steps */
     int64_t asked;     /* training inputs for which a receive was posted, over all steps */
     int64_t evaluated; /* inputs of evaluations, which share the message numbers of training inputs */
 };
@@ -20,9 +20,10 @@ void trainer_pipeline_close(trainer *t);
 /* Evaluation: waits for the input from the stage before, sends the output to the next stage. */
 status trainer_receive_evaluated(trainer *t);
 status trainer_send_evaluated(trainer *t);
-/* Enters the gradient of the stage's output in the ledger. */
+/* Adds the gradient of the stage's output to the ledger. */
 void trainer_hold_gradient(trainer *t);
-/* Returns true if several stages have the parameter. The gradient is ready after their sum. */
+/* Returns true if several stages have the parameter. The gradient is ready after the sum over these
+ * stages. */
 static inline bool trainer_is_shared(const nn_param *p)
 {
     return (p->stages & (p->stages - 1)) != 0;

@@ -55,7 +55,7 @@ typedef struct step_log {
     ledger *ledger;
     rank_slot *slot;
     bool separates; /* waits for the compute stream before each pass, so that each pass is timed alone */
-    bool counts;    /* counts spent_ns: in virtual time */
+    bool counts;    /* true in virtual time: counts spent_ns */
     int first_mark; /* first mark of the present micro-batch */
     step_phase phase;
     int64_t since_ns;

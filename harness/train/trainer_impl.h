@@ -57,7 +57,7 @@ _Static_assert(TRAINER_DEPTH *TRAINER_KEPT_BATCHES *STEP_MARKS <= SYNC_MARK_UPDA
  * step adds `other` before the first micro-batch, and `optimizer` and `other` after the last one. */
 enum { PHASES_OF_BATCH = 6, PHASES_OF_STEP = 3 };
 
-/* Shape of a batch, and what its copies to the device need. */
+/* Shape of a batch, and the memory for its copies to the device. */
 typedef struct trainer_data {
     trainer_prefetch prefetch;
     void *pinned[TRAINER_MAX_BUFFERS];
@@ -233,9 +233,9 @@ void trainer_close_tensors(trainer *t, trainer_tensors *tensors);
  * loss is masked, else 0. */
 status trainer_copy_batch(trainer *t, device_stream *s, const batch_view *b, const trainer_tensors *to,
                           int64_t *rows);
-/* Copies a batch to the device on the compute stream, and enters the batch in the ledger. */
+/* Copies a batch to the device on the compute stream, and adds the batch to the ledger. */
 status trainer_upload(trainer *t, const batch_view *b);
-/* Enter the batch in the ledger, and remove it. */
+/* Add the batch to the ledger, and remove it. */
 void trainer_hold_batch(trainer *t, int64_t bytes);
 void trainer_drop_batch(trainer *t);
 /* Sets t->current.batch to the batch of `step`. `last` is true for the last batch of the run. */
@@ -257,8 +257,8 @@ status trainer_prefetch_open(trainer *t);
 void trainer_prefetch_close(trainer *t);
 /* Sets t->current.batch to the batch of `step`. Copies the batch now if it is not prefetched. */
 status trainer_prefetch_fetch(trainer *t, batch_source *source, int64_t step, bool last);
-/* Copies the prefetched batch, on the compute stream, to the memory that programs read, and enters it in the
- * ledger. */
+/* Copies the prefetched batch, on the compute stream, to the memory that programs read, and adds the batch to
+ * the ledger. */
 status trainer_prefetch_take(trainer *t);
 /* If prefetching is on, returns the last batch to its source if its copy has ended, and begins to copy the
  * next batch if there is room and the source has the batch ready. */

@@ -38,7 +38,7 @@ typedef struct golden_file {
     uint64_t seed;
     bool global_loss; /* The loss is over the targets of all ranks. */
     /* ReLU or max pooling next to BatchNorm can choose another value by rounding. In float32 and below, only
-     * the first step of such a model is compared. */
+     * the first step of a model with kinks is compared. */
     bool kinks;
     int losses_per_step;
     double *loss, *loss_error; /* [steps][losses_per_step] */

@@ -50,7 +50,7 @@ static double loss_limit(comparison_precision precision, double expected, double
 }
 
 /* Compares the loss of a rank or, if `rank` is -1, a loss over the batches of all ranks with the mean of the
- * ranks' losses. That loss equals the mean if all ranks have the same number of targets. */
+ * ranks' losses. The loss over all batches equals this mean if all ranks have the same number of targets. */
 static void compare_loss(comparison *c, const golden_file *file, int64_t step, int rank, double loss)
 {
     int first = rank < 0 ? 0 : rank, count = rank < 0 ? file->losses_per_step : 1;

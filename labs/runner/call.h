@@ -11,7 +11,7 @@ enum { CALL_MOST_NUMBERS = 16384, CALL_HAS_ANSWERED = INT32_MIN };
 
 /* Calls function `which` with in[0..n). Stores its results in out[] and returns their number, at most
  * CALL_MOST_NUMBERS, or a LAB_E... code, or CALL_HAS_ANSWERED if it has sent RUNNER_RESULT itself. Each lab
- * defines it. */
+ * defines call_function(). */
 int call_function(int which, const double *in, int n, double *out);
 
 void runner_case(runner_message m, void *data)

@@ -1,7 +1,7 @@
 /* Limits the system calls of a process that runs a student's code to a list (seccomp(2)); all others fail
- * with EPERM. The grader installs a list before it executes the program, including the calls of the loader.
- * The program installs a second list without them before it calls the student's function. The filter is raw
- * BPF, so it needs only the headers of the C library. */
+ * with EPERM. Before it executes the program, the grader installs a list that includes the calls of the
+ * loader. Before it calls the student's function, the program installs a list without the calls of the
+ * loader. The filter is raw BPF, so it needs only the headers of the C library. */
 #ifndef LABS_RUNNER_CONFINE_H
 #define LABS_RUNNER_CONFINE_H
 

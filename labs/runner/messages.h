@@ -75,8 +75,8 @@ enum { MEMORY_PEAKS, MEMORY_STEP };
 
 enum {
     MEMORY_REDUCE_SCATTER = RUNNER_FIRST_OF_LAB, /* n elements; answered with a code and this rank's shard */
-    MEMORY_ALL_GATHER, /* this rank's shard, with n, the number of all elements; answered with a code and all
-                        * elements */
+    MEMORY_ALL_GATHER, /* this rank's shard; n is the number of all elements; answered with a code and all
+                          elements */
 };
 
 /* A call of student_sharded_step(), followed by the parameters and the gradients. The data of the result are

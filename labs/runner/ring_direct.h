@@ -1,7 +1,7 @@
 /* Links of a timed run: shared memory with one message per link. The grader is not involved. The measured
- * time is the critical path: the processor time of the rank that the other ranks wait for, rank after rank.
- * Other programs and the number of cores do not change it. Ranks that wait for each other one after another
- * make it longer. */
+ * time is the critical path: while a rank waits for another, the processor time of the awaited rank counts.
+ * Other programs and the number of cores do not change the critical path. If ranks wait for each other one
+ * after another, the path becomes longer. */
 #ifndef LABS_RUNNER_RING_DIRECT_H
 #define LABS_RUNNER_RING_DIRECT_H
 
@@ -23,7 +23,7 @@ typedef struct ring_link {
     float data[]; /* [capacity] */
 } ring_link;
 
-/* The critical path of a rank so far, and the processor time at that point. */
+/* Length of a rank's critical path so far, and the rank's processor time at that point. */
 typedef struct ring_path {
     int64_t ns, processor_ns;
 } ring_path;

@@ -1,5 +1,5 @@
 /* The program around a student's functions: one process, which exchanges messages with the grader through one
- * socket and may do nothing else. Each lab adds runner_case(), which carries its messages. */
+ * socket and may do nothing else. Each lab adds runner_case(), which exchanges the messages of the lab. */
 #ifndef LABS_RUNNER_RUNNER_H
 #define LABS_RUNNER_RUNNER_H
 
@@ -27,7 +27,7 @@ void runner_watch_memory(void);
 int64_t runner_most_memory(void);
 
 /* Calls the student's function for the case `m` with data[0 .. m.bytes), and sends RUNNER_RESULT. Each lab
- * defines it. */
+ * defines runner_case(). */
 void runner_case(runner_message m, void *data);
 
 #endif
