@@ -189,8 +189,8 @@ void device_stream_slow_down(device_stream *s, double factor)
 }
 
 /* Begin and end a launch. If the stream is slow, begin_launch() reads the time. On a GPU it first waits for
- * earlier work, so that the measured time has only the launch. end_launch() sleeps for the additional time.
- */
+ * earlier work, so that the measured time covers only this launch. end_launch() sleeps for the additional
+ * time. */
 static status begin_launch(device_stream *s, int64_t *begun_ns)
 {
     *begun_ns = 0;

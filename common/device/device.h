@@ -64,8 +64,8 @@ typedef struct device_config {
     bool benchmark; /* cuda: times the libraries' algorithms and uses the fastest */
 } device_config;
 
-/* Operations that a library of the device does not support, so that slower kernels run. Each kind of
- * operation and reason has one device_fallback. */
+/* Operations that run with slower kernels, because a library does not support them. There is one
+ * device_fallback for each kind of operation and reason. */
 typedef struct device_fallback {
     op_kind kind;
     int64_t count;    /* number of operations with this kind and reason */
@@ -83,7 +83,7 @@ typedef struct device_info {
     bool copy_engine;      /* copies from the host may overlap with the compute stream */
     bool real;             /* tensor bytes exist */
     bool simulated;        /* figures are predicted, and reports mark them */
-    /* Largest error of the times of marks on the host's clock. A GPU's marks update the error. */
+    /* Largest error so far in converting the time of a mark to the host's clock. Only GPUs set this field. */
     int64_t mark_error_ns;
     bool plans; /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
     const device_fallback *fallbacks; /* [fallback_count] */
@@ -130,15 +130,15 @@ status device_upload(device_stream *s, void *to, const void *host, dtype host_ty
 status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                        int64_t count);
 
-/* Computes to[i] = from[i] / divisor in stream order, with a true division. Elements of equal type with
- * divisor 1 are copied, whatever the type; float32, float16 and bfloat16 are converted into each other. `to`
- * may equal `from` if the types are equal. `from` and `to` are in device memory or pinned memory. */
+/* Computes to[i] = from[i] / divisor in stream order, with a true division. If the types are equal and the
+ * divisor is 1, copies elements of any type. Converts between float32, float16 and bfloat16. `to` may
+ * equal `from` if the types are equal. `from` and `to` are in device memory or pinned memory. */
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                       int64_t count, double divisor);
 
-/* Converts gradients that enter or leave a bucket as device_convert() does, with as few launches as the
- * device can. Unlike device_convert(), takes time on virtual devices. The ranges must not overlap. The caller
- * may reuse `ranges` after the call. */
+/* Packs gradients into a bucket, or unpacks them. Converts like device_convert(), but with as few launches
+ * as possible. Unlike device_convert(), takes time on virtual devices. The ranges must not overlap. The
+ * caller may reuse `ranges` after the call. */
 typedef struct device_range {
     void *to;
     const void *from;
@@ -158,13 +158,13 @@ status device_clear(device_stream *s, void *data, size_t bytes);
  * device, as the driver reports them. Sets both to -1 if the device has no driver. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
-/* A virtual GPU spends the time of a pack of `count` elements: its library flattens tensors before it sends
- * them. On real devices the call does nothing, because they send lists of pieces. */
+/* Adds the time of packing `count` elements on a virtual GPU, whose library flattens tensors before it
+ * sends them. Does nothing on real devices, which send lists of pieces. */
 status device_flatten(device_stream *s, dtype type, int64_t count);
 
-/* Makes copies from the memory of `owner`, a device of another rank of this process, direct if the hardware
- * can, else through the host. The memory may be the source of device_convert() either way. Does nothing on
- * devices other than GPUs. */
+/* Enables direct copies from the memory of `owner`, a device of another rank of this process, if the
+ * hardware supports them. Otherwise copies go through the host. In both cases device_convert() may read
+ * the memory. Does nothing on devices that are not GPUs. */
 status device_enable_peer(device *d, const device *owner);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
@@ -225,7 +225,7 @@ void device_stream_close(device_stream **s);
 
 /* Makes operations that are launched from now on take `factor` >= 1 times as long, as on a slow machine. A
  * virtual GPU multiplies the prices of operations. On a real device the launching thread waits until the
- * operation has ended, and sleeps for the additional time. A device that plans ignores the factor. A later
+ * operation has ended, and sleeps for the additional time. The planning device ignores the factor. A later
  * call replaces the factor; 1 ends the slowdown. */
 void device_stream_slow_down(device_stream *s, double factor);
 
@@ -257,38 +257,38 @@ status device_stream_synchronize(device_stream *s);
 
 /* ---- recorded work ---------------------------------------------------------------------------- */
 
-/* Records the operations that this thread launches on the stream between begin and end, if *record is NULL.
- * Otherwise the thread must make the same calls again: the launches do nothing, and the recorded operations
- * run with the recorded operands and scalars. Copies from or to the host, marks and fences are not recorded;
- * they happen at their place among the operations. Call device_record_end() even if an operation failed.
- * STATUS_CONFIG on all devices but cuda. */
+/* Records the operations that this thread launches on the stream between begin and end, if *record is
+ * NULL. Otherwise the thread must make the same calls again: the launches do nothing, and the recorded
+ * operations run with the recorded operands and scalars. Copies from or to the host, marks and fences are
+ * not recorded. They run when they are called, in order with the recorded operations. Call
+ * device_record_end() even if an operation failed. Fails with STATUS_CONFIG on all devices except cuda. */
 status device_record_begin(device_stream *s, device_record **record);
 status device_record_end(device_stream *s);
 void device_record_close(device_record **record);
 
-/* A function that a blocking wait on a CPU calls repeatedly, so that an engine progresses inline. Sets
- * *worked to true if the function did anything. If `idle` is NULL, a wait spins briefly and then sleeps until
- * the fence moves. */
+/* A function that a blocking wait on a CPU calls repeatedly, so that an engine makes progress on the
+ * waiting thread. Sets *worked to true if the function did anything. If `idle` is NULL, a wait spins
+ * briefly and then sleeps until the fence moves. */
 typedef status (*device_idle_function)(void *context, bool *worked);
 void device_set_idle(device *d, device_idle_function idle, void *context);
 
 /* ---- time ------------------------------------------------------------------------------------- */
 
-/* Marks record the time at which the stream completes the work launched so far. The time is in ns on a clock
- * that all ranks with this kind of device share: CLOCK_MONOTONIC on a CPU. On a GPU a mark is an event, so
- * its time is known later. Read marks after the step. A slot holds the last mark made in it. */
+/* Marks record the time at which the stream completes the work launched so far. The time is in ns on a
+ * clock that all ranks with this kind of device share: CLOCK_MONOTONIC on a CPU. On a GPU a mark is an
+ * event, so its time is known later. Read marks after the step. A slot holds the mark that was made last. */
 enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
 
-/* Makes work launched on `s` from now on wait until the stream `of` has reached the mark. No host thread
- * takes part, and the slot may be reused at once. The mark must have been made before. Does nothing if
- * launches are calls. Virtual devices do not support the wait. */
+/* Makes work launched on `s` from now on wait until the stream `of` has reached the mark. The mark must
+ * have been made before the call, and the slot may be reused after it. The host does not wait. Does
+ * nothing if launches are calls. Virtual devices do not support the wait. */
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot);
 
-/* Returns true if the stream has reached the mark, or never will, and always if launches are function calls.
- * Any thread may call this function, unless the mark is made again at the same time. Virtual devices do not
- * support device_mark_passed(). */
+/* Returns true if the stream has reached the mark or will never reach it. Always returns true if launches
+ * are function calls. Any thread may call this function, unless the mark is made again at the same time.
+ * Virtual devices do not support device_mark_passed(). */
 bool device_mark_passed(device_stream *s, int slot);
 
 /* Blocks the host until the stream has reached the mark. Returns at once if launches are calls. Virtual

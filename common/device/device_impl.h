@@ -1,4 +1,4 @@
-/* The interface of a back end, only for implementers of devices. Everyone else includes device.h.
+/* The interface of a back end, only for implementers of devices. Other code includes device.h.
  *
  * A back end is one const struct with every slot set, except for slots whose comments allow NULL. A back
  * end's structs begin with the structs below. device.c allocates devices, streams and fences and sets the
@@ -19,7 +19,8 @@ typedef struct device_graph {
 
 typedef struct device_backend {
     const char *name;
-    /* Sets *backend to the back end to be used instead, which is in a module. NULL if there is no module. */
+    /* Sets *backend to the back end in a module that replaces this one. The slot is NULL if no module is
+     * needed. */
     status (*load)(const struct device_backend **backend);
     size_t device_bytes, stream_bytes, fence_bytes;
     status (*open)(device *d);

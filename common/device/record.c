@@ -1,8 +1,8 @@
 /* Records the launches of a stream as CUDA graphs, and replays them.
  *
- * Copies from or to the host, marks and fences cannot be part of a graph. In front of such a call the stream
- * ends the present graph and launches it. The next launch begins the next graph. In a replay launches do
- * nothing, because a recorded graph has them. */
+ * Copies from or to the host, marks and fences cannot be part of a graph. Before a copy, a mark or a
+ * fence, the stream therefore ends the current graph and launches it. The next launch begins a new graph.
+ * In a replay, launches do nothing, because the recorded graphs contain them. */
 #include "common/device/record.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 struct device_record {
     device_graph **graphs; /* [capacity] in the order of their launches */
     int count, capacity;
-    int launched;  /* graphs that are launched since device_record_begin() */
+    int launched;  /* number of graphs launched since device_record_begin() */
     bool complete; /* the record is replayed */
     bool in_graph; /* a launch has been made since the last graph ended */
 };

@@ -11,16 +11,16 @@ bool device_join_graph(device_stream *s, status *rc);
 status device_leave_graph(device_stream *s);
 status device_launch_graph(device_stream *s, device_graph *graph);
 
-/* Called in front of a launch: begins a graph if the stream has a record. Returns true if the launch must not
- * be made, because a replayed graph has it, or because of a failure, *rc. */
+/* Begins a graph if the stream has a record. Called before a launch. Returns true if the launch must not
+ * be made, because a replayed graph contains it or because of the failure *rc. */
 static inline bool device_is_replayed(device_stream *s, status *rc)
 {
     *rc = STATUS_OK;
     return s->record && device_join_graph(s, rc);
 }
 
-/* Called in front of a call that cannot be part of a graph: ends the graph of the stream for which this
- * thread has a record, and launches it. */
+/* Ends the graph of the stream for which this thread has a record, and launches the graph. Called before a
+ * call that cannot be part of a graph. */
 static inline status device_end_graph(void)
 {
     return device_recording ? device_leave_graph(device_recording) : STATUS_OK;

@@ -48,7 +48,7 @@ void ledger_enter(ledger *l, ledger_phase phase)
     note_phase_peak(l);
 }
 
-/* Returns true if the logical bytes have a new peak. */
+/* Adds to the account. Returns true if its logical bytes reach a new peak. */
 static bool change(ledger_account *account, ledger_phase phase, int64_t logical, int64_t reserved)
 {
     account->current += logical;

@@ -21,7 +21,7 @@
     X(ACTIVATIONS, "activations")  /* includes the gradients of activations */                               \
     X(OUTPUTS, "outputs_and_loss") /* gathered outputs, the loss and its gradient */                         \
     X(REPLICAS, "replicas")                                                                                  \
-    X(GATHERED, "gathered_units") /* whole parameters of units whose parameters are cut among ranks */       \
+    X(GATHERED, "gathered_units") /* all-gathered parameters of sharded units */                             \
     X(BUCKETS, "buckets")         /* flattened gradients in flight, a server's sums */                       \
     X(WORKSPACE, "workspace")                                                                                \
     X(BATCH, "batch")
@@ -71,7 +71,7 @@ typedef struct ledger {
 const char *ledger_class_name(ledger_class c);
 const char *ledger_phase_name(ledger_phase phase);
 
-/* Returns `rc`; if it is a failure, adds to the message that an allocation of class `c` failed. */
+/* Returns `rc`. If `rc` is a failure, adds to its message that an allocation of class `c` failed. */
 status ledger_blame(ledger_class c, status rc);
 
 void ledger_enter(ledger *l, ledger_phase phase);
@@ -80,7 +80,7 @@ void ledger_enter(ledger *l, ledger_phase phase);
 void ledger_acquire(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 void ledger_release(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 
-/* Resets the peaks, after warm-up. */
+/* Resets the peaks. Called after warm-up. */
 void ledger_reset_peaks(ledger *l);
 
 /* Memory of this process in bytes: the resident set size, and the proportional set size, which divides shared

@@ -24,7 +24,7 @@ static inline int64_t piece_list_elements(piece_list list)
     return total;
 }
 
-/* A cut of a list of items into groups (buckets, chunks) at a limit, in bytes or elements. */
+/* Splits a list of items into groups (buckets, chunks) of limited size, in bytes or elements. */
 typedef struct list_cut {
     int64_t limit;
     bool within; /* If true, a group ends before it would exceed the limit. If false, a group ends when it has

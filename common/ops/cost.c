@@ -1,10 +1,11 @@
-/* The formulas of op_cost_of(). Floating-point operations are counted in the plainest kernel that keeps its
- * intermediate results (common/device/reference). Bytes count each operand once. */
+/* The formulas of op_cost_of(). The formulas count the floating-point operations of a simple kernel, as in
+ * common/device/reference. They count the bytes of each operand once. */
 #include "common/ops/op.h"
 
-/* Operations per value of act(x), and of dy act'(x). RELU: a comparison, a selection. SILU: x / (1 +
- * exp(-x)), s (1 + x (1 - s)). GELU: x/2 erfc(-x/sqrt 2), cdf + x density. GELU_TANH: x/2 (1 + tanh(a (x + b
- * x^3))), 1/2 (1 + t + x (1 - t^2) u'). */
+/* Floating-point operations per element for act(x), and for dy act'(x). The numbers come from these
+ * formulas. RELU: a comparison, a selection. SILU: x / (1 + exp(-x)), s (1 + x (1 - s)). GELU: x/2
+ * erfc(-x/sqrt 2), cdf + x density. GELU_TANH: x/2 (1 + tanh(a (x + b x^3))), 1/2 (1 + t + x (1 - t^2)
+ * u'). */
 static const struct {
     double forward, slope;
 } flops_of[ACTIVATION_COUNT] = {[ACTIVATION_RELU] = {1, 1},
@@ -12,9 +13,9 @@ static const struct {
                                 [ACTIVATION_GELU] = {4, 10},
                                 [ACTIVATION_GELU_TANH] = {9, 17}};
 
-/* Operations and traffic of a call. `in` and `out` count elements of activations, which may be bfloat16.
- * `f32_in` and `f32_out` count elements that always have the operation's type. `other_in` and `other_out` are
- * bytes of other types. */
+/* Floating-point operations and memory traffic of a call. `in` and `out` count elements of activations,
+ * which may be bfloat16. `f32_in` and `f32_out` count elements that always have the operation's type.
+ * `other_in` and `other_out` are bytes of other types. */
 typedef struct traffic {
     double flops;
     double in, out;
@@ -22,16 +23,16 @@ typedef struct traffic {
     double other_in, other_out;
 } traffic;
 
-/* Counts `elements` written of a parameter's gradient. An operation that adds to the gradient also reads
- * it. */
+/* Counts a write of `elements` elements to a parameter's gradient, and a read if the operation adds to the
+ * gradient. */
 static void write_gradient(traffic *t, const op_desc *op, double elements)
 {
     t->f32_out += elements;
     if (op->accumulate) t->f32_in += elements;
 }
 
-/* Counts `elements` read of X, the input of a convolution or linear layer. X is float32 in the first layer of
- * a model. */
+/* Counts a read of `elements` elements of X, the input of a convolution or linear layer. X is float32 in
+ * the first layer of a model. */
 static void read_x(traffic *t, const op_desc *op, double elements)
 {
     *(op->x_f32 ? &t->f32_in : &t->in) += elements;
@@ -119,9 +120,9 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element: 1 to add dy2, flops_of[].slope for g, 5 for the sums of g and g xhat, and 5 for dx,
- * with factors per channel folded. The argument of an activation other than RELU is recomputed, which takes
- * 3, and 1 for the residual. */
+/* Operations per element: 1 to add dy2, flops_of[].slope for g, 5 for the sums of g and g xhat, and 5 for
+ * dx if the factors of a channel are combined beforehand. For an activation other than RELU, 3 more
+ * recompute its argument, and 1 more adds the residual. */
 static traffic batchnorm_backward_cost(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;
@@ -147,8 +148,9 @@ static traffic batchnorm_backward_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element. The forward pass has 1 for the residual, 1 for the mean, 3 for the variance and 4
- * for y. The backward pass has 2 for xhat, 7 for the sums over rows and columns, 5 for dx and 1 for dsum. */
+/* Operations per element. The forward pass takes 1 for the residual, 1 for the mean, 3 for the variance
+ * and 4 for y. The backward pass takes 2 for xhat, 7 for the sums over rows and columns, 5 for dx and 1
+ * for dsum. */
 static traffic layernorm_cost(const op_desc *op)
 {
     const layernorm_attributes *a = &op->u.layernorm;
@@ -194,8 +196,8 @@ static traffic elementwise_cost(const op_desc *op)
     }
 }
 
-/* Maximum pooling compares every position of a window, and its backward adds once per output. Average pooling
- * adds every position of a window and divides once. INDEX is one byte per output. */
+/* Maximum pooling compares every position of a window, and its backward pass adds once per output. Average
+ * pooling adds every position of a window and divides once. INDEX is one byte per output. */
 static traffic pool_cost(const op_desc *op)
 {
     const pool_attributes *a = &op->u.pool;
@@ -245,9 +247,10 @@ static traffic embedding_cost(const op_desc *op)
     return t;
 }
 
-/* Let S be the number of pairs of a query and a key that the query sees, over batch and heads. Forward has
- * two matmuls, 4 S width, and scale, maximum, subtraction, exponential, sum and division, 6 S. Backward has
- * five matmuls, 10 S width, the exponential again (3 S), ds (3 S), and dout . out. */
+/* Let S be the number of (query, key) pairs in which the query sees the key, over batch and heads. The
+ * forward pass takes 4 S width for two matmuls, and 6 S for scale, maximum, subtraction, exponential, sum
+ * and division. The backward pass takes 10 S width for five matmuls, 3 S to recompute the exponential, 3 S
+ * for ds, and two per element of dout for dout . out. */
 static traffic attention_cost(const op_desc *op)
 {
     const attention_attributes *a = &op->u.attention;
@@ -260,8 +263,8 @@ static traffic attention_cost(const op_desc *op)
     return (traffic){.flops = scores * (10 * width + 6) + 2 * x, .in = 5 * x, .out = 3 * x, .f32_in = lse};
 }
 
-/* Cross entropy, per logit: maximum, subtraction, exponential, sum; two divisions for the gradient. Mean
- * squared error: difference, square, sum; a product and a division for the gradient. */
+/* Operations per logit. Cross entropy takes 4 for maximum, subtraction, exponential and sum. Mean squared
+ * error takes 3 for difference, square and sum. The gradient takes 2 more. */
 static traffic loss_cost(const op_desc *op)
 {
     const loss_attributes *a = &op->u.loss;

@@ -1,12 +1,13 @@
-/* Operations are data. OP_LIST yields the enum, the names and the kernel table of every device. A missing
- * kernel is a link error. The CPU runs a call, CUDA launches it, and the virtual device prices it.
+/* The operations of a device. OP_LIST generates the enum, the names and the kernel table of every device, so
+ * a missing kernel is a link error.
  *
- * An op_desc holds the kind, sizes and attributes of an operation, but not the addresses of its operands. A
- * launch passes the operands as an array of pointers, indexed by the slots below. The slot of an absent
- * operand (no bias, no residual) is NULL. Comments give the shapes. N is images, H and W input height and
- * width, P and Q output height and width, C input and K output channels, R and S kernel height and width, and
- * M rows. All activations are NHWC or row-major. "d" before a name is the gradient of the loss with respect
- * to it. Parameters have the layout that the device chose (device.h). */
+ * An op_desc holds the kind, sizes and attributes of an operation, but not the addresses of its operands.
+ * A launch passes the operands as an array of pointers, indexed by the slots below. The slot of an absent
+ * operand (no bias, no residual) is NULL. Comments give the shapes. N is the number of images and M the
+ * number of rows. H and W are the input's height and width, P and Q the output's, and R and S the
+ * kernel's. C is the number of input channels and K of output channels. All activations are NHWC or
+ * row-major. "d" before a name is the gradient of the loss with respect to it. Parameters have the layout
+ * that the device chose (device.h). */
 #ifndef COMMON_OPS_OP_H
 #define COMMON_OPS_OP_H
 
@@ -107,14 +108,14 @@ typedef struct batchnorm_attributes {
     activation act;
     bool residual; /* y = act(normalized + residual) */
     bool dy2;      /* backward: dy is the sum of two tensors */
-    int64_t world; /* batchnorm_apply, batchnorm_backward_apply: ranks over which statistics are summed */
+    int64_t world; /* number of ranks whose sums batchnorm_apply and batchnorm_backward_apply read */
 } batchnorm_attributes;
 
 typedef struct layernorm_attributes {
     int64_t m, c; /* rows, columns */
     double eps;
     bool residual; /* normalizes sum = x + residual */
-    bool dsum;     /* backward: adds the gradient of another use of the sum */
+    bool dsum;     /* backward: adds DSUM, the gradient from another use of the sum */
 } layernorm_attributes;
 
 typedef struct elementwise_attributes {
@@ -134,7 +135,7 @@ typedef struct pool_attributes {
 
 typedef struct embedding_attributes {
     int64_t batch, sequence, hidden, vocabulary, positions;
-    bool position_table, type_table; /* type_table: row 0 of a table of two rows is added */
+    bool position_table, type_table; /* `type_table` adds row 0 of a table with two rows */
 } embedding_attributes;
 
 typedef struct attention_attributes {
@@ -155,15 +156,15 @@ typedef struct loss_attributes {
 } loss_attributes;
 
 typedef struct optimizer_attributes {
-    int64_t count; /* most elements per launch */
+    int64_t count; /* largest number of elements per launch */
     double momentum, dampening, beta1, beta2, eps;
     bool nesterov, decoupled; /* `decoupled` is AdamW's weight decay */
     bool bf16;                /* writes BF16 too, on devices that store bfloat16 (device_info.bf16) */
 } optimizer_attributes;
 
 typedef union op_attributes {
-    int64_t batch; /* First field of each attributes struct: images, rows, sequences or elements, in
-                    * proportion to the batch. */
+    int64_t batch; /* The first field of every attributes struct, which is proportional to the batch size:
+                    * the number of images, rows, sequences or elements. */
     conv2d_attributes conv2d;
     linear_attributes linear;
     batchnorm_attributes batchnorm;
@@ -185,8 +186,9 @@ typedef struct op_desc {
                  * bfloat16. Arithmetic, statistics and parameters' gradients keep `type`. */
     bool x_f32; /* The input X of the convolution or linear layer is the batch itself, which has `type` even
                    if bf16 is set. */
-    bool accumulate; /* Operations that write a parameter's gradient always add to it, for a table that is
-                      * used twice. linear_backward_data adds to dx. See also op_scalars.accumulate. */
+    bool accumulate; /* The operation adds to the parameter's gradient, because another operation has
+                      * written it before (a table that is used twice). linear_backward_data adds to dx.
+                      * See also op_scalars.accumulate. */
     op_attributes u;
 } op_desc;
 
@@ -200,8 +202,8 @@ enum { CONV_BWD_DATA_DY, CONV_BWD_DATA_W, CONV_BWD_DATA_DX };
 enum { CONV_BWD_WEIGHTS_X, CONV_BWD_WEIGHTS_DY, CONV_BWD_WEIGHTS_DW, CONV_BWD_WEIGHTS_DB };
 
 /* y [m,out] = act(pre), pre = x [m,in] * w [out,in]^T + b [out]. In training, SLOPE = act'(pre) [m,out] is
- * written if act is neither NONE nor RELU and the slot is not NULL. SLOPE and act share their
- * exponentials. */
+ * written if act is neither NONE nor RELU and the slot is not NULL. It is computed together with y,
+ * because both need the same exponentials. */
 enum { LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_B, LINEAR_FWD_Y, LINEAR_FWD_SLOPE };
 /* If there is an activation, ACT holds y (RELU) or the slope (others). linear_backward_weights runs first and
  * replaces dy in place by d pre = dy * act'(pre). linear_backward_data reads d pre. */
@@ -214,11 +216,14 @@ enum {
     LINEAR_BWD_WEIGHTS_ACT
 };
 
-/* batchnorm_forward: training. mean and invstd [c] belong to this batch, with invstd = 1/sqrt(biased variance
- * + eps). The running statistics move by `momentum` towards mean and unbiased variance. y = act((x - mean) *
- * invstd * gamma + beta + residual)        all tensors [n,h,w,c] or [c] batchnorm_inference: evaluation, with
- * the running statistics. MEAN and INVSTD are not used. batchnorm_apply: the second half of SyncBatchNorm,
- * which reads SUMS, see below. */
+/* y = act((x - mean) * invstd * gamma + beta + residual). All tensors are [n,h,w,c] or [c].
+ *
+ * batchnorm_forward is for training. It computes mean and invstd = 1/sqrt(biased variance + eps) from this
+ * batch, and moves the running statistics by `momentum` towards the mean and the unbiased variance.
+ *
+ * batchnorm_inference is for evaluation. It uses the running statistics instead of MEAN and INVSTD.
+ *
+ * batchnorm_apply is the second half of SyncBatchNorm and reads SUMS (see below). */
 enum {
     BN_FWD_X,
     BN_FWD_GAMMA,
@@ -231,12 +236,14 @@ enum {
     BN_FWD_INVSTD,
     BN_FWD_SUMS
 };
-/* batchnorm_backward: g = (dy + dy2) * act', dresidual = g; dgamma, dbeta and dx are the usual gradients.
+/* batchnorm_backward computes g = (dy + dy2) * act' and the gradients of the parameters and of x.
+ *
  * RELU's mask selects the positive y. If there is no residual, a device may compute the mask from x, gamma
- * and beta instead. Other activations recompute their argument from x and residual. DRESIDUAL is required if
- * there is a residual, holds g, and may be DY's memory. If act is NONE and there is no dy2, dresidual is dy
- * and the slot is NULL. DX may be DY's memory unless DRESIDUAL is. batchnorm_backward_stats: writes g,
- * dgamma, dbeta and SUMS, see below. DX is not used. */
+ * and beta instead. Other activations recompute their argument from x and residual. If there is a
+ * residual, g is also its gradient and is written to DRESIDUAL, which may be DY's memory. If act is NONE
+ * and there is no dy2, g equals dy and DRESIDUAL is NULL. DX may be DY's memory unless DRESIDUAL is.
+ *
+ * batchnorm_backward_stats writes g, dgamma, dbeta and SUMS (see below), but not DX. */
 enum {
     BN_BWD_X,
     BN_BWD_Y,
@@ -259,7 +266,8 @@ enum {
  *   backward  SUMS [2c]   = [ sum g (c) | sum g xhat (c) ]        float64; dgamma, dbeta are this rank's
  * G, which is DRESIDUAL in the first half, is always written and may be DY's memory. DX may be G's memory. */
 enum { BN_STATS_X, BN_STATS_SUMS };
-/* COUNT [1] float64: samples over all ranks (the last element of the forward's SUMS). */
+/* COUNT [1] float64: number of values per channel over all ranks, which is the last element of the forward
+ * pass's SUMS. */
 enum {
     BN_BAPPLY_X,
     BN_BAPPLY_GAMMA,
@@ -296,9 +304,9 @@ enum {
     LN_BWD_DBETA
 };
 
-/* [count]; Y may be X's memory. In backward, X is y for RELU and the argument for other activations; DX may
- * be DY's memory. As in PyTorch, RELU passes NaN, also if it is fused, and NaN wins a maximum, so a diverged
- * run is visible. */
+/* [count]; Y may be X's memory. In backward, X is y for RELU and the argument for other activations; DX
+ * may be DY's memory. As in PyTorch, RELU (fused or not) and maximum pooling return NaN if an input is
+ * NaN, so a diverged run is visible. */
 enum { ACT_FWD_X, ACT_FWD_Y };
 enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */
@@ -309,9 +317,9 @@ enum { ADD_A, ADD_B, ADD_Y };
 enum { CONCAT_FWD_Y, CONCAT_FWD_X };
 enum { CONCAT_BWD_DY, CONCAT_BWD_DX };
 
-/* INDEX [n,p,q,c] uint8 is the position of the maximum in its window, row by row, padding included (r*s <=
- * 256). The first of equal values wins, as in PyTorch. pad <= r/2, s/2. Average pooling divides by r*s and
- * counts padding as zeros (AvgPool2d's count_include_pad). */
+/* INDEX [n,p,q,c] uint8 is the position of the maximum in its window. Positions count row by row and
+ * include padding, so r*s <= 256. The first of equal values wins, as in PyTorch. pad <= r/2, s/2. Average
+ * pooling divides by r*s and counts padding as zeros (AvgPool2d's count_include_pad). */
 enum { MAXPOOL_FWD_X, MAXPOOL_FWD_Y, MAXPOOL_FWD_INDEX };
 enum { MAXPOOL_BWD_DY, MAXPOOL_BWD_INDEX, MAXPOOL_BWD_DX };
 enum { AVGPOOL_FWD_X, AVGPOOL_FWD_Y };
@@ -323,9 +331,9 @@ enum { EMB_FWD_TOKENS, EMB_FWD_TABLE, EMB_FWD_POSITION, EMB_FWD_TYPE, EMB_FWD_Y 
  * table only) or op_scalars.accumulate (all three) is set. */
 enum { EMB_BWD_TOKENS, EMB_BWD_DY, EMB_BWD_DTABLE, EMB_BWD_DPOSITION, EMB_BWD_DTYPE };
 
-/* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. Rows of q, k, v are `stride` apart, and rows of out
- * `hidden`. LSE [batch, heads, sequence] is the log of each row's sum of exponentials, from which backward
- * recomputes P (Dao et al., "FlashAttention", 2022). */
+/* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. Rows of q, k and v are `stride` elements apart,
+ * and rows of out are `hidden` elements apart. LSE [batch, heads, sequence] is the log of each row's sum
+ * of exponentials, from which backward recomputes P (Dao et al., "FlashAttention", 2022). */
 enum { ATT_FWD_Q, ATT_FWD_K, ATT_FWD_V, ATT_FWD_OUT, ATT_FWD_LSE };
 enum {
     ATT_BWD_Q,
@@ -344,11 +352,11 @@ enum {
 enum { ROWS_GATHER_X, ROWS_GATHER_INDEX, ROWS_GATHER_Y };
 enum { ROWS_SCATTER_DY, ROWS_SCATTER_INDEX, ROWS_SCATTER_DX };
 
-/* SUMS [2] float64: the sum of the loss over counted rows (elements), and the number of rows whose largest
- * logit, the first of equals, is the target's (0 for mean squared error). Rows with target LOSS_IGNORE do not
- * count, and their dlogits are zero. dlogits is divided by op_scalars.loss_normalizer. TARGETS is int32
- * [rows], or [rows, classes] of the computation's type for mean squared error. DLOGITS may be LOGITS'
- * memory. */
+/* SUMS [2] float64: the sum of the loss over counted rows (elements), and the number of rows in which the
+ * target has the largest logit (the first one if several are equal). The number is 0 for mean squared
+ * error. Rows with target LOSS_IGNORE do not count, and their dlogits are zero. dlogits is divided by
+ * op_scalars.loss_normalizer. TARGETS is int32 [rows], or [rows, classes] of the computation's type for
+ * mean squared error. DLOGITS may be LOGITS' memory. */
 enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 #define LOSS_IGNORE (-100)
 
@@ -358,13 +366,14 @@ enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_BF16 };
 /* OUT [1] float64 += sum of squares over the pieces. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* DIVIDE: x[i] = x[i] / op_scalars.divisor over the pieces, a true division. FILL: x[i] = 0. A launch has at
- * most elementwise_attributes.count elements. On the virtual device a division with op_desc.bf16 prices a
- * rounding copy; real devices have device_convert(). */
+/* DIVIDE: x[i] = x[i] / op_scalars.divisor over the pieces, a true division. FILL: x[i] = 0. A launch has
+ * at most elementwise_attributes.count elements. On the virtual device, a division with op_desc.bf16
+ * stands for a copy that rounds to bfloat16. Real devices use device_convert() for this copy. */
 enum { DIVIDE_X };
 enum { FILL_X };
 
-/* Elements per unit in which a GPU reports op_scalars.nonfinite. No two parameters share a unit. */
+/* A GPU reports the place of a gradient that is not finite (op_scalars.nonfinite) in units of so many
+ * elements. No two parameters share a unit. */
 enum { OP_NONFINITE_UNIT = 16 };
 
 /* Values that change from step to step. On a GPU the values are in device memory. */
@@ -373,16 +382,16 @@ typedef struct op_scalars {
     double loss_normalizer; /* divisor of dlogits */
     double learning_rate, weight_decay;
     double gradient_scale; /* factor that the optimizer first multiplies gradients by (clipping) */
-    int32_t *nonfinite; /* Raised by the optimizer if a gradient is not finite: to 1, or on a GPU, for element
-                         * i, to INT32_MAX - i / OP_NONFINITE_UNIT if this is larger. NULL if gradients are
-                         * not checked. */
+    int32_t *nonfinite;    /* Set by the optimizer if a gradient is not finite. A CPU sets 1. A GPU sets
+                            * INT32_MAX - i / OP_NONFINITE_UNIT for the first element i that is not finite.
+                            * NULL if gradients are not checked. */
     double bias_correction1, bias_correction2; /* 1 - beta^step */
     bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
-    bool accumulate; /* gradients are added to the existing ones, in micro-batches after the first */
+    bool accumulate; /* adds to the existing gradients, as micro-batches after the first one do */
     double divisor;
-    /* Rows in use, or 0 for all, in linear, layernorm, gather, scatter (of `selected`) and loss operations
-     * whose row count varies from batch to batch. Later rows are not read, and their outputs are
-     * unspecified. */
+    /* Number of rows in use, or 0 for all rows. Only for linear, layernorm, gather, scatter and loss
+     * operations whose row count varies from batch to batch. In gather and scatter the number counts
+     * selected rows. Rows that are not in use are not read, and their outputs are unspecified. */
     int64_t rows;
     const struct piece *pieces;
     int piece_count;

@@ -36,8 +36,8 @@ typedef struct shape {
     int64_t dims[SHAPE_MAX_RANK];
 } shape;
 
-/* The most elements of a tensor, and of all parameters of a model. No machine holds as many elements, and
- * sizes in bytes can be added without overflow in 64 bits. */
+/* Largest number of elements of a tensor, and of all parameters of a model. No machine can hold so many
+ * elements. The limit also keeps sums of sizes in bytes from overflowing 64 bits. */
 #define SHAPE_MOST_ELEMENTS (INT64_C(1) << 44)
 
 /* Returns the number of elements, or SHAPE_MOST_ELEMENTS + 1 if there are more than the limit. */

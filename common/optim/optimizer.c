@@ -121,7 +121,7 @@ struct optimizer {
     /* [1] float64: result of sum_squares, if the host cannot address device memory. */
     device_memory sum;
     device_memory flag; /* [1] int32: the flag that updates set, in device memory */
-    /* [2] int32: the host's copies of the flag after an even and an odd update. */
+    /* [2] int32 in host memory: the flag after the last even step, and after the last odd step. */
     device_memory flags;
     /* The flag on a host device. Accessed atomically, because several threads may update at the same time. */
     int32_t nonfinite;

@@ -1,6 +1,6 @@
 /* Optimizers with PyTorch's exact semantics (torch.optim.SGD, Adam, AdamW), in one pass over an arena.
  *
- * An optimizer owns arenas of state with the same layout as the parameters. An optimizer updates any list of
+ * An optimizer owns arenas of state with the same layout as the parameters. It can update any list of
  * pieces, so a rank that updates all parameters and a server that owns a shard use the same code. Learning
  * rates depend only on the step number, so they are equal on ranks and servers. */
 #ifndef COMMON_OPTIM_OPTIMIZER_H
@@ -38,10 +38,10 @@ extern const option_table optimizer_option_table;
 /* Returns PyTorch's defaults for `kind`. */
 optimizer_options optimizer_defaults(optimizer_kind kind);
 
-/* Sets options that the user did not give to PyTorch's defaults for the chosen kind. `binding` binds
- * optimizer_option_table to an optimizer_options. Returns STATUS_USAGE for combinations that PyTorch
- * refuses (Nesterov without momentum or with dampening), and for options that the chosen kind or schedule
- * does not use. */
+/* Sets every option that the user did not give. The values are PyTorch's defaults for the chosen kind.
+ * `binding` binds optimizer_option_table to an optimizer_options. Returns STATUS_USAGE for combinations
+ * that PyTorch refuses (Nesterov without momentum or with dampening), and for options that the chosen kind
+ * or schedule does not use. */
 status optimizer_resolve(const option_binding *binding);
 
 /* Returns the learning rate of step `step` (from 0) in a run of `total_steps`. */
@@ -62,18 +62,18 @@ status optimizer_open_idle(device *d, const optimizer_options *options, dtype ty
 void optimizer_close(optimizer **o);
 const optimizer_options *optimizer_get_options(const optimizer *o);
 
-/* Enters the state in the ledger. Called at the first step, when PyTorch creates its state, by the thread
- * that writes the ledger. Further calls do nothing. */
+/* Records the state in the ledger. The thread that writes the ledger calls this function at the first
+ * step, when PyTorch creates its state. Further calls do nothing. */
 void optimizer_begin_state(optimizer *o);
-/* Enters the state of a shard in the ledger: `logical` elements, and `elements` with padding. Further
- * calls do nothing. */
+/* Records the state of a shard in the ledger. The shard has `logical` elements, or `elements` with
+ * padding. Further calls do nothing. */
 void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements);
 
 /* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`.
- * Updates that optimizer_skip() has counted do not advance Adam's step count or momentum's first step.
- * Every element must be updated once per step; several calls with disjoint pieces may share a step.
- * Gradients are first multiplied by `scale` (clipping). Any thread may call. On a host device several
- * threads may call at the same time with disjoint pieces. */
+ * Steps for which optimizer_skip() was called do not count for Adam's bias correction, or as the first
+ * step of SGD's momentum. Every element must be updated exactly once per step, by one call or by several
+ * calls with disjoint pieces. Gradients are first multiplied by `scale` (clipping). Any thread may call.
+ * On a host device several threads may call at the same time with disjoint pieces. */
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale);
 
@@ -93,15 +93,15 @@ double optimizer_clip_scale(double max_norm, double sum_squares);
 /* Skips the update of a step: parameters and state stay unchanged. */
 void optimizer_skip(optimizer *o);
 int64_t optimizer_skipped(const optimizer *o);
-/* Returns true if an update has read a gradient that is not finite. On a GPU the answer is as of the last
- * synchronization of the stream. Always false on devices without real memory. */
+/* Returns true if an update has read a gradient that is not finite. On a GPU the answer covers the updates
+ * before the last synchronization of the stream. Always false on devices without real memory. */
 bool optimizer_found_nonfinite(const optimizer *o);
-/* Returns an element of the first parameter in whose gradient a GPU's update up to `step` found a value
- * that is not finite, or -1 if there is none. May be called between the end of update `step` on the stream
- * and update `step` + 2. */
+/* Returns the index of an element of the first parameter with a gradient that is not finite, or -1 if
+ * there is none. Covers the updates of a GPU up to `step`. May be called between the end of update `step`
+ * on the stream and update `step` + 2. */
 int64_t optimizer_first_nonfinite(const optimizer *o, int64_t step);
-/* Returns true if a gradient that is not finite is to be reported. Returns true only the first time if
- * gradients that are not finite do not stop the run. */
+/* Returns true if the caller must report a gradient that is not finite. If gradients that are not finite
+ * do not stop the run, only the first call returns true. */
 bool optimizer_reports_nonfinite(optimizer *o);
 
 /* Returns a state arena for checkpoints, with `index` below optimizer_state_count(). The arena has no data

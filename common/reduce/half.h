@@ -46,8 +46,8 @@ static inline float f16_to_float(uint16_t h)
     uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13; /* exponent and mantissa at their float32 positions */
     uint32_t normal = magnitude + ((127u - 15u) << 23);
     uint32_t special = magnitude + ((255u - 31u) << 23);
-    /* A subnormal is mantissa * 2^-24. The mantissa is placed after the leading one of 2^-14, which is then
-     * subtracted. */
+    /* A subnormal is mantissa * 2^-24. Adding the mantissa to the bits of 2^-14 gives the subnormal plus
+     * 2^-14; then 2^-14 is subtracted. */
     float subnormal = half_bits_as_float(magnitude + (113u << 23)) - 0x1p-14f;
     uint32_t bits = magnitude >= 0x0f800000u ? special : normal;
     bits = magnitude < 0x00800000u ? half_float_as_bits(subnormal) : bits;
@@ -59,14 +59,16 @@ static inline uint16_t f16_from_float(float value)
     uint32_t bits = half_float_as_bits(value);
     uint32_t sign = bits >> 16 & 0x8000;
     uint32_t magnitude = bits & 0x7fffffff;
-    /* Rounds in integers: adds half of the last place, less one if that place is even. */
+    /* Rounds to nearest, ties to even, with integers: adds half of the last bit kept, less one if that bit
+     * is 0. */
     uint32_t normal = (magnitude - ((127u - 15u) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    /* Below 2^-14, the addition of 0.5 leaves and rounds the ten bits that float16 keeps. */
+    /* Below 2^-14, adding 0.5 rounds to a multiple of 2^-24, as float16 does. */
     float shifted = half_bits_as_float(magnitude) + 0.5f;
     uint32_t subnormal = half_float_as_bits(shifted) - half_float_as_bits(0.5f);
     uint32_t large = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
     uint32_t half = magnitude < 0x38800000u ? subnormal : normal;
-    half = magnitude >= 0x47800000u ? large : half; /* from 65536 on; 65520 and above round up to infinity */
+    half = magnitude >= 0x47800000u ? large : half; /* 65536 and above become infinity; 65520 to 65535 have
+                                                     * been rounded up to infinity */
     return (uint16_t)(half | sign);
 }
 

@@ -2,10 +2,10 @@
  * compiled once per instruction set, and every call runs the best set that the processor has. All sets round
  * alike: the result depends only on the operands and their order.
  *
- * Types are float64, float32, float16, bfloat16, int64 and int32. The two half types are computed in float32.
- * reduce_pair() rounds its result to the half type (to nearest, ties to even), so a chain of pairs rounds at
- * every link. reduce_many() keeps the running value in float32 and rounds once. Integers wrap around. If an
- * operand of min or max is NaN, the result is NaN. */
+ * Types are float64, float32, float16, bfloat16, int64 and int32. The two half types are computed in
+ * float32. reduce_pair() rounds its result to the half type (to nearest, ties to even), so a chain of
+ * calls rounds after every call. reduce_many() keeps the running value in float32 and rounds once.
+ * Integers wrap around. If an operand of min or max is NaN, the result is NaN. */
 #ifndef COMMON_REDUCE_REDUCE_H
 #define COMMON_REDUCE_REDUCE_H
 
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Columns: name, name in reports. MEAN is the sum divided at the end by the number of sources. */
+/* Columns: name, name in reports. MEAN is the sum, divided at the end by the number of sources. */
 #define REDUCE_OP_LIST(X) X(SUM, "sum") X(MEAN, "mean") X(MIN, "min") X(MAX, "max") X(PRODUCT, "product")
 
 #define REDUCE_OP_ENUM(name, text) REDUCE_##name,
@@ -29,8 +29,9 @@ bool reduce_has_type(dtype type);
 /* Computes out[i] = a[i] op b[i]. MEAN adds. `out` may be `a` or `b`; nothing else may overlap. */
 void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count);
 
-/* Computes outs[k][i] = (ins[0][i] op ins[1][i]) op ins[2][i] ... for every k. MEAN then divides by in_count.
- * An out may be one of the ins; nothing else may overlap. Requires at least one source. */
+/* Computes outs[k][i] = (ins[0][i] op ins[1][i]) op ins[2][i] ... for every k. MEAN then divides by
+ * in_count. A destination may be one of the sources; nothing else may overlap. Requires at least one
+ * source. */
 void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, const void *const *ins,
                  int in_count, int64_t count);
 

@@ -10,12 +10,12 @@ typedef void (*reduce_many_kernel)(void *const *outs, int out_count, const void 
                                    int64_t count, int64_t divisor);
 typedef void (*reduce_divide_kernel)(void *out, const void *in, int64_t count, double divisor);
 
-/* Entries that no type or operation uses are NULL. */
+/* An entry is NULL if its type does not support the operation. */
 typedef struct reduce_kernels {
     const char *name;
     reduce_pair_kernel pair[DTYPE_COUNT][REDUCE_OP_COUNT];
     reduce_many_kernel many[DTYPE_COUNT][REDUCE_OP_COUNT];
-    reduce_divide_kernel convert[DTYPE_COUNT][DTYPE_COUNT]; /* [to][from], with a division */
+    reduce_divide_kernel convert[DTYPE_COUNT][DTYPE_COUNT]; /* [to][from]; a conversion also divides */
 } reduce_kernels;
 
 #define REDUCE_KERNELS(name) extern const reduce_kernels reduce_kernels_##name;

@@ -1,11 +1,12 @@
-/* The loops, written once and compiled per instruction set; the compiler vectorizes them. One block per
- * element type below gives the storage type, the type of the computation, and the conversions. */
+/* The loops, written once and compiled per instruction set; the compiler vectorizes them. Below, one block
+ * of macros per element type gives the storage type, the type of the computation, and the conversions. */
 #include "common/reduce/half.h"
 #include "common/reduce/reduce_impl.h"
 
 #include <string.h>
 
-/* Elements of a half type that a many-source reduction holds in the first-level cache. */
+/* Number of half-type elements that reduce_many() processes at a time. The running values of a block stay
+ * in the L1 cache. */
 enum { BLOCK = 1024 };
 
 #define SAME(x) (x)
@@ -18,7 +19,7 @@ enum { BLOCK = 1024 };
 #define LESSER(a, b) ((b) < (a) || (b) != (b) ? (b) : (a))
 #define GREATER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
-/* A register of the instruction set, as wide as the largest alignment that the set needs. */
+/* A vector that fills one register of the instruction set: __BIGGEST_ALIGNMENT__ bytes. */
 #define VECTOR(element)                                                                                      \
     __attribute__((vector_size(__BIGGEST_ALIGNMENT__), aligned(sizeof(element)), may_alias))
 typedef double f64_vector VECTOR(double);
@@ -34,7 +35,7 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
 #define U64_MULTIPLY(vector, a, b) (vector)((u64_vector)(a) * (u64_vector)(b))
 #define U32_ADD(vector, a, b) (vector)((u32_vector)(a) + (u32_vector)(b))
 #define U32_MULTIPLY(vector, a, b) (vector)((u32_vector)(a) * (u32_vector)(b))
-/* Selects the lanes of b that have all ones in `mask`, else the lanes of a. */
+/* Selects each lane from b if the lane's mask is all ones, else from a. */
 #define CHOOSE(vector, bits, mask, a, b) (vector)(((bits)(mask) & (bits)(b)) | (~(bits)(mask) & (bits)(a)))
 #define I64_LESSER(vector, a, b) CHOOSE(vector, i64_vector, ((b) < (a)) | ((b) != (b)), a, b)
 #define I64_GREATER(vector, a, b) CHOOSE(vector, i64_vector, ((b) > (a)) | ((b) != (b)), a, b)
@@ -73,8 +74,8 @@ static inline bool has_exact_inverse(double divisor)
         }                                                                                                    \
     }
 
-/* Full-width types: four vectors of running values stay in registers for all sources, so every source is read
- * once and every destination written once. */
+/* For types that are not half types. Four vectors of running values stay in registers while all sources
+ * are added, so every source is read once and every destination is written once. */
 #define DEFINE_MANY(name, element, vector, scalar_combine, combine)                                          \
     static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,  \
                      int64_t divisor)                                                                        \
@@ -116,8 +117,8 @@ static inline bool has_exact_inverse(double divisor)
         }                                                                                                    \
     }
 
-/* Half types: a block of running values in float32. The function is not inlined, because the compiler would
- * merge two sources into one loop that it cannot vectorize. */
+/* For half types. A block holds running values in float32. The function is not inlined, because the
+ * compiler would merge two sources into one loop that it cannot vectorize. */
 #define DEFINE_MANY_HALF(name, load, store, combine)                                                         \
     __attribute__((noinline)) static void name##_into(float *restrict sum, const uint16_t *in, int64_t n)    \
     {                                                                                                        \

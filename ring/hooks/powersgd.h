@@ -9,9 +9,9 @@
  *     Q <- M^T P          mean of Q over the ranks
  *     e <- M - P Q^T,  M <- P Q^T
  *
- * Q is kept from step to step (warm start), so that the steps form a power iteration, hence the name. The
- * factors are stored transposed, p (r, rows) and q (r, cols), so that all loops run over contiguous memory.
- * Sums are computed in a fixed order, so ranks with the same P and Q get bit-identical results. */
+ * Q is kept from step to step (warm start). The steps are therefore a power iteration, hence the name. The
+ * factors are stored transposed, p (r, rows) and q (r, cols), so that all loops run over contiguous
+ * memory. Sums are computed in a fixed order, so ranks with the same P and Q get bit-identical results. */
 #ifndef RING_HOOKS_POWERSGD_H
 #define RING_HOOKS_POWERSGD_H
 
@@ -25,7 +25,8 @@ typedef struct powersgd_matrix {
     float *q;         /* (r, cols) */
 } powersgd_matrix;
 
-/* Returns true if the factors are smaller than half of the matrix (PyTorch's min_compression_rate of 2). */
+/* Returns true if both factors together have fewer than half of the matrix's elements (PyTorch's
+ * min_compression_rate of 2). */
 bool powersgd_pays(int64_t rows, int64_t cols, int rank);
 
 /* Sets the error to zero, and q to standard normal numbers that depend only on the tensor's name. */

@@ -1,5 +1,5 @@
-/* PowerSGD on a GPU. The factors are thin, so the time of every product is the time to read the gradient
- * once. Plain kernels therefore do as well as a library's. */
+/* PowerSGD on a GPU. The factors are thin, so every multiplication takes as long as reading the gradient
+ * once. Simple kernels are therefore as fast as a library's. */
 #include "common/device/cuda/module/kernel.cuh"
 
 extern "C" {
@@ -19,8 +19,8 @@ static status enqueue(device_stream *base, const char *what, void (*kernel)(Para
     return launch_on(d, what, ((cuda_stream *)base)->stream, kernel, grid, block, arguments...);
 }
 
-/* Computes m += error and p = m q, with one block per row. A thread only rereads elements that it has
- * written. */
+/* Computes m += error and p = m q, with one block per row. A thread rereads only elements that it has
+ * written itself. */
 __global__ void project_kernel(int64_t rows, int64_t cols, int rank, float *m, const float *error,
                                const float *q, float *p)
 {

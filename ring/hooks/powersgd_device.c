@@ -18,7 +18,7 @@ status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matr
     powersgd_start(&host, rank, name);
     if (!layout->plain) {
         for (int64_t i = 0; i < elements; i++) placed[i] = (float)(i % x->cols); /* exact: cols < 2^24 */
-        /* Sets row 0 of `column` to the column in PyTorch's order of each position of the layout. */
+        /* Row 0 of `column` receives, for each position of the layout, the column in PyTorch's order. */
         TRY(device_layout_pack(d, layout, placed, column));
         for (int k = 0; k < rank; k++)
             for (int64_t j = 0; j < x->cols; j++)

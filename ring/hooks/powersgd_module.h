@@ -1,6 +1,6 @@
-/* PowerSGD's steps on a GPU, in libpsring_cuda.so. Matrices are in device memory. m, error and q have the
- * same order of columns, which the device's layout determines. All work is in stream order. Sums are computed
- * in an order that depends only on the shape, and that differs from the CPU's. */
+/* PowerSGD's steps on a GPU, in libpsring_cuda.so. Matrices are in device memory. The columns of m, error
+ * and q are in the order of the device's layout. All work is in stream order. Sums are computed in an
+ * order that depends only on the shape, and that differs from the CPU's. */
 #ifndef RING_HOOKS_POWERSGD_MODULE_H
 #define RING_HOOKS_POWERSGD_MODULE_H
 

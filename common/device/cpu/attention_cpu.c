@@ -10,8 +10,8 @@ static int64_t rows_of_block(const attention_attributes *a)
     return rows < a->sequence ? rows : a->sequence;
 }
 
-/* Returns the floats of a part's memory: scores and their gradients [block, sequence], one value per row, and
- * scratch of the multiplications. */
+/* Returns the number of floats in the memory of one part of the job: scores and their gradients [block,
+ * sequence], one value per row, and scratch memory for the multiplications. */
 static int64_t floats_of_part(const attention_attributes *a)
 {
     int64_t block = rows_of_block(a);
@@ -115,8 +115,8 @@ static void forward(const host_call *call)
  *
  *   dS = P (dP - delta) / sqrt(width),  dQ = dS K,  dK = dS^T Q,  dV = P^T dout
  *
- * Starts with the last block, which writes dK and dV of every key; the other blocks add to them. If causal,
- * only the last block sees every key. */
+ * Processes the last block first, because this block sees every key even if causal. The last block writes
+ * dK and dV, and the other blocks add to dK and dV. */
 static void backward_part(const void *context, int part, int64_t first, int64_t end)
 {
     const host_call *call = context;

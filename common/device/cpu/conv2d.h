@@ -7,9 +7,9 @@
  *   winograd   3x3 kernels with stride 1, whole tiles of outputs and many channels: fewer multiplications
  *   direct     all others: oneDNN's convolutions
  *
- * The algorithm depends on the shapes of the image and the kernel, never on the batch. The layout of the
- * weights depends on the algorithm of the forward pass, so ranks with unequal batches use the same layout.
- * docs/kernels-cpu.md has the reasons. */
+ * The algorithm depends on the shapes of the image and the kernel, never on the batch. The algorithm of
+ * the forward pass determines the layout of the weights. Ranks with unequal batches therefore use the same
+ * layout. docs/kernels-cpu.md has the reasons. */
 #ifndef COMMON_DEVICE_CPU_CONV2D_H
 #define COMMON_DEVICE_CPU_CONV2D_H
 
@@ -17,7 +17,8 @@
 
 typedef enum conv2d_pass { CONV2D_FORWARD, CONV2D_BACKWARD_DATA, CONV2D_BACKWARD_WEIGHTS } conv2d_pass;
 
-/* The tensors of a pass. w, x or y is the gradient in a pass that computes that gradient. */
+/* The tensors of a pass. In a backward pass, y is dy, and the result replaces its tensor: x is dx, or w is
+ * dw. */
 typedef struct conv2d_operands {
     float *x, *w, *b, *y;
     bool add; /* backward_weights: adds to the existing gradient */

@@ -7,9 +7,9 @@
 enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
 enum { SHORT_ROW = 4, LONG_GATHER = 256 };
 
-/* Returns true if gathering is faster than oneDNN's convolution for AVX2, which is slow if the stride is not
- * 1 and rows of outputs are long: in the weight gradient for any image, in the forward pass only if each
- * output sums many products. */
+/* Returns true if gathering is faster than oneDNN's convolution for AVX2. oneDNN is slow if the stride is
+ * not 1 and output rows are long. The weight gradient then always gathers. The forward pass gathers only
+ * if each output sums many products. */
 static bool gathering_pays(const cpu_device *device, const conv2d_attributes *a, conv2d_pass pass)
 {
     if (!cpu_is_avx2(device->isa) || device->bf16 || a->stride == 1 || a->q <= SHORT_ROW) return false;
@@ -26,8 +26,8 @@ static const conv2d_algorithm *choose_algorithm(const cpu_device *device, const 
     return a->p * a->q <= most ? &conv2d_per_pixel : &conv2d_direct;
 }
 
-/* Returns the algorithm of a pass. Winograd is not used with bfloat16, because it multiplies sums of inputs,
- * which would be rounded. Weights in blocks of channels are only for Winograd and oneDNN. */
+/* Returns the algorithm of a pass. Winograd is not used with bfloat16, because it multiplies sums of
+ * inputs, which would be rounded. Only Winograd and oneDNN accept weights in blocks of channels. */
 static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv2d_state *state,
                                             const conv2d_attributes *a)
 {

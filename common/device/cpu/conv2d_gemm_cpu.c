@@ -9,8 +9,8 @@
 
 #include <string.h>
 
-/* Rows gathered at a time with AVX2: few enough for the L2 cache, and enough for an efficient
- * multiplication. */
+/* Limits of a block of gathered rows with AVX2. A block fits in the L2 cache and has enough rows for an
+ * efficient multiplication. */
 enum { BLOCK_FLOATS = 1 << 16, BLOCK_ROWS = 256 };
 
 typedef struct pixel_job {

@@ -25,7 +25,8 @@ static taps taps_at(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int6
     return t;
 }
 
-/* Returns the output positions, of `outputs`, at which tap t is inside the image along one axis. */
+/* Returns the range of output positions, out of `outputs`, at which tap t is inside the image along one
+ * axis. */
 static taps outputs_at(int64_t t, int64_t stride, int64_t pad, int64_t size, int64_t outputs)
 {
     int64_t above = pad - t, first = above > 0 ? (above + stride - 1) / stride : 0;

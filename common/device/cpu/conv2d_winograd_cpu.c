@@ -2,9 +2,9 @@
  * instead of 144 per tile of 4x4 outputs and pair of channels. The gradient with respect to x is the same
  * convolution of dy, with weights flipped (rotated by 180 degrees and transposed).
  *
- * A block of tiles is transformed as a whole and stays in the L2 cache. All weights pass over the block, a
- * panel of output channels and WINOGRAD_DEPTH input channels at a time. Each block transforms the weights
- * again, which takes less time than reading transformed weights from the L3 cache. */
+ * A block of tiles is transformed as a whole and stays in the L2 cache. The block is then multiplied with
+ * all weights, for a panel of output channels and WINOGRAD_DEPTH input channels at a time. Each block
+ * transforms the weights again, which takes less time than reading transformed weights from the L3 cache. */
 #include "common/device/cpu/conv2d.h"
 
 #include "common/base/least.h"
@@ -41,8 +41,8 @@ static cpu_patch winograd_patch(const winograd_tiles *t, int64_t tile, int64_t h
                        .right = (int)least(size, width - left)};
 }
 
-/* Returns the offset of the weights of blocks `c` and `k` of channels, in the arena's blocks [3][3][block
- * c][block k]. */
+/* Returns the offset of the weights between block `c` of input channels and block `k` of output channels.
+ * The arena stores them as [3][3][block][block]. */
 static int64_t winograd_block(const conv2d_attributes *a, int64_t block, int64_t c, int64_t k)
 {
     return (k * (a->c / block) + c) * 9 * block * block;
@@ -50,11 +50,11 @@ static int64_t winograd_block(const conv2d_attributes *a, int64_t block, int64_t
 
 enum {
     BLOCK_BYTES = 1340 << 10, /* bytes of the transforms and products of a block of tiles */
-    FEWEST_TILES = 14         /* fewest tiles of a block, if there are that many */
+    FEWEST_TILES = 14         /* smallest number of tiles in a block, unless there are fewer */
 };
 
-/* Winograd needs whole panels of channels, at least one whole tile of outputs, and at least half of all
- * tiles' outputs in use. */
+/* Winograd is used only if panels of channels are full, the image has at least one whole tile of outputs,
+ * and at least half of the outputs of all tiles are inside the image. */
 enum { WINOGRAD_CHANNELS = 32, WINOGRAD_OUTPUTS = WINOGRAD_TILE * WINOGRAD_TILE / 2 };
 
 bool conv2d_winograd_pays(const conv2d_attributes *a)

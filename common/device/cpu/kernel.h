@@ -64,8 +64,7 @@ static inline int64_t cpu_row_grain(int64_t columns)
 /* Processes `count` elements of the arena from `offset` on. One thread makes all calls for one part. */
 typedef void (*cpu_piece_function)(const void *job, int part, int64_t offset, int64_t count);
 
-/* Splits the pieces of an arena that the launch lists into parts, and runs the parts. Returns their
- * number. */
+/* Splits the launch's list of pieces into parts, and runs the parts. Returns the number of parts. */
 int cpu_parallel_pieces(const host_call *call, cpu_piece_function run, const void *job);
 
 /* ---- sums in double precision, one array per part of a job --------------------------------------- */

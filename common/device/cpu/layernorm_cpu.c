@@ -20,7 +20,7 @@ static void forward(const host_call *call)
     run_rows(call, forward_part);
 }
 
-/* [parts][2c] */
+/* Returns the bytes of sums [parts][2c]. */
 static size_t sums_bytes(const host_kernel *kernel)
 {
     return cpu_sums_bytes(kernel->threads, 2 * kernel->base.op.u.layernorm.c);

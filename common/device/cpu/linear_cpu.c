@@ -13,7 +13,7 @@ static cpu_gemm_shape shape_of(const op_desc *op, int64_t rows)
     }
 }
 
-/* linear_backward_weights sums columns in the same memory before it multiplies. */
+/* linear_backward_weights first sums columns in this memory, and then multiplies in it. */
 static size_t workspace_bytes(const host_kernel *kernel)
 {
     const linear_attributes *a = &kernel->base.op.u.linear;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* [parts][2] */
+/* Returns the bytes of sums [parts][2]. */
 static size_t sums_bytes(const host_kernel *kernel)
 {
     return cpu_sums_bytes(kernel->threads, 2);

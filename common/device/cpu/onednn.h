@@ -53,7 +53,7 @@ void onednn_expect(dnnl_status_t rc);
  * onednn_expect(). */
 void onednn_primitive_run(const onednn_primitive *p, dnnl_stream_t stream, const void *const *data);
 
-/* Returns the bytes of an argument's tensor in the layout that oneDNN chose. */
+/* Returns the size in bytes of an argument's tensor in the layout that oneDNN chose. */
 size_t onednn_argument_bytes(const onednn_primitive *p, int index);
 
 /* Opens a primitive that reorders argument `index` of `p` from the layout of `tensor` to the layout that

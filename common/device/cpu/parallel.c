@@ -2,9 +2,9 @@
 
 #include <omp.h>
 
-/* OpenMP's library is not instrumented for ThreadSanitizer. publish() and observe() tell ThreadSanitizer that
- * a parallel region begins after the code in front of the region, and ends before the code that follows. The
- * suppression excludes oneDNN's threads. */
+/* OpenMP's library is not instrumented for ThreadSanitizer. publish() and observe() tell ThreadSanitizer
+ * that a parallel region runs after the code before it, and before the code after it. The suppression
+ * excludes oneDNN's threads. */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);
@@ -54,7 +54,7 @@ static void run_thread(parallel_job *j)
     publish(j);
 }
 
-/* Excluded from ThreadSanitizer, because the copies that the compiler makes for the threads are not between
+/* Excluded from ThreadSanitizer, because the compiler copies variables for the threads outside of
  * publish() and observe(). */
 __attribute__((no_sanitize("thread"))) static void run_threads(parallel_job *j)
 {

@@ -39,7 +39,8 @@ typedef struct cuda_probe {
 
 typedef struct cuda_module {
     int version;
-    /* CUDA_MODULE_LAYOUT. The value differs if program and module were built from different headers. */
+    /* CUDA_MODULE_LAYOUT. The value differs from the program's if program and module were built from
+     * different headers. */
     size_t layout;
     int (*count_gpus)(void);        /* 0 if no GPU can be used */
     void (*probe)(cuda_probe *out); /* opens every library: slow */
@@ -47,8 +48,8 @@ typedef struct cuda_module {
 } cuda_module;
 
 /* Opens the module from the program's folder, from the installed folder relative to it, or from the build
- * folder. The environment variable PSRING_CUDA_MODULE names another file. STATUS_UNAVAILABLE with the reason
- * if the module cannot be used. The module stays open until the process ends. */
+ * folder. The environment variable PSRING_CUDA_MODULE names another file. Fails with STATUS_UNAVAILABLE
+ * and the reason if the module cannot be used. The module stays open until the process ends. */
 status cuda_module_open(const cuda_module **out);
 
 /* Finds another table of the module by its symbol. *out is NULL if the module was built without this

@@ -7,7 +7,7 @@
 #include "common/device/device_impl.h"
 
 /* The functions of the slots, host_NAME. */
-#define HOST_SHARED(X) X(convert) X(add) X(clear) /* of back ends that do not compute, too */
+#define HOST_SHARED(X) X(convert) X(add) X(clear) /* slots shared with back ends that do not compute */
 #define HOST_STREAMS(X) X(stream_signal) X(stream_synchronize) X(fence_reach) X(fence_fail) X(mark)
 #define HOST_OTHERS(X)                                                                                       \
     X(allocate)                                                                                              \

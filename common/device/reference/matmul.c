@@ -2,7 +2,7 @@
 
 #include "common/base/least.h"
 
-/* Size of a block of b, which stays in the cache while all rows of `a` pass over it. */
+/* Size of a block of b. A block stays in the cache while it is multiplied with all rows of `a`. */
 enum { BLOCK_K = 64, BLOCK_N = 512 };
 
 /* Computes c (n) += a (k) * b (k, n), four rows of b per pass, so that c is loaded and stored a quarter as

@@ -1,5 +1,5 @@
-/* The optimizers torch.optim.SGD, Adam and AdamW as PyTorch documents them, and other operations over pieces.
- * Each visits the elements of the launch's pieces. */
+/* The optimizers torch.optim.SGD, Adam and AdamW as PyTorch documents them, and other operations over
+ * pieces. Each function visits the elements of the launch's pieces. */
 #include "common/device/reference/reference_kernels.h"
 #include "common/memory/piece.h"
 

@@ -14,7 +14,7 @@ OP_LIST(DECLARE_KERNEL)
 #define reference_concat_forward host_concat
 #define reference_concat_backward host_concat
 
-/* Outputs whose weights reference_linear_forward() transposes at a time, in the workspace. */
+/* Number of outputs whose weights reference_linear_forward() transposes at a time, in the workspace. */
 enum { REFERENCE_PANEL = 64 };
 
 /* Stores `sums` in `gradient` [count], or adds them to it. */

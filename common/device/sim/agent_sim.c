@@ -26,11 +26,11 @@ static status give_up(sim_agent *agent)
     return STATUS_OK;
 }
 
-/* Stops until the clock reaches the agent's time. The agent has worked ahead of the clock, and must first see
- * all events that arrive until then. */
+/* Stops until the clock reaches the agent's time. The agent has worked ahead of the clock, and must not
+ * miss events that arrive in the meantime. */
 static status go_on_later(sim_agent *agent)
 {
-    agent->asleep = agent->actor.time; /* the agent pays for no wake-up */
+    agent->asleep = agent->actor.time; /* no time is charged for a wake-up */
     sim_actor_wake(&agent->actor, agent->actor.time);
     return STATUS_OK;
 }

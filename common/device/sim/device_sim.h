@@ -1,15 +1,15 @@
 /* The virtual device, `sim:PROFILE`: it has no tensor bytes, and each operation takes virtual time.
  *
  * The semantics are CUDA's. A launch costs the host its launch time and returns. The kernel begins when the
- * stream reaches it, and takes as long as its price. device_stream_wait() is enqueued: the stream waits, not
- * the host, and any thread may reach the fence. Only device_stream_synchronize() makes the host wait until
- * the stream is empty. A fiber waits; outside of a fiber the call returns STATUS_AGAIN.
+ * stream reaches it, and runs for the time that kernel_sim.c computes. device_stream_wait() is enqueued: the
+ * stream waits, not the host, and any thread may reach the fence. Only device_stream_synchronize() makes the
+ * host wait until the stream is empty. A fiber waits; outside of a fiber the call returns STATUS_AGAIN.
  *
  * Memory has addresses and sizes, and must not be accessed. Downloads give zeros at once, but the copy takes
  * time in the stream.
  *
- * A profile may define that launches are calls, as on a CPU. The host then does the work and also waits in
- * device_stream_wait(). Communication slows down kernels to the extent that it uses their core.
+ * If the profile says that launches are calls, as on a CPU, the host does the work, and device_stream_wait()
+ * makes the host wait. Communication slows down kernels by the share of their core that it uses.
  *
  * One thread drives a simulation and calls all its devices. Time spent while an actor runs is charged to the
  * actor (common/sim/simulation.h). Time spent in an event that belongs to no actor is not charged. Outside
@@ -57,7 +57,7 @@ void sim_device_end_communication(device *d, sim_load load);
  * opening of the stream to the mark in `slot`. */
 int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
 
-/* Makes the current actor spend the time of a launch that is not a kernel. */
+/* Makes the current actor spend the time of a launch that does not run a kernel. */
 void sim_device_spend_launch(device *d);
 
 /* Makes the current actor spend the time of an operation and of the wait for its result. Agents that compute
@@ -76,12 +76,13 @@ void sim_device_share_core(device *d, device *other);
 
 /* The next three functions do nothing if the device is not virtual. */
 
-/* Sets the number of host threads of the rank's process that call modules under one interpreter lock, or 0
- * if there is no interpreter, as at the start. A launch then also takes the time of its call, or of the
- * calls of all threads if that is longer. */
+/* Sets the number of host threads of the rank's process that call modules under one interpreter lock. 0,
+ * the default, means that there is no interpreter. If there is an interpreter, a launch takes the longer
+ * of two times: the launch time plus the time of one call, and the time of one call by every thread. */
 void sim_device_share_interpreter(device *d, int threads);
 
-/* Makes the main thread of the process begin to build `replicas` modules of `parameters` parameters each. */
+/* Makes the main thread of the process start to build `replicas` modules with `parameters` parameters
+ * each. */
 void sim_device_wire(device *d, int replicas, int parameters);
 /* Makes the current actor wait until the replicas are built. */
 void sim_device_await_wiring(device *d);

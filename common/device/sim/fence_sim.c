@@ -77,8 +77,8 @@ static void resume_streams(sim_fence *f, bool failed)
     }
 }
 
-/* Makes room for one more entry. Drops the oldest entries whose successors the clock has passed. Without
- * memory, drops the oldest entry. */
+/* Makes room for one more entry. Drops the oldest entries whose successors the clock has passed. If no
+ * memory is left, drops the oldest entry. */
 static void make_room(sim_fence *f)
 {
     sim_time now = simulation_now(((sim_device *)f->base.device)->simulation);

@@ -1,4 +1,5 @@
-/* A kernel is a price. Kernels are the same for all ranks of a simulation, so the simulation owns them. */
+/* A kernel of the virtual device is only its time. All ranks of a simulation share the kernels, so the
+ * simulation owns them. */
 #include "common/base/random.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/memory/piece.h"
@@ -37,7 +38,7 @@ static status find_table(simulation *s, kernel_table **out)
     return STATUS_OK;
 }
 
-/* Returns the elements of an operation that runs over pieces, and 0 for other operations. */
+/* Returns the number of elements of an operation that runs over pieces, and 0 for other operations. */
 static double elements_of(const op_desc *op)
 {
     switch (op->kind) {

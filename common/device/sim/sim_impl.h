@@ -25,19 +25,19 @@ typedef struct sim_device {
     bool synchronous; /* launches are calls */
     /* Launches have no cost of their own: an operation takes the longer of launch and kernel. */
     bool hides_launches;
-    /* Host time of a launch and of a wait; fixed time of a kernel. */
+    /* Host time of a launch, host time of a wait, and fixed time of a kernel. */
     sim_time launch, synchronize, overhead;
     sim_time launch_alone; /* host time of a launch without an interpreter */
     bool contends;         /* kernels are slowed by other ranks of the machine */
-    double slowdown;       /* slowdown of kernels: a slow GPU, too few cores, a slow stream */
-    double slowdown_alone; /* slowdown without the slow stream */
+    double slowdown;       /* factor on kernels' times for a slow GPU, too few cores and a slow stream */
+    double slowdown_alone; /* the factor without the slow stream */
     sim_actor *core;       /* core that the host and its agents share */
-    /* Share of its agents' work that the compute thread loses if cores are scarce. */
+    /* If cores are scarce, the fraction of its agents' working time that the compute thread loses, else 0. */
     double host_share;
     bool at_work;              /* the compute thread is in core_work() of stream_sim.c */
     int communicating;         /* collectives and copies that move data now */
     sim_load load;             /* share of this GPU that collectives and copies use */
-    uint64_t jitter, launches; /* start of the random stream, or 0 without jitter; kernels so far */
+    uint64_t jitter, launches; /* start of the random stream, or 0 without jitter; number of kernels so far */
     /* Bytes in use, largest number of bytes in use, next address. */
     uint64_t memory_used, memory_most, memory_next;
     sim_route up, down;
@@ -64,12 +64,13 @@ typedef struct sim_command {
     sim_parts parts;
 } sim_command;
 
-/* A stream is a queue of commands, evaluated up to the current time. Commands before the head are done; the
- * last of them ended at time `at`. The head may have begun. */
+/* A stream is a queue of commands, evaluated up to the current time. The command before the head ended at
+ * time `at`. The head may have begun. */
 struct sim_stream {
     device_stream base;
     sim_stream *next;
-    /* Time at which the next command with an effect on others begins, or at which the last command ends. */
+    /* Time at which the next command with an effect on other streams or hosts begins, or at which the last
+     * command ends. */
     sim_event event;
     sim_command *commands; /* ring */
     uint32_t head, count, capacity;
@@ -92,9 +93,9 @@ struct sim_stream {
     int mark_capacity;
 };
 
-/* The values that a fence has reached and the times, oldest first, in ascending order. Streams may need the
- * time of an earlier value, so a fence keeps at least FENCE_HISTORY entries, and all entries ahead of the
- * clock. */
+/* The values that a fence has reached, and the times at which it reached them. Both are in ascending
+ * order. Streams may need the time of an earlier value, so a fence keeps at least FENCE_HISTORY entries,
+ * and all entries ahead of the clock. */
 enum { FENCE_HISTORY = 4 };
 
 struct sim_fence {
@@ -180,7 +181,7 @@ void sim_stream_resume(sim_stream *s, bool failed);
 /* Returns the time at which the fence reaches `value`, or SIM_NEVER if the time is unknown. */
 sim_time sim_fence_time(const sim_fence *f, uint64_t value);
 void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at);
-/* The fence resumes the stream, whose head waits. */
+/* Adds a stream whose head waits for the fence. The fence resumes the stream later. */
 void sim_fence_add_stream(sim_fence *f, sim_stream *s);
 void sim_fence_remove_stream(sim_fence *f, sim_stream *s);
 

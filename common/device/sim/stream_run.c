@@ -93,7 +93,8 @@ static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
     return true;
 }
 
-/* Returns true if a copy engine runs the copies of this stream, next to the kernels of compute streams. */
+/* Returns true if a copy engine runs the copies of this stream at the same time as the kernels of compute
+ * streams. */
 static bool copies_beside(const sim_stream *s)
 {
     return s->base.role == DEVICE_STREAM_COPY;
@@ -214,8 +215,8 @@ static status grow(sim_stream *s)
     return STATUS_OK;
 }
 
-/* Returns true if a new command does not need to be examined now. A command with an effect on other streams
- * or hosts is examined later if earlier commands have scheduled the stream. */
+/* Returns true if a new command need not be examined now. A kernel or mark never needs to be. Any other
+ * command can be examined later if an earlier command will make the stream advance. */
 static bool may_sleep(const sim_stream *s, command_kind kind)
 {
     if (kind == COMMAND_KERNEL || kind == COMMAND_MARK) return true;

@@ -48,8 +48,8 @@ static sim_time submit(sim_device *d)
 /* ---- cores shared by compute threads and agents, on a machine that computes on its CPU ------------ */
 
 /* Makes the compute thread work on its core. While a collective moves data, the agent of its rank uses a
- * share of the core. If an agent spends time at another moment, the compute thread loses a share of that time
- * once (sim_actor.lost). */
+ * share of the core. The compute thread also loses a share of the time that an agent spends with
+ * sim_actor_spend() (sim_actor.lost). */
 static status core_work(sim_device *d, sim_time duration)
 {
     sim_actor *a = &d->host;

@@ -25,7 +25,7 @@ static void divide(float *x, float divisor, int64_t count)
 
 typedef uint32_t vu __attribute__((vector_size(4 * VF)));
 
-/* Returns the upper halves of the lanes, rounded, in the lower halves. */
+/* Rounds each lane to bfloat16, and returns the result in the lower half of the lane. */
 ALWAYS_INLINE vu round_to_bf16(vf a)
 {
     vu bits = (vu)a, odd = (bits >> 16) & 1, is_nan = (vu)((bits & 0x7fffffff) > 0x7f800000);

@@ -103,9 +103,9 @@ typedef struct cpu_softmax {
                      float *delta);
     /* x[i][j] *= factor[i]. Rows are `stride` apart. */
     void (*scale_rows)(float *x, int64_t stride, int64_t rows, int64_t columns, const float *factor);
-    /* Computes dlogits [rows, classes] = (softmax - [target]) / normalizer, or zero in ignored rows. dlogits
-     * may be in place or NULL. Adds to sums [2] the loss, and the number of rows in which the first of the
-     * largest logits is the target's. */
+    /* Computes dlogits [rows, classes] = (softmax - [target]) / normalizer, or zero in ignored rows.
+     * dlogits may be in place or NULL. Adds to sums [2] the loss, and the number of rows in which the
+     * target has the largest logit (the first one if several are equal). */
     void (*cross_entropy)(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,
                           double normalizer, float *dlogits, double *sums);
     /* Returns sum (x - t)^2. Computes dx = 2 (x - t) / normalizer, which may be in place in x, or NULL. */
@@ -120,8 +120,8 @@ typedef struct cpu_sgd_step {
 } cpu_sgd_step;
 
 typedef struct cpu_adam_step {
-    float decay;        /* AdamW: factor of p before the update; otherwise 1 */
-    float weight_decay; /* Adam: weight_decay * p is added to the gradient */
+    float decay;        /* factor of p before the update; 1 unless the optimizer is AdamW */
+    float weight_decay; /* factor of p in the term added to the gradient; 0 for AdamW */
     float gradient_scale, beta1, beta1_rest, beta2, beta2_rest /* 1 - beta */, eps;
     float step_size, root_correction2; /* lr / bias_correction1, sqrt(bias_correction2) */
 } cpu_adam_step;
@@ -143,8 +143,9 @@ typedef struct cpu_optimizer {
 /* ---- small matrix multiplications -------------------------------------------------------------- */
 
 typedef struct cpu_matrix {
-    /* Computes c [m,n] = a b, or c += a b if `add`. Element (i, j) of a is a[i row_stride + j column_stride].
-     * Rows of b [k,n] and c are b_stride and c_stride apart. Blocks for registers, not for caches. */
+    /* Computes c [m,n] = a b, or c += a b if `add`. Element (i, j) of a is a[i row_stride + j
+     * column_stride]. Rows of b [k,n] and c are b_stride and c_stride apart. The loops are blocked for
+     * registers, but not for caches. */
     void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t row_stride,
                      int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
                      int64_t c_stride);
@@ -157,14 +158,14 @@ typedef struct cpu_matrix {
 
 /* F(4x4, 3x3) of Lavin and Gray, "Fast algorithms for convolutional neural networks" (2016).
  *
- * The outputs of a 3x3 convolution are cut into tiles of 4x4. Each tile depends on a patch of 6x6 pixels. A
- * tile is computed from 36 products of the transformed patch and the transformed kernel, one for each pair of
- * six interpolation points. Summed over channels, the products are 36 matrix multiplications. The gradient
- * with respect to weights multiplies patch and tile, has 3x3 results, and is summed over tiles. The
- * interpolation points are 0, +-5/8, +-3/2 and infinity. The error is a third to a half of the error with the
- * usual points 0, +-1, +-2.
+ * The outputs of a 3x3 convolution are divided into tiles of 4x4. Each tile depends on a patch of 6x6 pixels.
+ * A tile is computed from 36 products of the transformed patch and the transformed kernel, one for each pair
+ * of six interpolation points. Summed over channels, the products are 36 matrix multiplications. For the
+ * gradient with respect to weights, the factors are a transformed patch and a transformed tile of dy, the
+ * result is 3x3, and the sum is over tiles. The interpolation points are 0, +-5/8, +-3/2 and infinity. The
+ * error is a third to a half of the error with the usual points 0, +-1, +-2.
  *
- * A matrix multiplication processes WINOGRAD_DEPTH of its depth and a panel of `columns` columns at a
+ * A matrix multiplication processes a panel of `columns` columns and WINOGRAD_DEPTH terms of each sum at a
  * time:
  *
  *   v  transforms of patches: [tiles][36][WINOGRAD_DEPTH]
@@ -240,7 +241,8 @@ typedef struct cpu_isa {
     const cpu_winograd *winograd;
 } cpu_isa;
 
-/* All instruction sets, from the least to the most capable, and whether this machine has one. */
+/* The tables of all instruction sets, from the least to the most capable. cpu_isa_supported() returns true
+ * if this machine has the instruction set. */
 #define CPU_ISA_INDEX(name) CPU_ISA_##name,
 enum { PROCESSOR_ISA_LIST(CPU_ISA_INDEX) CPU_ISA_COUNT };
 #undef CPU_ISA_INDEX

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Number of vectors of floats in which the elements of a row are summed, before the lanes are summed in
+/* Number of float vectors that accumulate the sum of a row. The lanes of these vectors are then added in
  * double. */
 enum { CHAINS = 4 };
 

@@ -14,7 +14,7 @@ static range window(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int6
     return (range){start < 0 ? -start : 0, start + kernel > size ? size - start : kernel};
 }
 
-/* Returns the outputs, of `outputs`, whose windows of size `kernel` contain input `i`. */
+/* Returns the range of outputs, out of `outputs`, whose windows of size `kernel` contain input `i`. */
 static range windows_over(int64_t i, int64_t stride, int64_t pad, int64_t kernel, int64_t outputs)
 {
     int64_t above = i + pad - kernel, last = (i + pad) / stride;
@@ -23,8 +23,8 @@ static range windows_over(int64_t i, int64_t stride, int64_t pad, int64_t kernel
 
 /* ---- maximum ---------------------------------------------------------------------------------- */
 
-/* Computes the maxima of `count` channels at one output pixel. `corner` is the input at the window's position
- * (0, 0), which may be outside the image. */
+/* Computes the maximum of each of `count` channels at one output pixel. `corner` is the input at the
+ * window's position (0, 0), which may be outside the image. */
 ALWAYS_INLINE void max_pixel(const pool_attributes *a, const float *corner, range rows, range columns,
                              float *y, uint8_t *index, int64_t count)
 {
@@ -60,7 +60,8 @@ static void max_forward(const pool_attributes *a, void *const *operands, int64_t
     }
 }
 
-/* A window that contains an input pixel: offset of its output, and position of the pixel in the window. */
+/* A window that contains a given input pixel: the offset of the window's output, and the position of the
+ * pixel in the window. */
 typedef struct covering {
     int64_t offset;
     int32_t position;

@@ -116,8 +116,8 @@ static bool contains(const float *x, int64_t count, float value)
     return vi_any(found);
 }
 
-/* Sums over rows, each with loss log(sum) + rest. The product of several sums needs only one logarithm. Each
- * sum is between 1 and the number of classes. */
+/* The total loss of several rows. A row's loss is log(sum) + rest, with a sum between 1 and the number of
+ * classes. The sums are multiplied, so that many rows need only one logarithm. */
 typedef struct loss_sums {
     double product, loss, correct;
 } loss_sums;
@@ -152,8 +152,8 @@ static void long_row(const float *logits, int64_t classes, int32_t target, doubl
     dlogits[target] = (float)((p - sum) * factor);
 }
 
-/* Number of rows processed at a time if a row fits in one vector. Storing single rows in place would delay
- * the load of the next row. */
+/* Number of rows processed at a time if a row fits in one vector. If each row were stored in place at
+ * once, the load of the next row would have to wait. */
 enum { SHORT_ROWS = 8 };
 
 ALWAYS_INLINE void short_rows(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,

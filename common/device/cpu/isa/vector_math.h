@@ -20,9 +20,10 @@ ALWAYS_INLINE vf vf_scale(vf a, vf n, vi bits)
 #endif
 }
 
-/* Returns e^x = 2^n e^r with |r| <= ln 2 / 2. ln 2 is split so that n times the first part is exact (Cody and
- * Waite, "Software Manual for the Elementary Functions", 1980). Returns 0 below `lowest`: smaller results are
- * soon denormal, which takes a hundred times as long. */
+/* Returns e^x = 2^n e^r with |r| <= ln 2 / 2. ln 2 is split so that n times the first part is exact (Cody
+ * and Waite, "Software Manual for the Elementary Functions", 1980). Returns 0 for x below `lowest`,
+ * because nearly all smaller results are denormal, and arithmetic with denormals takes a hundred times as
+ * long. */
 ALWAYS_INLINE vf vf_exp(vf x)
 {
     const float shift = 0x1.8p23f; /* adding `shift` leaves an integer in the low bits */

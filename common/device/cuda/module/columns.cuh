@@ -1,13 +1,13 @@
 /* Sums over the rows of a matrix [rows, c] for each column: gradients of biases, statistics of channels.
  *
  * The rows are split into parts. A block of COLUMN_THREADS threads sums one part of its columns. A thread
- * owns V neighboring columns; as many threads as the columns need, at most eight packs, are adjacent in x,
- * and the other threads go down the rows. Each block writes one partial sum per column to the workspace. If
- * there are few parts, the block that ends last among the blocks of the same columns adds their partial sums.
- * If there are many parts, a second launch adds the partial sums.
+ * owns V neighboring columns. Threads with neighboring threadIdx.x own neighboring columns, and threads with
+ * different threadIdx.y sum different rows. Each block writes one partial sum per column to the workspace. If
+ * there are few parts, the last block to finish, among the blocks of the same columns, adds their partial
+ * sums. If there are many parts, a second launch adds the partial sums.
  *
- * A thread adds in float32; all later additions are in float64. Every order depends only on the shape, so it
- * does not matter which block ends last. */
+ * A thread adds in float32; all later additions are in float64. The order of every sum depends only on the
+ * shape, so it does not matter which block finishes last. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_COLUMNS_CUH
 
@@ -18,8 +18,8 @@
 constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
               COLUMN_FEW_BYTES = 256 << 10;
 
-/* Returns the number of adjacent threads, each with V columns. Eight packs of 16 bytes are one memory
- * access. */
+/* Returns the block's size in x. Each of these threads owns V columns. Eight packs of 16 bytes are one
+ * memory access. */
 static inline int column_width(int64_t c, int v)
 {
     int width = 1, most = v == 1 ? WARP : WARP / 4;
@@ -145,8 +145,8 @@ __global__ void column_finish(Finish finish, int64_t c, int64_t count, const dou
                                   COLUMN_ADDERS, c, count, parts, lanes);
 }
 
-/* Computes the partial sums and adds them in one launch. `arrived` counts the blocks of each blockIdx.x that
- * have ended; the last one resets the counter to zero. The order of the additions is the order of
+/* Computes the partial sums and adds them in one launch. `arrived` counts the blocks of each blockIdx.x
+ * that have ended; the last one resets the counter to zero. The additions are in the same order as in
  * column_finish(). */
 template <typename Terms, typename Finish>
 __global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c, int64_t rows_a_part,

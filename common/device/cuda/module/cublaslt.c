@@ -162,7 +162,7 @@ typedef struct timed_choice {
     float ms;
 } timed_choice;
 
-/* Memory of a trial. */
+/* Operands and workspace of a trial. */
 enum { TRIAL_A, TRIAL_B, TRIAL_D, TRIAL_VECTOR, TRIAL_WORKSPACE, TRIAL_PARTS };
 
 typedef struct algorithm_trial {
@@ -221,9 +221,9 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
     return STATUS_OK;
 }
 
-/* Finds an algorithm. The result depends only on shapes and alignments, because the vector's address is reset
- * before the search. Every run therefore uses the same algorithm for the same multiplication, also a run that
- * continues from a checkpoint. */
+/* Finds an algorithm. The result depends only on shapes and alignments, because the vector's address is
+ * reset before the search. Every run therefore uses the same algorithm for the same multiplication, even
+ * if the run continues from a checkpoint. */
 static status find_algorithm(cublaslt_matmul *p, bool timed)
 {
     const cublaslt_table *t = table_of(p->device);
@@ -315,7 +315,7 @@ status cublaslt_run(cublaslt_matmul *p, cudaStream_t s, const cublaslt_operands 
     if (!fits) return STATUS_OK;
     TRY(set_vector(p, p->shape.sums ? o->sums : o->bias));
     cublasStatus_t code = call_matmul(p, &p->algorithm, s, o, add, workspace);
-    /* The errors of a call that cannot do what the search found. */
+    /* In these cases cuBLASLt does not support the algorithm that the search found. */
     *refused = code == CUBLAS_STATUS_NOT_SUPPORTED || code == CUBLAS_STATUS_INVALID_VALUE ||
                code == CUBLAS_STATUS_ARCH_MISMATCH;
     if (!*refused) return check(p->device, code, "cublasLtMatmul");

@@ -16,7 +16,8 @@ typedef struct cublaslt_shape {
     cublaslt_varying varying;
     /* Adds a bias [m] of d's type to each column, then takes max(0, x). */
     bool bias, relu;
-    /* True to write the sums over k of op(b), [n] of d's type, too. Must not be set together with `bias`. */
+    /* If true, the call also writes the sums of op(b) over k, [n] in d's type. Must not be set together
+     * with `bias`. */
     bool sums;
     /* Type of a and b, and type of d: float32 or bfloat16. Products are summed in float32. */
     dtype in, out;

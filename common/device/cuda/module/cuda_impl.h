@@ -42,8 +42,8 @@ typedef struct cuda_device {
 typedef struct cuda_stream {
     device_stream base;
     cudaStream_t stream;
-    /* Events that tie the GPU's clock to the host's. The anchors belong to the stream because a thread owns a
-     * stream. */
+    /* Events that relate the GPU's clock to the host's (stream_cuda.c). Every stream has anchors, because
+     * only one thread uses a stream at a time. */
     cudaEvent_t anchors[2];
     int64_t anchor_ns[2];
     int anchored;                    /* index of the anchor of new marks */
@@ -51,8 +51,9 @@ typedef struct cuda_stream {
     uint8_t anchor_of[DEVICE_MARKS];
 } cuda_stream;
 
-/* A number in pinned host memory. The GPU waits for a value of the number and writes the number in stream
- * order (cuStreamWaitValue64, cuStreamWriteValue64). The host reads and writes the number at any time. */
+/* A number in pinned host memory. The GPU waits until the number reaches a value, and writes the number,
+ * in stream order (cuStreamWaitValue64, cuStreamWriteValue64). The host reads and writes the number at any
+ * time. */
 typedef struct cuda_fence {
     device_fence base;
     uint64_t *value; /* pinned; atomic */
@@ -92,8 +93,8 @@ static inline cuda_device *cuda_device_of(const cuda_kernel *k)
 }
 
 /* device_cuda.c */
-/* Converts an error of CUDA and clears it. STATUS_SYSTEM with "rank R on HOST, GPU G: WHAT: the error's
- * text". */
+/* Converts an error of CUDA and clears it. Fails with STATUS_SYSTEM and "rank R on HOST, GPU G: WHAT: the
+ * error's text". */
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
 

@@ -1,6 +1,6 @@
 /* softmax(q k^T / sqrt(width)) v and its gradients as operation graphs, in the form that cuDNN's fused
- * engines recognize (cuDNN Graph API, "Fused Flash Attention"): s = q k^T, scaled and masked; the row maxima
- * m and the sums of exponentials; p; p v.
+ * engines recognize (cuDNN Graph API, "Fused Flash Attention"): the scores s = q k^T, scaled and masked; the
+ * row maxima m and the sums of exponentials; the probabilities p; the result p v.
  *
  * Transposed k and v are described as the same memory with two strides exchanged. Only p and the gradient of
  * the scores are rounded to bfloat16. */

@@ -130,8 +130,8 @@ static status prepare_in(cuda_device *d, const op_desc *op, dtype type, const ch
     return rc;
 }
 
-/* Uses TF32, which has more bits, for shapes that cuDNN does not support in bfloat16, such as three
- * channels. */
+/* If cuDNN does not support a shape in bfloat16 (three channels, for example), uses TF32, which has more
+ * bits. */
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
 {
     *out = NULL;

@@ -19,10 +19,10 @@ __global__ static void embedding_kernel(const int32_t *tokens, int64_t sequence,
 
 /* ---- the table's gradient -----------------------------------------------------------------------
  *
- * The rows of a token are summed in the order of their positions. Positions are sorted by token and cut into
- * parts of RUN positions, one block each. So a thread adds at most RUN rows one after another, however
- * frequent a token is. A run of one token that spans several parts leaves a sum in each part, and join_runs()
- * adds these sums. */
+ * The rows of a token are summed in the order of their positions. Positions are sorted by token and
+ * divided into parts of RUN positions, one block each. A thread therefore adds at most RUN rows one after
+ * another, even if a token is frequent. A run of one token that spans several parts leaves a sum in each
+ * part, and join_runs() adds these sums. */
 constexpr int RUN = 32, AT_ONCE = 8;
 
 /* Sorts positions by token. Positions of one token stay in order. */

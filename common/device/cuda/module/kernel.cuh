@@ -1,7 +1,7 @@
 /* Functions shared by the kernels: launching, reductions within a block, activation functions.
  *
- * The order of every sum depends only on shapes, so the same call gives bit-identical results. The compiler
- * fuses no multiply-adds (--fmad=false); fmaf() is written where they are wanted. No sum uses atomics. */
+ * The order of every sum depends only on shapes, so the same call gives bit-identical results. The
+ * compiler fuses no multiply-adds (--fmad=false); kernels call fmaf() explicitly. No sum uses atomics. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_KERNEL_CUH
 
@@ -49,7 +49,7 @@ struct kernel_call : cuda_call {
     }
 };
 
-/* Runs F32 or BF16, for the type in which the operation's activations are stored. */
+/* Runs F32 or BF16, depending on the type in which the operation's activations are stored. */
 typedef status run_function(const kernel_call &);
 template <run_function *F32, run_function *BF16> static status by_storage(const cuda_call *call)
 {
@@ -165,8 +165,8 @@ template <typename T> constexpr int wide_pack()
     return (int)(16 / sizeof(T));
 }
 
-/* Returns true if packs of 16 bytes of T can be used: they divide rows of `count` elements, and all operands
- * are aligned to 16 bytes. */
+/* Returns true if packs of 16 bytes can be used: a row of `count` elements of T is a whole number of
+ * packs, and all operands are aligned to 16 bytes. */
 template <typename T> static bool packs(int64_t count, void *const *operands)
 {
     if (count % wide_pack<T>()) return false;
@@ -175,7 +175,8 @@ template <typename T> static bool packs(int64_t count, void *const *operands)
     return true;
 }
 
-/* Calls run<T, V> with the widest V for rows of `count` elements: 16 bytes of T, or 1. */
+/* Calls run<T, V>. V is the number of elements in 16 bytes if rows of `count` elements and the operands
+ * allow it, else 1. */
 #define WITH_PACKS(run, T, count, call, ...)                                                                 \
     (packs<T>((count), (call).operands) ? run<T, wide_pack<T>()>((call), __VA_ARGS__)                        \
                                         : run<T, 1>((call), __VA_ARGS__))

@@ -42,15 +42,15 @@ static void release(cuda_kernel *k)
     free(products);
 }
 
-/* Returns true if cuBLASLt multiplies bfloat16 and x holds float32 samples. x is then rounded into the
- * workspace, after cuBLASLt's part. */
+/* Returns true if cuBLASLt multiplies bfloat16 and x holds float32 samples. The workspace then holds a
+ * rounded copy of x, after cuBLASLt's part. */
 static bool rounds_x(const cuda_kernel *k)
 {
     return matmuls_of(k)->plain && k->base.op.x_f32 && k->base.op.kind != OP_linear_backward_data;
 }
 
-/* Returns the number of outputs rounded up to whole packs, or 0 if all packs are full or there are few
- * outputs, for which a copy would take a large part of the time. */
+/* Returns the number of outputs rounded up to whole packs, or 0 if no padding is needed. If there are few
+ * outputs, nothing is padded, because a copy would take a large part of the time. */
 static int64_t padded_outputs(const op_desc *op)
 {
     const int64_t many = 1024, pack = op->bf16 ? wide_pack<bf16>() : wide_pack<float>(),
@@ -60,7 +60,7 @@ static int64_t padded_outputs(const op_desc *op)
 
 /* Offsets in bytes of the copies in the workspace, after cuBLASLt's part. */
 struct copy_places {
-    size_t x, w, b, y, end; /* w and b if they are read; y or dy */
+    size_t x, w, b, y, end; /* w and b only if they are read; y is a copy of y or dy */
 };
 
 static copy_places places_of(const cuda_kernel *k)

@@ -1,8 +1,8 @@
 /* Memory of the GPU and pinned memory of the host, and copies between them.
  *
  * Arenas are allocated once and freed at the end, so freed memory is not kept for reuse. An upload from
- * ordinary memory goes through two pinned buffers in turn. The host memory is free when the upload returns,
- * and the host waits only if the copy before the previous one has not ended. */
+ * ordinary memory alternates between two pinned buffers. The caller may reuse its memory when the upload
+ * returns. The host waits only if the copy before the previous one has not ended. */
 #include "common/base/text.h"
 #include "common/device/cuda/module/cuda_impl.h"
 
@@ -184,8 +184,8 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
     TRY(check_types(type, host_type));
     TRY(cuda_use(d));
     /* A copy to ordinary memory ends before the call returns (CUDA Runtime API, "API synchronization
-     * behavior"). Work in front of the copy may wait for another thread. Therefore the stream is synchronized
-     * first, which does not block the other thread. */
+     * behavior"). Earlier work on the stream may wait for another thread. Therefore the stream is
+     * synchronized first, which does not block that thread. */
     if (!is_pinned(host)) TRY(cuda_check(d, cudaStreamSynchronize(stream), "download"));
     return cuda_check(
         d, cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),

@@ -53,7 +53,7 @@ template <bool MAXIMUM, typename T> struct forward_rule {
     }
 };
 
-/* First and last window along one axis that contain `at`. */
+/* Return the first and the last window along one axis that contain `at`. */
 __device__ static inline int first_window(int at, int64_t pad, int64_t size, int64_t stride)
 {
     int reach = at + (int)pad - (int)size + 1;

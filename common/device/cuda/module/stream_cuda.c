@@ -1,9 +1,9 @@
 /* Streams, marks, fences, and recorded work.
  *
- * An anchor ties the GPU's clock to the host's. An anchor is an event recorded between two readings of the
- * host's clock, and its time is their middle. Differences of events are floats in milliseconds, so the anchor
- * is renewed from time to time to keep the differences small. Marks of the previous step keep the anchor with
- * which they were made. */
+ * An anchor relates the GPU's clock to the host's. An anchor is an event recorded between two readings of
+ * the host's clock, and its time is the middle between both readings. Differences of events are floats in
+ * milliseconds, so the anchor is renewed from time to time to keep the differences small. Marks of the
+ * previous step still refer to the anchor with which they were made. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/libraries.h"
@@ -130,8 +130,8 @@ void cuda_fail(device *base, const error_record *error)
 
 /* ---- fences -----------------------------------------------------------------------------------
  *
- * A waiting GPU cannot receive an error. So a failure releases every wait and is stored in the device. The
- * next wait and the next synchronization of a stream return it. */
+ * A waiting GPU cannot receive an error. A failure therefore releases every wait and is stored in the
+ * device. The next wait and the next synchronization of a stream return the failure. */
 
 enum { LINE_BYTES = 64 };
 
@@ -199,7 +199,8 @@ bool cuda_fence_reached(device_fence *base, uint64_t value)
     return __atomic_load_n(((cuda_fence *)base)->value, __ATOMIC_ACQUIRE) >= value;
 }
 
-/* Moves the fence half the range ahead, since the GPU compares by signed difference. */
+/* Sets the fence to INT64_MAX, the largest value that ends every wait: the GPU compares values by the sign
+ * of their difference. */
 void cuda_fence_fail(device_fence *base, const error_record *error)
 {
     cuda_fail(base->device, error);
