@@ -244,7 +244,7 @@ typedef struct sync_engine_type {
     /* The stages of a step, in the order of the list at the top of this file. */
     status (*begin_forward)(sync_engine *e, const sync_step *step);
     /* Called before the first operation of a pass that reads the parameter. On a GPU the compute stream
-     * waits, and the host goes on. With sharded parameters the first call of a unit waits for the whole unit.
+     * waits, and the host goes on. If parameters are sharded, the first call for a unit waits for the unit.
      */
     status (*need)(sync_engine *e, int param);
     status (*release)(sync_engine *e, int param); /* only with each_pass */

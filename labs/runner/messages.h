@@ -70,7 +70,7 @@ typedef struct stragglers_case {
 /* ---- lab 7 ---- */
 
 /* code of RUNNER_CASE. MEMORY_PEAKS calls student_memory() as in call.h with root, unit, units, states,
- * scheme, ranks and rank. Its results are its return value and the numbers of lab_memory. */
+ * scheme, ranks and rank. The results are the return value and the numbers of lab_memory. */
 enum { MEMORY_PEAKS, MEMORY_STEP };
 
 enum {

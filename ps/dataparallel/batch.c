@@ -62,8 +62,8 @@ static int64_t part_bytes(const dp_flow *f, const dp_part *p)
     return p->samples * f->each;
 }
 
-/* Adds the transfer of a part between rank 0 and another rank. On rank 0 it is the part of `peer`, on another
- * rank its own part. */
+/* Adds the transfer of a part between rank 0 and another rank. Rank 0 transfers the part of `peer`, and
+ * another rank transfers its own part. */
 static status add_part(dp_engine *e, const dp_flow *f, int peer)
 {
     bool root = dp_is_root(e), sends = root != f->to_root;
