@@ -2,7 +2,8 @@
  *
  * The rank is stopped as soon as its status slot shows the operation (the compute thread's or the agent's)
  * at the step or later. If it is still there once it has stopped, it gets the signal: so a rank dies where
- * the test wants it to, and nowhere else. Prints what the slot said. */
+ * the test wants it to, and nowhere else. Prints what the slot said. A rank that hold_rank.so holds goes on
+ * once it is watched: so even the first of its steps are seen. */
 #include "common/net/status_table.h"
 
 #include <fcntl.h>
@@ -22,6 +23,7 @@ typedef struct target {
     int rank;
     const char *operation;
     long step;
+    bool held; /* by hold_rank.so, before its main() */
 } target;
 
 static const char *variable(const char *environment, size_t bytes, const char *name)
@@ -46,6 +48,10 @@ static status attach(target *t)
     const char *world = variable(environment, bytes, "WORLD_SIZE"),
                *rank = variable(environment, bytes, "RANK");
     if (!fd || !token || !world || !rank) return fail(STATUS_DATA, "process %d is no rank", (int)t->pid);
+    const char *job = variable(environment, bytes, "HARNESS_JOB"),
+               *held_job = variable(environment, bytes, "HOLD_JOB"),
+               *held_rank = variable(environment, bytes, "HOLD_RANK");
+    t->held = job && held_job && held_rank && strcmp(job, held_job) == 0 && strcmp(rank, held_rank) == 0;
     t->rank = atoi(rank);
     snprintf(path, sizeof path, "/proc/%d/fd/%s", (int)t->pid, fd);
     int memory = open(path, O_RDWR | O_CLOEXEC);
@@ -75,9 +81,8 @@ static char state_of(pid_t pid)
     return end && end[1] ? end[2] : '-';
 }
 
-static bool stop(pid_t pid)
+static bool wait_until_stopped(pid_t pid)
 {
-    if (kill(pid, SIGSTOP) != 0) return false;
     char state = state_of(pid);
     for (; state != 'T' && state != '-' && state != 'Z'; state = state_of(pid))
         clock_sleep_ns(50 * NS_PER_US);
@@ -85,11 +90,17 @@ static bool stop(pid_t pid)
     return state == 'T';
 }
 
+static bool stop(pid_t pid)
+{
+    return kill(pid, SIGSTOP) == 0 && wait_until_stopped(pid);
+}
+
 static status strike(const target *t, int signal)
 {
     rank_status s;
     char where[RANK_STATUS_TEXT];
     int64_t until = clock_now_ns() + LIMIT_S * NS_PER_S;
+    if (t->held && wait_until_stopped(t->pid)) kill(t->pid, SIGCONT);
     while (clock_now_ns() < until) {
         if (!is_there(t, &s)) {
             if (state_of(t->pid) == '-') break;

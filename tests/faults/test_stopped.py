@@ -59,7 +59,7 @@ def a_remote_stage_stopped_for_good_is_named_by_a_rank():
 def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
     words = ["--mode", engine, *JOB, *policy, "--steps", "200", "--json", "-"]
     watch = Watch()
-    with Run(*words) as run:
+    with Run(*words, env=held(engine, rank)) as run:  # 200 steps take 2 s: on a busy machine they were over before the first was seen
         pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)
         run.wait_for_line("stopped by a signal")  # a busy machine may have held the same rank up before
         run.kill(pid, signal.SIGCONT)
