@@ -42,7 +42,7 @@ static status ps_requirements(const void *options, const char *policy, int world
         .replicates = p.consistency == PS_SYNC,
         .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
         .optimizer_ranks = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
-        .updates_in_front = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
+        .updates_on_gpu = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,
         .unrecorded = "ranks wait for parameters and push gradients in the middle of a pass"};
     return STATUS_OK;
 }
@@ -179,8 +179,8 @@ static status pin_gradients(ps_engine *e, bool pin)
 {
     const sync_context *c = &e->base.context;
     int each = e->member.export_count;
-    if (!e->server || !c->front) return STATUS_OK;
-    return ps_pin_segments(&e->member, c->front->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
+    if (!e->server || !c->gpu) return STATUS_OK;
+    return ps_pin_segments(&e->member, c->gpu->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
 }
 
 /* Keeps the server connected for at most 5 s, until all ranks in other processes have received the last
@@ -367,7 +367,7 @@ bool ps_updates_on_gpu(const sync_engine *e)
 {
     if (e->type == &sync_ps_dp) return sync_memory_is_separate(e->context.device);
     const ps_policy *p = &((const ps_engine *)e)->policy;
-    return e->context.front && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;
+    return e->context.gpu && p->server_optimizer && p->placement == PS_PLACEMENT_RANK;
 }
 
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload)

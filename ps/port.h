@@ -18,6 +18,12 @@
 
 enum { PS_NO_PEER = -1 };
 
+/* Returns false for a virtual device and a device that only plans memory, whose tensors have no bytes. */
+static inline bool ps_has_bytes(const device *d)
+{
+    return device_get_info(d)->real;
+}
+
 /* A received message. A message may be copied, but only one of the copies may be released. */
 typedef struct ps_message {
     message_header header;

@@ -57,6 +57,7 @@ typedef struct ring_memory {
     device_memory shared;
     char *buckets;
     double *group;          /* [group_capacity] Values that are summed over the ranks. */
+    double *norm;           /* The first of these values in host memory; the same address unless on a GPU. */
     int32_t *order;         /* [params] Rank 0's order of readiness, in host memory. */
     int32_t *sent_order;    /* [params] The same order in memory that collectives access. */
     bool reaches_gradients; /* Collectives can write to the gradients. */
@@ -248,7 +249,8 @@ collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, v
 /* Describes the all-reduce of a bucket's reduced shard between groups. */
 collective_call ring_replicas_call(const ring_engine *e, int bucket);
 
-/* ddp/memory.c: copy a few values from the host to memory that collectives access, and back. */
+/* ddp/memory.c: copy a few values from the host to memory that collectives access, and back. They do nothing
+ * if both addresses are the same. ring_receive_values() returns when the copy has ended. */
 status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count);
 status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count);
 

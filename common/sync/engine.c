@@ -55,7 +55,7 @@ void sync_default_end_step(sync_engine *e)
  * engine's stream. */
 static device_stream *lane_of(const sync_context *c)
 {
-    return c->front ? c->front->compute : c->compute;
+    return c->gpu ? c->gpu->compute : c->compute;
 }
 
 status sync_open(const sync_engine_type *type, const sync_context *context, sync_engine **out)
@@ -218,9 +218,8 @@ status sync_check_update(sync_engine *e, const sync_step *step)
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-static bool skips(const sync_engine *e)
+bool sync_skips_nonfinite(const sync_context *c)
 {
-    const sync_context *c = &e->context;
     return optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_SKIP &&
            device_get_info(c->device)->real;
 }
@@ -240,9 +239,9 @@ status sync_begin_update(sync_engine *e, const sync_step *step)
     return STATUS_OK;
 }
 
-bool sync_update_needs_norm(const sync_engine *e)
+bool sync_update_needs_norm(const sync_context *c)
 {
-    return optimizer_get_options(e->context.optimizer)->clip_norm > 0 || skips(e);
+    return optimizer_get_options(c->optimizer)->clip_norm > 0 || sync_skips_nonfinite(c);
 }
 
 status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
@@ -275,7 +274,7 @@ status sync_default_norm(sync_engine *e)
 status sync_take_norm(sync_engine *e)
 {
     e->square_norm = 0;
-    return sync_update_needs_norm(e) ? e->type->norm(e) : STATUS_OK;
+    return sync_update_needs_norm(&e->context) ? e->type->norm(e) : STATUS_OK;
 }
 
 /* If there is a bfloat16 copy, writes it in the same pass, so that the next forward pass need not convert. */
@@ -301,7 +300,7 @@ status sync_update(sync_engine *e, const sync_step *step)
     optimizer *o = e->context.optimizer;
     double clip_norm = optimizer_get_options(o)->clip_norm;
     double scale = clip_norm > 0 ? optimizer_clip_scale(clip_norm, e->square_norm) : 1.0;
-    bool skipped = skips(e) && !isfinite(e->square_norm);
+    bool skipped = sync_skips_nonfinite(&e->context) && !isfinite(e->square_norm);
     if (skipped) {
         optimizer_skip(o);
         TRY(report(e, step));

@@ -133,7 +133,7 @@ typedef struct sync_context {
     void *canceled_context;
     int64_t clock_ahead_ns; /* clock of this rank minus clock of rank 0; set before sync_connect() */
     /* Context on the rank's GPU if the engine works on a staged copy (staged.h), else NULL. */
-    const struct sync_context *front;
+    const struct sync_context *gpu;
 } sync_context;
 
 /* A step, or a micro-batch of a step. */
@@ -192,8 +192,8 @@ typedef struct sync_requirements {
     bool each_pass;
     param_shards_config shards; /* how the state is cut among ranks; the caller sets `rank` */
     bool replicates;            /* after flush() the parameters of all ranks are bit-identical */
-    bool updates_in_front;      /* the engine updates the parameters on the GPU if there is a staged copy
-                                   (staged.h) */
+    bool updates_on_gpu;        /* the engine updates the parameters on the GPU if there is a staged copy
+                                     (staged.h) */
     /* Reason why passes cannot be recorded (--cuda-graph, device_record_begin()). NULL if passes can be
      * recorded when the arenas are in device memory. */
     const char *unrecorded;
@@ -349,7 +349,10 @@ int sync_mark_update(int64_t index);
  * --on-nonfinite chooses what happens with gradients that are not finite. On a GPU sync_check_update()
  * handles "stop" and "warn". */
 status sync_begin_update(sync_engine *e, const sync_step *step);
-bool sync_update_needs_norm(const sync_engine *e);
+/* Returns true if updates wait for the norm of all gradients: with clipping, or if steps with gradients that
+ * are not finite are skipped. In virtual time no gradient has values, so none is skipped. */
+bool sync_update_needs_norm(const sync_context *c);
+bool sync_skips_nonfinite(const sync_context *c);
 status sync_take_norm(sync_engine *e);
 status sync_update(sync_engine *e, const sync_step *step);
 

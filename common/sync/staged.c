@@ -12,7 +12,7 @@ enum { ITEM_BUFFERS = -1 };
 
 typedef struct sync_staged {
     sync_engine *engine;
-    sync_context front; /* context of the GPU */
+    sync_context gpu; /* context of the GPU */
     device *host;
     device_stream *host_stream;
     param_set *params;    /* arenas on the host */
@@ -42,7 +42,7 @@ static status copy(const sync_staged *g, const sync_staging *on, direction way, 
 
 static status copy_buffers(const sync_staged *g, const sync_staging *on, direction way)
 {
-    return copy(g, on, way, &g->front.params->buffers, &g->params->buffers,
+    return copy(g, on, way, &g->gpu.params->buffers, &g->params->buffers,
                 (piece){0, g->params->buffer_elements});
 }
 
@@ -51,11 +51,11 @@ static status copy_all(const sync_staged *g, direction way)
 {
     piece all = {0, g->params->arena_elements};
     int states = g->optimizer ? optimizer_state_count(optimizer_get_options(g->optimizer)) : 0;
-    TRY(copy(g, &g->compute, way, &g->front.params->params, &g->params->params, all));
+    TRY(copy(g, &g->compute, way, &g->gpu.params->params, &g->params->params, all));
     TRY(copy_buffers(g, &g->compute, way));
     for (int i = 0; i < states; i++)
-        TRY(copy(g, &g->compute, way, optimizer_state(g->front.optimizer, i),
-                 optimizer_state(g->optimizer, i), all));
+        TRY(copy(g, &g->compute, way, optimizer_state(g->gpu.optimizer, i), optimizer_state(g->optimizer, i),
+                 all));
     return sync_staging_end(&g->compute);
 }
 
@@ -69,7 +69,7 @@ static status bring_down(sync_staged *g, int item)
     if (item == ITEM_BUFFERS)
         TRY(copy_buffers(g, &g->copies, DOWN));
     else
-        TRY(copy(g, &g->copies, DOWN, &g->front.params->grads, &g->params->grads, g->params->pieces[item]));
+        TRY(copy(g, &g->copies, DOWN, &g->gpu.params->grads, &g->params->grads, g->params->pieces[item]));
     return sync_handover_add(&g->arrived, item);
 }
 
@@ -85,7 +85,7 @@ static status take_item(void *context, int item)
 
 static status open_arenas(sync_staged *g, const sync_requirements *needs, int threads)
 {
-    const sync_context *c = &g->front;
+    const sync_context *c = &g->gpu;
     const nn_model *m = c->params->model;
     device_config config = {.name = "cpu", .rank = c->rank, .world = c->world, .threads = threads};
     param_set_config arenas = {.param_kind = needs->param_kind,
@@ -97,7 +97,7 @@ static status open_arenas(sync_staged *g, const sync_requirements *needs, int th
     TRY(param_set_open(g->host, m, c->program, &arenas, &g->params));
     if (g->params->arena_elements != c->params->arena_elements || g->params->type != c->params->type)
         return fail(STATUS_INTERNAL, "the staged copy of %s on the host has another shape", m->name);
-    if (needs->updates_in_front) return STATUS_OK;
+    if (needs->updates_on_gpu) return STATUS_OK;
     return optimizer_open(g->host, optimizer_get_options(c->optimizer), g->params->type,
                           g->params->arena_elements, c->params->logical_bytes / dtype_size(c->params->type),
                           c->ledger, &g->optimizer);
@@ -109,16 +109,16 @@ static status pin_arenas(const sync_staged *g, bool pin)
     for (int i = 0; i < 3; i++) {
         if (!arenas[i]->data) continue;
         if (pin)
-            TRY(device_pin(g->front.device, arenas[i]->data, arenas[i]->bytes));
+            TRY(device_pin(g->gpu.device, arenas[i]->data, arenas[i]->bytes));
         else
-            device_unpin(g->front.device, arenas[i]->data);
+            device_unpin(g->gpu.device, arenas[i]->data);
     }
     return STATUS_OK;
 }
 
 static status open_traffic(sync_staged *g)
 {
-    const sync_context *c = &g->front;
+    const sync_context *c = &g->gpu;
     int params = g->params->model->param_count;
     for (int i = 0; i < c->program->op_count; i++)
         if (c->program->ops[i].group_reduce > g->sum_capacity)
@@ -164,7 +164,7 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
                     context->policy, type->name, device_get_info(context->device)->name);
     sync_staged *g = calloc(1, sizeof *g);
     if (!g) return fail(STATUS_SYSTEM, "no memory for an engine");
-    g->front = *context;
+    g->gpu = *context;
     status rc;
     TRY_GOTO(rc, open_arenas(g, needs, threads), failed);
     TRY_GOTO(rc, open_traffic(g), failed);
@@ -173,7 +173,7 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     inner.compute = g->host_stream;
     inner.params = g->params;
     inner.optimizer = g->optimizer ? g->optimizer : context->optimizer;
-    inner.front = &g->front;
+    inner.gpu = &g->gpu;
     TRY_GOTO(rc, sync_open(type, &inner, out), failed);
     (*out)->staged = g;
     g->engine = *out;
@@ -219,7 +219,7 @@ status sync_need(sync_engine *e, int param)
     TRY(e->type->need(e, param));
     if (!g || g->uploaded[param]) return STATUS_OK;
     g->uploaded[param] = true;
-    return copy(g, &g->compute, UP, &g->front.params->params, &g->params->params, g->params->pieces[param]);
+    return copy(g, &g->compute, UP, &g->gpu.params->params, &g->params->params, g->params->pieces[param]);
 }
 
 /* Copies the buffers to the host before the engine's end_forward(), which may send the buffers of rank 0.

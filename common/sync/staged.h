@@ -13,8 +13,8 @@
  *
  * Copies to the host have a separate stream. The engine's function is called when the data have arrived.
  *
- * Reduction and optimizer run on the host. If the engine requires updates_in_front, the host has no
- * optimizer: the engine updates the GPU's parameters through sync_context.front.
+ * Reduction and optimizer run on the host. If the engine requires updates_on_gpu, the host has no
+ * optimizer: the engine updates the GPU's parameters through sync_context.gpu.
  *
  * The ledger counts neither the staged copy nor the buffers of transports. */
 #ifndef COMMON_SYNC_STAGED_H

@@ -16,7 +16,11 @@ bool sync_memory_is_separate(const device *d)
 
 sync_staging sync_staging_on(device *d, device_stream *s)
 {
-    return (sync_staging){.device = d, .stream = s, .separate = sync_memory_is_separate(d)};
+    const device_info *info = device_get_info(d);
+    return (sync_staging){.device = d,
+                          .stream = s,
+                          .separate = info->real && !info->host_addressable,
+                          .on_host = info->real && info->host_addressable};
 }
 
 /* ---- copies ----------------------------------------------------------------------------------- */
@@ -66,28 +70,6 @@ status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t va
             clock_sleep_ns(NAP_NS);
     }
     return device_stream_wait(s->stream, fence, value); /* returns the error if the fence has failed */
-}
-
-/* ---- sums on a device ------------------------------------------------------------------------- */
-
-status sync_staging_bring(const sync_staging *s, dtype type, void *to, sync_contribution c, int64_t elements,
-                          double divisor)
-{
-    if (c.on_device && c.data == to && divisor == 1) return STATUS_OK;
-    if (c.on_device) return device_convert(s->stream, to, type, c.data, type, elements, divisor);
-    TRY(device_upload(s->stream, to, c.data, type, type, elements));
-    return divisor == 1 ? STATUS_OK : device_convert(s->stream, to, type, to, type, elements, divisor);
-}
-
-status sync_staging_sum(const sync_staging *s, dtype type, void *out, const sync_contribution *c, int count,
-                        int64_t elements, double before, double after, void *landing)
-{
-    TRY(sync_staging_bring(s, type, out, c[0], elements, before));
-    for (int i = 1; i < count; i++) {
-        TRY(sync_staging_bring(s, type, landing, c[i], elements, before));
-        TRY(device_add(s->stream, out, out, landing, type, elements));
-    }
-    return after == 1 ? STATUS_OK : device_convert(s->stream, out, type, out, type, elements, after);
 }
 
 /* ---- from launched to done --------------------------------------------------------------------- */

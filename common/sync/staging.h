@@ -15,7 +15,8 @@ bool sync_memory_is_separate(const device *d);
 typedef struct sync_staging {
     device *device;
     device_stream *stream;
-    bool separate;
+    bool separate; /* A GPU: the host cannot access the memory. */
+    bool on_host;  /* A CPU: the memory is the host's. Both are false if the device has no bytes. */
 } sync_staging;
 
 sync_staging sync_staging_on(device *d, device_stream *s);
@@ -36,19 +37,6 @@ status sync_staging_end(const sync_staging *s);
  * instead of the stream: a GPU has few hardware queues, and the awaited work could be queued behind the wait.
  * A failed fence ends the wait with the fence's error. */
 status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value);
-
-/* Sums `count` contributions in their order on a GPU: out[i] = c[0][i] + c[1][i] + ... Each contribution is
- * divided by `before` first, and the sum by `after`. A contribution in host memory is copied to `landing`
- * first. `out` may be contribution 0. */
-typedef struct sync_contribution {
-    const void *data;
-    bool on_device;
-} sync_contribution;
-status sync_staging_sum(const sync_staging *s, dtype type, void *out, const sync_contribution *c, int count,
-                        int64_t elements, double before, double after, void *landing);
-/* Copies one contribution to GPU memory and divides it. */
-status sync_staging_bring(const sync_staging *s, dtype type, void *to, sync_contribution c, int64_t elements,
-                          double divisor);
 
 /* A handover passes numbers through a stream. A thread launches work on the stream and then adds a number.
  * When the stream has completed the work, the thread receives the number. Numbers arrive in the order in

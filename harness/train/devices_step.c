@@ -215,7 +215,7 @@ static void report_waits(trainer *t, int first_mark, int64_t micro)
 /* Returns true if the update needs the norms of all stages, and so comes after the last reduction. */
 static bool awaits_norms(const trainer *t)
 {
-    return trainer_updates(t) && sync_update_needs_norm(t->engine);
+    return trainer_updates(t) && sync_update_needs_norm(&t->engine->context);
 }
 
 /* Reduces the gradients of the stage and updates the parameters of the stage, unless the norms of other

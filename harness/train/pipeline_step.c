@@ -159,7 +159,7 @@ status trainer_stage_reduce(trainer *t)
 status trainer_stage_update(trainer *t, status (*add_norms_of_others)(trainer *t))
 {
     if (!trainer_updates(t)) return STATUS_OK;
-    if (sync_update_needs_norm(t->engine)) {
+    if (sync_update_needs_norm(&t->engine->context)) {
         TRY(add_norms_of_others(t));
         TRY(sync_begin_update(t->engine, &t->current.step));
     }

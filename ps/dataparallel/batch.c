@@ -1,8 +1,6 @@
 /* Plans the batch, cuts it as torch.chunk does, and moves parts of tensors between rank 0 and the others. */
 #include "ps/dataparallel/dataparallel.h"
 
-#include "ps/threads.h"
-
 status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
 {
     dp_engine *e = dp_engine_of(base);
@@ -74,8 +72,8 @@ static status add_part(dp_engine *e, const dp_flow *f, int peer)
     dp_transfer *transfer = dp_hub_add(e->hub, sends ? DP_SEND : DP_RECEIVE, peer, f->kind, e->step, f->key);
     dp_hub_set_tensor(transfer, dp_address(e, f->tensor, f->data), root ? at : 0, part_bytes(f, p));
     transfer->shared = e->member.segments;
-    if (!root && transfer->shared && !e->copies.separate)
-        transfer->remote = (char *)ps_segment(&e->member, 0, f->segment) + at;
+    char *remote = root ? NULL : dp_remote(e, f->segment);
+    if (transfer->shared && remote) transfer->remote = remote + at;
     return STATUS_OK;
 }
 

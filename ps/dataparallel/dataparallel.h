@@ -87,6 +87,7 @@ typedef struct dp_nccl_sim dp_nccl_sim;
 typedef struct dp_engine {
     sync_engine base;
     ps_options options; /* `payload` is PS_PAYLOAD_NCCL if --payload auto has chosen NCCL. */
+    int threads;        /* Threads of the host that sum, or 0 if the GPU sums. */
     ps_policy policy;
     ps_member member;
     dp_hub *hub;
@@ -138,8 +139,8 @@ typedef enum dp_call {
     DP_CALL_GRADIENT,
     DP_CALL_START
 } dp_call;
-/* Copies the options, and chooses the payload. Fails with STATUS_CONFIG if the device cannot use the
- * payload. */
+/* Copies the options, and chooses the payload and the threads. Fails with STATUS_CONFIG if the device cannot
+ * use the payload. */
 status dp_choose_payload(dp_engine *e, const ps_options *options);
 /* Returns when all ranks have joined, or fails after the connect time-out. */
 status dp_nccl_open(dp_engine *e);
@@ -208,6 +209,12 @@ static inline bool dp_takes_part(const dp_engine *e)
 static inline char *dp_mapped(const dp_engine *e, int segment)
 {
     return e->copies.separate ? ps_segment(&e->member, 0, segment) : NULL;
+}
+
+/* Returns rank 0's shared memory if the hub copies to and from it, else NULL. */
+static inline char *dp_remote(const dp_engine *e, int segment)
+{
+    return e->copies.separate ? NULL : ps_segment(&e->member, 0, segment);
 }
 
 /* memory.c: allocates all memory, and frees it. */

@@ -1,6 +1,7 @@
 /* Opens and closes the engine of `dp`, and lists its stages. */
 #include "ps/dataparallel/dataparallel.h"
 
+#include "common/device/sim/device_sim.h"
 #include "common/sync/engine.h"
 #include "ps/engine_impl.h"
 #include "ps/ps.h"
@@ -46,6 +47,28 @@ static int larger(int a, int b)
     return a > b ? a : b;
 }
 
+/* Returns the bytes per sample of the keys and values of all attention layers. */
+static int64_t cache_bytes(const nn_program *program)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < program->op_count; i++) {
+        const op_desc *op = &program->ops[i].desc;
+        const attention_attributes *a = &op->u.attention;
+        if (op->kind == OP_attention_forward)
+            bytes += 2 * a->sequence * a->heads * a->width * (int64_t)dtype_size(op->type);
+    }
+    return bytes;
+}
+
+/* Returns the bytes per sample that a replica returns in addition to its loss, in virtual time
+ * (simulation_config.gathered). */
+static int64_t returned_bytes(device *d, const nn_program *program, int64_t output_bytes)
+{
+    const simulation *s = sim_device_simulation(d);
+    if (!s || s->config.gathered == SIM_GATHERS_LOSSES) return 0;
+    return output_bytes + (s->config.gathered == SIM_GATHERS_CACHES ? cache_bytes(program) : 0);
+}
+
 static int64_t largest_frame(const dp_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -77,7 +100,7 @@ static status open_hub(dp_engine *e)
     dp_hub hub = {.context = c,
                   .most_transfers = larger(larger(e->replicate.count + 1, e->reduce.count), 3) * peers,
                   .keys = e->reduce.count,
-                  .threads = (int)e->options.server_threads,
+                  .threads = e->threads,
                   .landing = e->landing.data,
                   .only_control = e->options.payload == PS_PAYLOAD_NCCL};
     TRY(dp_hub_open(&hub, &e->hub));
@@ -121,7 +144,7 @@ static status open_parts(dp_engine *e)
                     "nothing to divide",
                     c->divide == SHARED_DIVIDE_BEFORE ? "before" : "after");
     e->policy.divide_before = c->divide == SHARED_DIVIDE_BEFORE;
-    e->returned = ps_returned_bytes(c->device, c->program, c->exchange->output_bytes);
+    e->returned = returned_bytes(c->device, c->program, c->exchange->output_bytes);
     if (e->returned > 0 && dp_one_loss(e))
         return fail(
             STATUS_CONFIG,

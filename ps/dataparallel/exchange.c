@@ -2,10 +2,9 @@
 #include "ps/dataparallel/exchange.h"
 
 #include "common/base/text.h"
-#include "common/device/sim/device_sim.h"
 #include "common/net/status_table.h"
-#include "common/reduce/reduce.h"
 #include "common/sync/anatomy.h"
+#include "common/sync/average.h"
 #include "common/trace/trace.h"
 
 #include <inttypes.h>
@@ -18,64 +17,42 @@ static int64_t region_bytes(const dp_region *r)
 
 /* ---- sums of gradients ------------------------------------------------------------------------- */
 
-typedef struct sum_job {
-    dp_hub *hub;
-    dp_transfer *transfers; /* [present - 1] Transfers of the key. */
-} sum_job;
-
-/* Returns the address of element `at` of piece `index` in a tensor that a transfer has received. */
-static const char *brought(const dp_transfer *transfer, int index, int64_t at)
+/* Returns the address of arena element `element`, in the gradient of a rank. `context` is the transfers of
+ * the key, which rank 1 begins. The gradient of rank 0 is where the sum will be. */
+static const char *contribution(const void *context, int rank, int index, int64_t element)
 {
+    const dp_transfer *transfer = (const dp_transfer *)context + (rank > 0 ? rank - 1 : 0);
     const dp_region *r = &transfer->region;
-    if (!transfer->shared)
-        return (const char *)ps_message_frame(&transfer->message, index).data + at * r->element;
-    return transfer->remote + (r->pieces.pieces[index].offset + at) * r->element;
+    if (rank == 0) return r->base + element * r->element;
+    if (transfer->shared) return transfer->remote + element * r->element;
+    return (const char *)ps_message_frame(&transfer->message, index).data +
+           (element - r->pieces.pieces[index].offset) * r->element;
 }
 
-static status sum_range(void *context, int thread, int index, int64_t at, int64_t count)
+static status sum_ranges(void *context, int thread, int first, piece_list ranges)
 {
-    const sum_job *j = context;
-    const dp_hub *h = j->hub;
-    const dp_sum *sum = &h->sum;
-    const dp_region *r = &j->transfers[0].region;
-    const void **sources = h->sources + (int64_t)thread * h->context->world;
-    void *out = r->base + (r->pieces.pieces[index].offset + at) * r->element;
-    sources[0] = out;
-    for (int i = 1; i < sum->present; i++) sources[i] = brought(&j->transfers[i - 1], index, at);
-    reduce_average(h->context->params->type, out, sources, sum->present, count, sum->before, sum->after);
-    return STATUS_OK;
-}
-
-static status sum_on_gpu(const sum_job *j)
-{
-    const dp_hub *h = j->hub;
-    const dp_sum *sum = &h->sum;
-    const dp_region *r = &j->transfers[0].region;
-    for (int p = 0; p < r->pieces.count; p++) {
-        piece whole = r->pieces.pieces[p];
-        char *own = r->base + whole.offset * r->element;
-        h->contributions[0] = (sync_contribution){own, true};
-        for (int i = 1; i < sum->present; i++)
-            h->contributions[i] = (sync_contribution){brought(&j->transfers[i - 1], p, 0), false};
-        TRY(sync_staging_sum(&h->staging, h->context->params->type, own, h->contributions, sum->present,
-                             whole.count, sum->before, sum->after, h->landing));
-    }
-    return sync_staging_end(&h->staging);
+    return sync_average_ranges(context, thread, first, ranges);
 }
 
 static status sum_key(dp_hub *h, int key)
 {
     int others = h->sum.present - 1;
-    sum_job j = {h, &h->transfers[key * others]};
-    const dp_region *r = &j.transfers[0].region;
-    device *d = h->context->device;
-    if (h->staging.separate)
-        TRY(sum_on_gpu(&j));
-    else if (ps_has_bytes(d))
-        TRY(ps_run_ranges(h->threads, r->pieces, sum_range, &j));
-    else
-        ps_charge_pass(d, (double)(region_bytes(r) * (others + 2)), sim_device_is_host(d) ? h->threads : 0);
-    for (int i = 0; i < others; i++) ps_port_release(&h->port, &j.transfers[i].message);
+    dp_transfer *transfers = &h->transfers[key * others];
+    const dp_region *r = &transfers[0].region;
+    sync_average sum = {.on = &h->staging,
+                        .type = h->context->params->type,
+                        .threads = h->threads,
+                        .count = h->sum.present,
+                        .before = h->sum.before,
+                        .after = h->sum.after,
+                        .out = r->base,
+                        .source = contribution,
+                        .context = transfers,
+                        .sources = h->sources,
+                        .landing = h->landing};
+    TRY(sync_run_ranges(&h->staging, h->threads, r->pieces, sum_ranges, &sum));
+    TRY(sync_staging_end(&h->staging));
+    for (int i = 0; i < others; i++) ps_port_release(&h->port, &transfers[i].message);
     return STATUS_OK;
 }
 

@@ -24,7 +24,6 @@
 #include "common/sync/engine.h"
 #include "ps/memory.h"
 #include "ps/port.h"
-#include "ps/threads.h"
 
 #define DP_FLUSH (INT64_C(1) << 48)
 enum { DP_INT_TARGETS, DP_INT_TOTAL, DP_INT_PRESENT };
@@ -70,7 +69,7 @@ typedef struct dp_hub {
     const sync_context *context;
     int most_transfers; /* Largest number of transfers in an exchange. */
     int keys;           /* Number of keys of a sum. */
-    int threads;        /* Threads of the host that sum. */
+    int threads;        /* Threads of the host that sum, or 0 if the GPU sums. */
     void *landing;      /* GPU memory for a key that has arrived, or NULL if the host sums. */
     /* True with --payload nccl. On GPUs NCCL moves the tensors in device memory, so an exchange need not wait
      * until they have been computed. */
@@ -100,10 +99,9 @@ typedef struct dp_hub {
     int held_count, held_capacity;
     transport_ticket ticket;
     int64_t begun_ns, last_message_ns;
-    int64_t leaving_ns;               /* Time at which the exchange sent its first message, or 0. */
-    const void **sources;             /* [threads][world] Contributions to a sum on the host. */
-    sync_contribution *contributions; /* [world] Contributions to a sum on a GPU. */
-    sync_staging staging;             /* On a stream of the agent. */
+    int64_t leaving_ns;   /* Time at which the exchange sent its first message, or 0. */
+    const void **sources; /* [threads][world] Contributions to a sum on the host. */
+    sync_staging staging; /* On a stream of the agent. */
 } dp_hub;
 
 /* exchange_open.c: opens a hub with the owner's fields of `setup`. The caller then opens the port. */

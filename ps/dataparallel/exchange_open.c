@@ -15,7 +15,6 @@ static status open_parts(dp_hub *h)
     h->held = ps_allocate(m, h->held_capacity, sizeof *h->held);
     h->arrived = ps_allocate(m, h->keys, sizeof *h->arrived);
     h->sources = ps_allocate(m, (int64_t)h->threads * c->world, sizeof *h->sources);
-    h->contributions = ps_allocate(m, c->world, sizeof *h->contributions);
     TRY(ps_memory_check(m, "the exchanges of a rank"));
     TRY(device_stream_open(c->device, DEVICE_STREAM_COMMUNICATION, &h->staging.stream));
     h->staging = sync_staging_on(c->device, h->staging.stream);

@@ -157,6 +157,7 @@ status dp_choose_payload(dp_engine *e, const ps_options *options)
     bool host = info->simulated ? sim_device_is_host(c->device) : info->host_addressable;
     char why[192];
     e->options = *options;
+    e->threads = host ? (int)options->server_threads : 0;
     if (options->payload == PS_PAYLOAD_AUTO && info->real && !host && !c->share_gpu && c->world > 1 &&
         !net_link_is_emulated(&c->link) && collective_nccl_found(why, sizeof why))
         e->options.payload = PS_PAYLOAD_NCCL;

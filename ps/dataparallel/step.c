@@ -2,6 +2,7 @@
 #include "ps/dataparallel/dataparallel.h"
 
 #include "common/device/sim/device_sim.h"
+#include "common/sync/average.h"
 
 /* ---- parameters and buffers -------------------------------------------------------------------- */
 
@@ -34,7 +35,7 @@ static void add_replica(dp_engine *e, int peer, int64_t step)
             dp_hub_add(e->hub, root ? DP_SEND : DP_RECEIVE, peer, MESSAGE_PARAMETERS, step, k);
         transfer->region = chunk_region(e, &e->replicate.list[k], params);
         transfer->shared = e->member.segments;
-        if (!root && !e->copies.separate) transfer->remote = ps_segment(&e->member, 0, PS_SEGMENT_PARAMS);
+        if (!root) transfer->remote = dp_remote(e, PS_SEGMENT_PARAMS);
     }
     if (set->model->buffer_count == 0) return;
     dp_transfer *transfer = dp_hub_add(e->hub, root ? DP_SEND : DP_RECEIVE, peer, MESSAGE_BUFFERS, step, 0);
@@ -120,7 +121,7 @@ static status gather_returned(dp_engine *e)
     returned.data = context_of(e)->exchange->output;
     returned.each = e->returned;
     if (dp_is_root(e))
-        ps_charge_pass(context_of(e)->device, 2.0 * (double)(dp_mine(e)->samples * e->returned), 0);
+        sync_spend_pass(context_of(e)->device, 2.0 * (double)(dp_mine(e)->samples * e->returned), 0);
     TRY(dp_add_parts(e, &returned));
     return dp_hub_run(e->hub, NULL);
 }
@@ -243,8 +244,8 @@ static status sum_over_ranks(dp_engine *e, double *values, int count)
 {
     int64_t number = e->sums++;
     TRY(move_sums(e, true, number, dp_is_root(e) ? e->shares : values, count, e->largest_sum));
-    for (int r = 1; dp_is_root(e) && ps_has_bytes(e->base.context.device) && r < e->present; r++)
-        for (int i = 0; i < count; i++) values[i] += e->shares[(int64_t)r * e->largest_sum + i];
+    for (int r = 1; dp_is_root(e) && r < e->present; r++)
+        sync_add_values(context_of(e)->device, values, e->shares + (int64_t)r * e->largest_sum, count);
     return move_sums(e, false, number, values, count, 0);
 }
 

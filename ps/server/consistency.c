@@ -52,18 +52,22 @@ void server_keep_push(ps_server *s, int key, int worker, ps_message *m)
 const char *server_gradient(const ps_server *s, int key, int worker, int piece)
 {
     const ps_message *m = &server_slot_of(s, key, worker)->push;
-    if (m->remote) return ps_message_frame(m, piece).data;
-    const char *arena =
-        s->copies_memory.data ? copies_of(s, s->keys[key].updates, worker) : s->workers[worker].grads;
+    bool local = s->own_grads && worker == s->index;
+    if (m->remote && !local) return ps_message_frame(m, piece).data;
+    const char *arena = local                   ? s->own_grads
+                        : s->copies_memory.data ? copies_of(s, s->keys[key].updates, worker)
+                                                : s->workers[worker].grads;
     return arena + server_bytes(s, server_pieces(s, key).pieces[piece].offset);
 }
 
 status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads)
 {
-    const void *landing = s->landing.data;
-    if (landing) TRY(server_land(s, key, worker, piece));
-    *grads = server_as_arena(landing ? landing : server_gradient(s, key, worker, piece),
-                             server_pieces(s, key).pieces[piece].offset, s->element);
+    const char *pushed = server_gradient(s, key, worker, piece);
+    struct piece p = server_pieces(s, key).pieces[piece];
+    if (s->landing.data)
+        TRY(sync_bring(&s->staging, s->set->type, s->landing.data, pushed, s->own_grads && worker == s->index,
+                       p.count, 1));
+    *grads = server_as_arena(s->landing.data ? s->landing.data : pushed, p.offset, s->element);
     return STATUS_OK;
 }
 

@@ -15,7 +15,6 @@ static status open_state(ps_server *s)
     s->apply.list = ps_allocate(m, slots, sizeof *s->apply.list);
     s->workers = ps_allocate(m, s->world, sizeof *s->workers);
     s->gradients = ps_allocate(m, (int64_t)s->threads * s->world, sizeof *s->gradients);
-    s->contributions = ps_allocate(m, s->world, sizeof *s->contributions);
     ps_key_queue_init(&s->complete, s->count, s->policy->priority, m);
     if (s->index == 0) {
         s->buffers.bytes = s->set->buffer_bytes;
@@ -47,6 +46,27 @@ static status open_params(ps_server *s)
     return STATUS_OK;
 }
 
+/* Chooses the memory for the parameters that the GPU updates. Under sync these are the rank's parameters on
+ * the GPU, because no rank reads a key that all ranks have pushed. Under ssp and async the server has a copy
+ * of the shard. */
+static status open_on_gpu(ps_server *s, const sync_context *gpu)
+{
+    size_t extent = (size_t)server_bytes(s, s->shard->end - s->shard->begin);
+    int64_t largest = 0;
+    if (s->policy->consistency == PS_SYNC) {
+        s->updated = gpu->params->params.data;
+        s->own_grads = gpu->params->grads.data;
+    } else {
+        TRY(ledger_blame(LEDGER_PARAMETERS,
+                         device_allocate(gpu->device, DEVICE_MEMORY_PRIVATE, extent, &s->updated_memory)));
+        s->updated = server_as_arena(s->updated_memory.data, s->shard->begin, s->element);
+    }
+    for (int i = 0; i < s->shard->pieces.count; i++)
+        if (s->shard->pieces.pieces[i].count > largest) largest = s->shard->pieces.pieces[i].count;
+    return ledger_blame(LEDGER_BUCKETS, device_allocate(gpu->device, DEVICE_MEMORY_PRIVATE,
+                                                        (size_t)server_bytes(s, largest), &s->landing));
+}
+
 /* Allocates the averages, except under async, and under ssp the copies of pushed gradients. */
 static status open_arenas(ps_server *s)
 {
@@ -69,12 +89,12 @@ static status open_arenas(ps_server *s)
 
 static status open_parts(ps_server *s)
 {
-    const sync_context *front = s->policy->server_optimizer ? s->context->front : NULL;
-    device *d = front ? front->device : s->device;
+    const sync_context *gpu = s->policy->server_optimizer ? s->context->gpu : NULL;
+    device *d = gpu ? gpu->device : s->device;
     s->staging = sync_staging_on(d, NULL);
     TRY(open_state(s));
     TRY(open_params(s));
-    if (front) TRY(server_gpu_open(s, front));
+    if (gpu) TRY(open_on_gpu(s, gpu));
     TRY(device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &s->staging.stream));
     return open_arenas(s);
 }
@@ -97,9 +117,7 @@ status ps_server_open(const ps_server *setup, ps_server **out)
     s->before = s->policy->divide_before ? s->world : 1;
     s->after = s->policy->divide_before ? 1 : s->world;
     s->writes = s->policy->consistency != PS_SYNC || !s->policy->server_optimizer;
-    const optimizer_options *o = optimizer_get_options(s->optimizer);
-    bool skips = o->on_nonfinite == NONFINITE_SKIP && ps_has_bytes(s->device);
-    s->needs_norm = s->policy->server_optimizer && (o->clip_norm > 0 || skips);
+    s->needs_norm = s->policy->server_optimizer && sync_update_needs_norm(c);
     s->buffers.iteration = -1;
     s->buffers.ticket.wake = s->layer.ticket.wake = true;
     status rc = open_parts(s);

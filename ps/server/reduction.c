@@ -16,11 +16,13 @@
  * names an exception for clipping).
  *
  * consistency.c decides when a key is reduced. sync and ssp reduce whole iterations. async applies each push
- * separately. gpu.c is the same reduction on a GPU. A gradient is in the frames of its message, or in shared
- * memory of the rank that pushed it. server_gradient() returns the address. */
+ * separately. A gradient is in the frames of its message, in shared memory of the rank that pushed it, or in
+ * the memory of the rank's GPU. server_gradient() returns the address.
+ *
+ * A server whose rank computes on a GPU sums and updates there. If the rank has a staged copy on the host
+ * (common/sync/staged.h), the new parameters are then copied down, because replies are sent from the host. */
 #include "ps/server/server.h"
 
-#include "common/reduce/reduce.h"
 #include "common/trace/trace.h"
 
 /* 1. Receive: handles a gradient that a rank has pushed. Takes over the message. */
@@ -48,60 +50,82 @@ status server_receive_push(ps_server *s, ps_message *m)
     return STATUS_OK;
 }
 
-status server_update_pieces(const server_work *work, const char *grads, piece_list pieces)
+/* Returns the address of arena element `element`, in the push of a rank. */
+static const char *contribution(const void *context, int worker, int piece, int64_t element)
+{
+    const server_work *work = context;
+    const ps_server *s = work->server;
+    int64_t first = server_pieces(s, work->key).pieces[piece].offset;
+    return server_gradient(s, work->key, worker, piece) + server_bytes(s, element - first);
+}
+
+static status update(const server_work *work, const char *grads, piece_list pieces)
 {
     ps_server *s = work->server;
     return optimizer_update(s->optimizer, s->staging.stream, s->updated, grads, pieces,
                             work->step.optimizer_step, work->step.rate, work->scale);
 }
 
-/* 2. Sum, 3. average, 4. update: processes elements [at, at + count) of a piece of the key, while they are in
- * the cache. Each thread processes a different range. */
-static status reduce_range(void *context, int thread, int piece_index, int64_t at, int64_t count)
+/* Spends the time of an update in virtual time. It reads and writes parameters and state. */
+static void spend_update(const server_work *work)
+{
+    const ps_server *s = work->server;
+    int states = optimizer_state_count(optimizer_get_options(s->optimizer));
+    sync_spend_pass(s->device, (double)server_key_bytes(s, work->key) * (3 + 2 * states), s->threads);
+}
+
+/* 4. Update. Under async each piece of a push has an address of its own. */
+static status update_ranges(const server_work *work, int first, piece_list ranges)
+{
+    ps_server *s = work->server;
+    const char *gradient;
+    if (work->worker < 0) TRY(update(work, s->averages, ranges));
+    for (int i = 0; work->worker >= 0 && i < ranges.count; i++) {
+        TRY(server_pushed(s, work->key, work->worker, first + i, &gradient));
+        TRY(update(work, gradient, (piece_list){&ranges.pieces[i], 1}));
+    }
+    for (int i = 0; s->updated != s->params && i < ranges.count; i++) {
+        int64_t at = server_bytes(s, ranges.pieces[i].offset);
+        TRY(sync_copy_down(&s->staging, s->params + at, s->updated + at,
+                           server_bytes(s, ranges.pieces[i].count)));
+    }
+    return sync_staging_end(&s->staging);
+}
+
+/* 2. Sum, 3. average, 4. update, while the elements are in the cache. Each thread processes a different
+ * range. */
+static status reduce_ranges(void *context, int thread, int first, piece_list ranges)
 {
     const server_work *work = context;
     ps_server *s = work->server;
-    piece whole = server_pieces(s, work->key).pieces[piece_index], range = {whole.offset + at, count};
-    if (work->sums) {
-        const void **gradients = s->gradients + (int64_t)thread * s->world;
-        for (int w = 0; w < s->world; w++)
-            gradients[w] = server_gradient(s, work->key, w, piece_index) + server_bytes(s, at);
-        char *average = s->averages + server_bytes(s, range.offset);
-        reduce_average(s->set->type, average, gradients, s->world, count, s->before, s->after);
-    }
-    if (!work->updates) return STATUS_OK;
-    const char *gradient = s->averages;
-    if (work->worker >= 0) /* async: the gradient of one rank, without a sum */
-        TRY(server_pushed(s, work->key, work->worker, piece_index, &gradient));
+    const sync_average average = {.on = &s->staging,
+                                  .type = s->set->type,
+                                  .threads = s->threads,
+                                  .count = s->world,
+                                  .before = s->before,
+                                  .after = s->after,
+                                  .out = s->averages,
+                                  .source = contribution,
+                                  .context = work,
+                                  .sources = s->gradients,
+                                  .local = s->own_grads ? s->index : -1,
+                                  .landing = s->landing.data};
+    if (work->sums) TRY(sync_average_ranges(&average, thread, first, ranges));
+    if (!work->updates) return sync_staging_end(&s->staging);
     int64_t begin_ns = ps_port_now(&s->port);
-    TRY(server_update_pieces(work, gradient, (piece_list){&range, 1}));
+    if (ps_has_bytes(s->device))
+        TRY(update_ranges(work, first, ranges));
+    else
+        spend_update(work);
     if (thread == 0) s->update_ns += ps_port_now(&s->port) - begin_ns;
     return STATUS_OK;
-}
-
-/* Spends the time of a reduction in virtual time. The sum reads every push and writes one. An update reads
- * and writes parameters and state. */
-static void spend_time(const server_work *work)
-{
-    ps_server *s = work->server;
-    double bytes = (double)server_key_bytes(s, work->key);
-    int states = optimizer_state_count(optimizer_get_options(s->optimizer));
-    if (work->sums) ps_charge_pass(s->device, bytes * (s->world + 1), s->threads);
-    int64_t summed_ns = ps_port_now(&s->port);
-    if (work->updates) ps_charge_pass(s->device, bytes * (3 + 2 * states), s->threads);
-    s->update_ns += ps_port_now(&s->port) - summed_ns;
 }
 
 status server_reduce(server_work *work)
 {
     ps_server *s = work->server;
     int64_t begin_ns = ps_port_now(&s->port);
-    if (s->staging.separate)
-        TRY(server_reduce_on_gpu(work));
-    else if (ps_has_bytes(s->device))
-        TRY(ps_run_ranges(s->threads, server_pieces(s, work->key), reduce_range, work));
-    else
-        spend_time(work);
+    TRY(sync_run_ranges(&s->staging, s->threads, server_pieces(s, work->key), reduce_ranges, work));
     trace_slice(s->context->trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key",
                 s->first + work->key, begin_ns, ps_port_now(&s->port));
     return server_check_update(work);

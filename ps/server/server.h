@@ -8,16 +8,15 @@
  *   server.c       the agent: receives messages, notices stalls and departures
  *   reduction.c    one key: receive pushes, sum in rank order, average, update, reply
  *   consistency.c  when a key is reduced (clipping, ssp, async), when a pull is due, flushes
- *   gpu.c          the sum and the update on a GPU
  *   shared.c       buffers and layers' sums, on server 0 */
 #ifndef PS_SERVER_H
 #define PS_SERVER_H
 
+#include "common/sync/average.h"
 #include "ps/keys.h"
 #include "ps/memory.h"
 #include "ps/port.h"
 #include "ps/protocol.h"
-#include "ps/threads.h"
 
 /* Returns the contribution to an update or a reply that `worker` has sent. */
 static inline anatomy_sent server_sent(const message_header *h, int worker)
@@ -133,8 +132,7 @@ typedef struct ps_server {
     const char *own_grads;
     device_memory landing; /* GPU memory for one piece of a pushed gradient. */
     device_memory params_memory, updated_memory, averages_memory, copies_memory;
-    const void **gradients;           /* [threads][world] */
-    sync_contribution *contributions; /* [world] */
+    const void **gradients; /* [threads][world] */
 
     ps_memory memory;
     server_key *keys;        /* [count] */
@@ -248,7 +246,8 @@ status server_send_replies(ps_server *s, bool *worked);
 status server_check_push(ps_server *s, int key, int worker, ps_message *m);
 /* Keeps the pushed gradient readable until it is summed. */
 void server_keep_push(ps_server *s, int key, int worker, ps_message *m);
-/* Returns the address of a piece that `worker` pushed for the key's present iteration, in host memory. */
+/* Returns the address of a piece that `worker` pushed for the key's present iteration. It is in host memory,
+ * but for the rank of the server if `own_grads` is set. */
 const char *server_gradient(const ps_server *s, int key, int worker, int piece);
 /* Sets *grads to the base address of an arena that contains this piece, in the memory of the device that
  * updates. On a GPU the next call overwrites the piece. */
@@ -266,16 +265,6 @@ status server_receive_pull(ps_server *s, int worker, const message_header *h);
 void server_await_update(ps_server *s, int key, int worker, int64_t pull, int64_t updates);
 bool server_reply_is_due(ps_server *s, int key, int worker);
 void server_end_reply(ps_server *s, int key, int worker);
-
-/* Runs the optimizer on pieces of the key with the gradients `grads`. */
-status server_update_pieces(const server_work *work, const char *grads, piece_list pieces);
-
-/* gpu.c. */
-status server_reduce_on_gpu(const server_work *work);
-/* Chooses the memory of the GPU whose context is `front`. */
-status server_gpu_open(ps_server *s, const sync_context *front);
-/* Copies a piece that `worker` has pushed to `landing`. */
-status server_land(ps_server *s, int key, int worker, int piece);
 
 /* shared.c: server_receive_buffers() and server_receive_layer_share() take over the message. */
 status server_receive_buffers(ps_server *s, ps_message *m);

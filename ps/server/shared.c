@@ -122,9 +122,7 @@ static void add_layer_shares(ps_server *s)
     for (int64_t i = 0; i < s->layer.header.count; i++) s->layer.sums[i] = 0;
     for (int w = 0; w < s->world; w++) {
         ps_message *m = &s->workers[w].layer_share;
-        const double *share = ps_message_frame(m, 0).data;
-        bool exist = ps_has_bytes(s->device);
-        for (int64_t i = 0; exist && i < s->layer.header.count; i++) s->layer.sums[i] += share[i];
+        sync_add_values(s->device, s->layer.sums, ps_message_frame(m, 0).data, s->layer.header.count);
         ps_port_release(&s->port, m);
         m->header.kind = MESSAGE_NONE;
     }

@@ -1,5 +1,4 @@
 /* The receiving half of a worker's agent: replies of the servers. */
-#include "ps/threads.h"
 #include "ps/worker/worker.h"
 
 #include "common/net/status_table.h"
@@ -126,9 +125,7 @@ static status update_key(worker *w, int key, double scale)
 static status receive_average(worker *w, int key)
 {
     const sync_context *c = w->context;
-    const optimizer_options *o = optimizer_get_options(c->optimizer);
-    bool skips = o->on_nonfinite == NONFINITE_SKIP && ps_has_bytes(c->device);
-    if (o->clip_norm <= 0 && !skips) return update_key(w, key, 1.0);
+    if (!sync_update_needs_norm(c)) return update_key(w, key, 1.0);
     if (++w->averages < w->plan->key_count) return STATUS_OK;
     w->averages = 0;
     /* The norm needs all keys, so every update has waited for the push that was sent last. */
@@ -138,12 +135,13 @@ static status receive_average(worker *w, int key)
     double squares = 0;
     piece_list all = param_set_pieces(c->params, 0, c->params->model->param_count);
     TRY(optimizer_sum_squares(c->optimizer, w->stream, c->params->grads.data, all, &squares));
-    if (skips && !isfinite(squares)) {
+    if (sync_skips_nonfinite(c) && !isfinite(squares)) {
         optimizer_skip(c->optimizer);
         for (int k = 0; k < w->plan->key_count; k++) key_arrived(w, k);
         return report_nonfinite(w, w->shared->iterations[(w->keys[key].received - 2) % 2].optimizer_step);
     }
-    double scale = o->clip_norm > 0 ? optimizer_clip_scale(o->clip_norm, squares) : 1.0;
+    double clip_norm = optimizer_get_options(c->optimizer)->clip_norm;
+    double scale = clip_norm > 0 ? optimizer_clip_scale(clip_norm, squares) : 1.0;
     for (int k = 0; k < w->plan->key_count; k++) TRY(update_key(w, k, scale));
     return STATUS_OK;
 }

@@ -1,6 +1,5 @@
 /* A worker's stages, which the compute thread calls. The stages post events and wait on fences. */
 #include "ps/engine_impl.h"
-#include "ps/threads.h"
 #include "ps/worker/worker.h"
 
 static ps_worker *worker_of(sync_engine *e)

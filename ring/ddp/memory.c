@@ -4,7 +4,6 @@
 #include "ring/engine_impl.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- allocation ------------------------------------------------------------------------------- */
 
@@ -53,29 +52,25 @@ status ring_memory_open(ring_engine *e)
     if (!m->control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
     /* In virtual time, collectives move these values between the ranks' host memories. */
     char *values = device_get_info(c->device)->real ? m->buckets + group : m->control;
+    char *host = e->stream ? m->control : values; /* The host cannot access the memory of a GPU. */
     m->group = (double *)values;
+    m->norm = (double *)host;
     m->sent_order = (int32_t *)(values + (order - group));
-    m->order = (int32_t *)((char *)m->control + (order - group));
+    m->order = (int32_t *)(host + (order - group));
     m->activity = (int32_t *)((char *)m->control + (activity - group));
     return STATUS_OK;
 }
 
 status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count)
 {
-    if (e->stream) return device_upload(e->base.context.compute, to, values, type, type, count);
-    memmove(to, values, (size_t)(count * dtype_size(type)));
-    return STATUS_OK;
+    return to == values ? STATUS_OK : device_upload(e->base.context.compute, to, values, type, type, count);
 }
 
-/* On a GPU, blocks until the copy has ended. */
 status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count)
 {
-    if (e->stream) {
-        TRY(device_download(e->base.context.compute, values, from, type, type, count));
-        return device_stream_synchronize(e->base.context.compute);
-    }
-    memmove(values, from, (size_t)(count * dtype_size(type)));
-    return STATUS_OK;
+    if (values == from) return STATUS_OK;
+    TRY(device_download(e->base.context.compute, values, from, type, type, count));
+    return device_stream_synchronize(e->base.context.compute);
 }
 
 void ring_memory_close(ring_engine *e)

@@ -48,9 +48,12 @@ status ring_norm(sync_engine *base)
         TRY(update_gradients(e, u, &grads));
         TRY(optimizer_sum_squares(c->optimizer, c->compute, grads, pieces_of(e, u), &base->square_norm));
     }
-    TRY(ring_send_values(e, e->memory.group, &base->square_norm, DTYPE_F64, 1));
+    *e->memory.norm = base->square_norm;
+    TRY(ring_send_values(e, e->memory.group, e->memory.norm, DTYPE_F64, 1));
     TRY(ring_run_job(e, RING_JOB_NORM, 1));
-    return ring_receive_values(e, &base->square_norm, e->memory.group, DTYPE_F64, 1);
+    TRY(ring_receive_values(e, e->memory.norm, e->memory.group, DTYPE_F64, 1));
+    base->square_norm = *e->memory.norm;
+    return STATUS_OK;
 }
 
 static status update_unit(ring_engine *e, const sync_step *step, int unit, double scale)

@@ -5,7 +5,7 @@
  * best of all repetitions. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
-#include "ps/threads.h"
+#include "common/sync/average.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,13 +20,14 @@ typedef struct job {
     int ranks;
 } job;
 
-static status sum_range(void *context, int thread, int piece, int64_t at, int64_t count)
+static status sum_range(void *context, int thread, int first, piece_list ranges)
 {
     const job *j = context;
     const void *ins[MOST_RANKS];
-    (void)thread, (void)piece;
-    for (int r = 0; r < j->ranks; r++) ins[r] = j->in[r] + at;
-    reduce_average(DTYPE_F32, j->out + at, ins, j->ranks, count, 1, j->ranks);
+    piece range = ranges.pieces[0];
+    (void)thread, (void)first;
+    for (int r = 0; r < j->ranks; r++) ins[r] = j->in[r] + range.offset;
+    reduce_average(DTYPE_F32, j->out + range.offset, ins, j->ranks, range.count, 1, j->ranks);
     return STATUS_OK;
 }
 
@@ -44,7 +45,8 @@ static status measure(job *j, int ranks, int threads, int64_t count)
     j->ranks = ranks;
     for (int i = 0; i < REPEATS; i++) {
         int64_t cpu = process_ns(), wall = clock_now_ns();
-        status rc = ps_run_ranges(threads, (piece_list){&whole, 1}, sum_range, j);
+        status rc =
+            sync_run_ranges(&(sync_staging){.on_host = true}, threads, (piece_list){&whole, 1}, sum_range, j);
         cpu = process_ns() - cpu;
         wall = clock_now_ns() - wall;
         if (rc != STATUS_OK) return rc;

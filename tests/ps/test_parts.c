@@ -1,9 +1,9 @@
 /* Tests the parts separately: policies and options, the plan, queues, handshakes. */
 #include "common/base/random.h"
+#include "common/sync/average.h"
 #include "models/models.h"
 #include "ps/handshake.h"
 #include "ps/keys.h"
-#include "ps/threads.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
 
@@ -326,22 +326,26 @@ typedef struct range_counts {
     atomic_int threads[8]; /* number of ranges per thread */
 } range_counts;
 
-static status count_range(void *context, int thread, int piece, int64_t at, int64_t count)
+static const sync_staging on_cpu = {.on_host = true};
+static const piece two_pieces[2] = {{3, 50000}, {70000, 11}};
+
+static status count_range(void *context, int thread, int first, piece_list ranges)
 {
     range_counts *c = context;
+    int64_t at = ranges.pieces[0].offset - two_pieces[first].offset;
+    assert_int_equal(ranges.count, 1);
     atomic_fetch_add(&c->threads[thread], 1);
-    for (int64_t i = at; i < at + count; i++) atomic_fetch_add(&c->seen[piece][i], 1);
+    for (int64_t i = at; i < at + ranges.pieces[0].count; i++) atomic_fetch_add(&c->seen[first][i], 1);
     return STATUS_OK;
 }
 
 static void threads_process_every_element_once(void **state)
 {
     (void)state;
-    const piece pieces[2] = {{3, 50000}, {7, 11}};
     for (int threads = 1; threads <= 5; threads++) {
         range_counts *c = calloc(1, sizeof *c);
         for (int job = 0; job < 20; job++)
-            assert_ok(ps_run_ranges(threads, (piece_list){pieces, 2}, count_range, c));
+            assert_ok(sync_run_ranges(&on_cpu, threads, (piece_list){two_pieces, 2}, count_range, c));
         for (int i = 0; i < 50000; i++) assert_int_equal(c->seen[0][i], 20);
         for (int i = 0; i < 50000; i++) assert_int_equal(c->seen[1][i], i < 11 ? 20 : 0);
         for (int i = 0; i < 8; i++) assert_int_equal(c->threads[i] > 0, i < threads);
@@ -349,24 +353,24 @@ static void threads_process_every_element_once(void **state)
     }
 }
 
-static status fail_at_seven(void *context, int thread, int piece, int64_t at, int64_t count)
+static status fail_at_seven(void *context, int thread, int first, piece_list ranges)
 {
     (void)context, (void)thread;
     static const error_record element_7 = {STATUS_INTERNAL, "element 7"};
-    return piece == 1 && at <= 7 && at + count > 7 ? error_adopt(&element_7) : STATUS_OK;
+    int64_t at = ranges.pieces[0].offset - two_pieces[first].offset;
+    return first == 1 && at <= 7 && at + ranges.pieces[0].count > 7 ? error_adopt(&element_7) : STATUS_OK;
 }
 
 static void a_failure_of_a_range_is_returned(void **state)
 {
     (void)state;
-    const piece pieces[2] = {{3, 50000}, {7, 11}};
     for (int threads = 1; threads <= 3; threads++) {
         range_counts *c = calloc(1, sizeof *c);
-        assert_int_equal(ps_run_ranges(threads, (piece_list){pieces, 2}, fail_at_seven, NULL),
+        assert_int_equal(sync_run_ranges(&on_cpu, threads, (piece_list){two_pieces, 2}, fail_at_seven, NULL),
                          STATUS_INTERNAL);
         assert_string_equal(error_message(), "element 7");
         error_clear();
-        assert_ok(ps_run_ranges(threads, (piece_list){pieces, 2}, count_range, c));
+        assert_ok(sync_run_ranges(&on_cpu, threads, (piece_list){two_pieces, 2}, count_range, c));
         free(c);
     }
 }
