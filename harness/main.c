@@ -152,16 +152,17 @@ static status dispatch(int argc, char *argv[], text_buffer *out, int *exit_code)
                 : run_command(c, argc - skip, argv + skip, out, exit_code);
 }
 
-/* Opens /dev/null for each closed standard stream. The next file that is opened would otherwise take its
- * number and its output. The stream is opened in the wrong direction, so that reads and writes fail. */
+/* Opens /dev/null for each closed standard stream. Otherwise the next file that is opened would get the
+ * descriptor of the stream, and receive the stream's output. Opens /dev/null in the wrong direction, so that
+ * reads and writes of the stream fail. */
 static void keep_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
-/* Runs before the libraries' constructors, which allocate. A sanitizer does not work before the
- * constructors. */
+/* Calls out_of_memory_watch() before the libraries' constructors, because the constructors allocate memory.
+ * Leaves the call out with a sanitizer, which does not work before the constructors. */
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 __attribute__((section(".preinit_array"), used)) static void (*const first)(void) = out_of_memory_watch;
 #endif

@@ -13,7 +13,7 @@ enum {
     LAB_ESIZE = -2,     /* the message does not have the number of elements that its receiver expects */
     LAB_EDEADLOCK = -3, /* every rank waits, so no message can arrive */
     LAB_EMEMORY = -4,   /* for your code, if malloc() returns NULL */
-    LAB_END = 1,        /* lab_receive_push(): training has ended */
+    LAB_END = 1,        /* lab_receive_push() returns this when training has ended */
 };
 
 /* ---- lab 1: count-bytes ---- */
@@ -113,7 +113,7 @@ int lab_wait(lab_step *step, int bucket);
  * returns 0 when all buckets are reduced. bucket_of[0 .. count) is the bucket of each gradient. */
 int student_backward(lab_step *step, const int *bucket_of, int count, int buckets);
 
-/* From begin to end, in seconds. */
+/* An interval of time, in seconds. */
 typedef struct {
     double begin, end;
 } lab_span;
@@ -133,8 +133,9 @@ typedef struct {
     int64_t *clock;          /* [ranks] steps that each rank has pushed */
 } lab_state;
 
-/* Yours. Returns 1 if a rank may begin its next step, else 0. No rank begins a step when it has pushed more
- * than `staleness` steps more than the slowest. Return LAB_EMISSING if the function is not written yet. */
+/* Yours. Returns 1 if a rank may begin its next step, else 0. A rank must not begin a step if it has pushed
+ * over `staleness` steps more than the slowest rank. Return LAB_EMISSING if the function is not written
+ * yet. */
 int student_may_begin(const int64_t *clock, int ranks, int rank, int64_t staleness);
 
 /* Yours. Serves until lab_receive_push() returns LAB_END, then returns 0. A rank that has pushed waits for
@@ -184,8 +185,8 @@ int lab_group_size(const lab_group *group);
 /* Sums x[0 .. n) over all ranks, in rank order, and stores this rank's shard of the sum. All ranks must call
  * it. */
 int lab_reduce_scatter(lab_group *group, const float *x, size_t n, float *shard);
-/* Distributes shards: each rank gives its shard, in its place in x[0 .. n), and receives the shards of the
- * other ranks into their places. All ranks must call it. */
+/* Distributes shards. Each rank passes its shard at the shard's place in x[0 .. n), and receives the shards
+ * of the other ranks at their places. All ranks must call it. */
 int lab_all_gather(lab_group *group, float *x, size_t n);
 
 /* Adam's state, of which this rank keeps its shard. `rate` includes the learning rate and both bias

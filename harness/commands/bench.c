@@ -1,5 +1,5 @@
-/* harness bench OPERATION: measures collectives between processes of this machine, with nccl-tests'
- * columns. */
+/* harness bench OPERATION: measures collectives between processes of this machine. Prints the columns of
+ * nccl-tests. */
 #include "harness/commands/commands.h"
 
 #include "common/base/log.h"
@@ -105,7 +105,7 @@ static bool same_series(const ring_bench_row *a, const ring_bench_row *b)
 }
 
 /* Fits a line to the rows with the same kind, collective and algorithm as row `first`. Uses the best times,
- * because other load disturbs them least. */
+ * because they are disturbed least by other load on the machine. */
 static status fit_series(const bench_setup *s, int first, line_fit *out)
 {
     double *bytes = calloc((size_t)s->row_count, 2 * sizeof *bytes), *seconds = bytes + s->row_count;
@@ -146,7 +146,7 @@ static status print_fits(const bench_setup *s, text_buffer *out)
     return STATUS_OK;
 }
 
-/* Returns null for infinity, which JSON does not have. */
+/* Returns JSON null for infinity, which JSON cannot represent. */
 static json_t *real_or_null(double value)
 {
     return isfinite(value) ? json_real(value) : json_null();
@@ -256,11 +256,11 @@ static status run_launcher(const bench_setup *s, command_line *line)
     options.jobs = &job;
     options.job_count = 1;
     options.argv = line->argv;
-    /* One message size may take long. The status slots do not change while it is measured. */
+    /* A rank does not change its status slot while it measures a message size, which may take long. */
     options.stall_timeout_ns = 10 * s->options.timeout_ns;
     log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
              host_processors());
-    /* Ranks that share a processor would measure the scheduler. */
+    /* Two ranks bound to the same processor would measure the scheduler. */
     bind_mode bind = job.world > host_processors() ? BIND_NONE : BIND_CORE;
     cpu_set_t *sets = NULL;
     TRY(bind_plan(bind, (bind_group){job.world, 1}, &sets));

@@ -1,4 +1,4 @@
-/* harness buckets: shows the buckets that a policy, or given limits, make of a model's gradients. */
+/* harness buckets: shows into which buckets a policy, or given limits, divide a model's gradients. */
 #include "harness/commands/commands.h"
 
 #include "harness/result/output.h"
@@ -80,7 +80,7 @@ static json_t *to_json(const bucket_schedule *list)
     return json_pack("{s:o, s:o}", "bytes", bytes, "tensors", tensors);
 }
 
-/* Returns the position from 1 of a parameter in the order in which gradients are ready, or 0 if the
+/* Returns the position, from 1, of a parameter in the order in which gradients become ready, or 0 if the
  * parameter has no gradient. */
 static int readiness_of(const nn_program *p, int param)
 {

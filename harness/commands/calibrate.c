@@ -1,5 +1,5 @@
-/* harness calibrate: measures this machine and writes a profile, with which virtual time predicts its runs.
- */
+/* harness calibrate: measures this machine and writes a profile. Simulations use the profile to predict runs
+ * on this machine. */
 #include "harness/commands/commands.h"
 
 #include "common/device/host/host.h"
@@ -128,7 +128,7 @@ static status run_calibrate(command_line *line)
         return STATUS_OK;
     }
     calibration_make_folders(path);
-    TRY(output_probe(path)); /* Fails before the long measurement. */
+    TRY(output_probe(path)); /* Fails now, not after the long measurement, if the file cannot be written. */
     TRY(calibrate(o->threads ? (int)o->threads : half > 0 ? half : 1, o->bind, &c));
     TRY(calibration_write(&c, path));
     show(&c, path, line->out);

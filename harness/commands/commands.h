@@ -18,8 +18,8 @@ typedef struct command_line {
     int exit_code;    /* Exit code of the process if the status is OK, such as 128 + signal. */
 } command_line;
 
-/* Value of most_words for a command that reads argv itself. The options of this command have their
- * defaults. */
+/* Value of most_words for a command that reads argv itself. The fields of its `options` then only hold the
+ * default values. */
 enum { COMMAND_READS_ITSELF = -1, COMMAND_MOST_BINDINGS = 8 };
 
 typedef struct command {
@@ -27,7 +27,7 @@ typedef struct command {
     const char *usage; /* Text after the command's name in the usage line. */
     const char *summary;
     size_t options_size; /* Size of the struct `options`, which is zeroed. */
-    /* Table of these options. The help prints `about` before the table and `notes` after it. May be NULL. */
+    /* Table of the options, or NULL. The help prints `about` before the table and `notes` after it. */
     const option_table *table;
     const char *about, *notes;
     /* Binds the struct's fields to several tables. Returns the number of bindings, at most
@@ -35,9 +35,9 @@ typedef struct command {
     size_t (*bind)(void *options, option_binding *bindings);
     int most_words;
     status (*run)(command_line *line);
-    /* Prints the table of --help=effects, or NULL if there is none. */
+    /* Prints the table of --help=effects. NULL if the command does not have this table. */
     void (*effects)(void *options, text_buffer *out);
-    /* Replaces the help on the options above. May be NULL. */
+    /* Prints the help on the options in place of the help that the tables contain. May be NULL. */
     void (*help)(void *options, bool all, text_buffer *out);
 } command;
 

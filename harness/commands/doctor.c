@@ -113,7 +113,7 @@ static void libraries(text_buffer *out)
         XXH_versionNumber() % 100);
 }
 
-/* Lists OpenMP run-times. Two in one process compete for the processors. */
+/* Lists OpenMP run-times. Two run-times in one process compete for the processors. */
 static int count_openmp(struct dl_phdr_info *info, size_t size, void *context)
 {
     (void)size;
@@ -159,7 +159,8 @@ static void devices(text_buffer *out)
     }
 }
 
-/* Shows the version of a CUDA component, or why it is missing and what that costs. */
+/* Shows the version of a CUDA component, or why the component is missing and what does not work without
+ * it. */
 static void cuda_piece(text_buffer *out, const char *name, const char *found, const char *why,
                        const char *cost)
 {

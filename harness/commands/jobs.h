@@ -9,7 +9,7 @@
 /* Makes the plan and runs the jobs --repeat times. *out is a new reference to the result of the run, or of
  * all complete runs. *out is NULL if no job has a result. Writes the file of --trace. `words` are the command
  * line that starts a rank: "harness", "run", options, NULL. If ranks fail, logs the failure and sets
- * *exit_code to the exit code of the program. If no rank fails, sets *exit_code to 0. */
+ * *exit_code to the exit code with which the program must end. If no rank fails, sets *exit_code to 0. */
 status command_run_repeated(run_config *config, run_plan *plan, char *const *words, json_t **out,
                             int *exit_code);
 

@@ -1,5 +1,5 @@
-/* harness memory: shows the memory of each rank under every policy, and the GPUs with enough memory for it.
- * The rows are as in `harness run --plan`. */
+/* harness memory: shows the memory of each rank under every policy, and which GPUs have enough memory. The
+ * rows are the same as in `harness run --plan`. */
 #include "harness/commands/jobs.h"
 
 #include "common/sim/profile.h"
@@ -74,7 +74,8 @@ static status plan_policy(memory_command *m, const char *policy, json_t *jobs, j
     return rc;
 }
 
-/* Lists memory sizes of GPUs in ascending order, each with the profiles that have it. */
+/* Lists the memory sizes of GPUs in ascending order. Each size has the names of the profiles whose GPU has
+ * this size. */
 static status list_gpus(json_t **out)
 {
     char **names = NULL;
@@ -100,7 +101,8 @@ static status list_gpus(json_t **out)
 
 /* ---- the command --------------------------------------------------------------------------------------- */
 
-/* Lists all policies that differ in memory. If there are several machines, adds zero3 within each machine. */
+/* Lists all policies that differ in memory. If there are several machines, adds zero3 with one sharding group
+ * per machine. */
 static status list_all(memory_command *m)
 {
     const run_config *c = &m->config;

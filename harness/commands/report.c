@@ -34,7 +34,7 @@ static const option option_list[] = {
 static const option_table report_option_table = {"Report", option_list,
                                                  sizeof option_list / sizeof option_list[0]};
 
-/* Makes the table of a sweep that has not written one. */
+/* Makes the table of a sweep from its results, because the folder has no table.json. */
 static status read_sweep(const char *folder, json_t **out)
 {
     json_t *definition = NULL;
@@ -64,7 +64,7 @@ static status load(const char *path, json_t **out)
     return result_read(path, true, out);
 }
 
-/* Adds a verdict to a run of an earlier version. */
+/* Adds a verdict if an earlier version of the program wrote the result without one. */
 static status judge(json_t *result)
 {
     if (json_object_get(result, "verdict")) return STATUS_OK;

@@ -101,8 +101,8 @@ static status report_alone(void *context, const run_job *outcome)
     return traced != STATUS_OK ? traced : delivered;
 }
 
-/* Sets the number of servers in separate processes. The launcher counts the servers and the remote stage as
- * ranks. Subtracts both from the number of ranks. */
+/* Sets the number of servers in separate processes. Subtracts these servers and the remote stage from
+ * place->world, because the launcher counts them as ranks. */
 static status find_servers(const run_command *c, const launch_environment *e, rank_place *place)
 {
     const run_config *config = &c->config;
@@ -127,8 +127,8 @@ static status run_server(const run_command *c, const rank_place *place)
     return (run_config_starts_stage(&c->config) ? stage_server_run : server_run)(&c->config, place);
 }
 
-/* Binds a rank that a job manager started. Must run before there is a second thread. Ranks of the launcher
- * are already bound. */
+/* Binds a rank that a job manager started. Must run before there is a second thread. The launcher binds the
+ * ranks that it starts. */
 static status bind_rank(run_config *c, const launch_environment *e, int job)
 {
     if (e->processors) c->processors = e->processors;
@@ -167,8 +167,8 @@ static status run_rank(run_command *c, const launch_environment *e)
     if (!place.has_launcher) TRY(stop_signals_open(e->table));
     status rc = rank_run(&c->config, &place, &outcome);
     if (rc == STATUS_OK && place.has_launcher) rc = run_jobs_deliver(&outcome);
-    /* Only rank 0 returns the error, after it has delivered the results, because the launcher ends all
-     * ranks once one fails. */
+    /* Under the launcher only rank 0 returns the error, after it has delivered the results. If another rank
+     * returned the error, the launcher could end rank 0 before that. */
     if (rc == STATUS_OK && outcome.difference[0] && !(place.has_launcher && place.rank > 0)) {
         rc = fail(STATUS_PROTOCOL, "%s", outcome.difference);
         job_fail(place.table, place.rank, rc, error_message());

@@ -16,7 +16,8 @@
 typedef struct sweep_command {
     sweep sweep;
     bool dry_run;
-    const char *folder, *vary; /* Folder of the results; not read: take_words() parses --vary. */
+    /* Folder of the results. `vary` is not read, because take_words() parses --vary. */
+    const char *folder, *vary;
     int64_t rounds;
     json_t *file_words; /* Options of `harness run` from the file of --config. */
     run_config checked; /* Receives the parsed options. The options are parsed only to check them. */
@@ -53,7 +54,8 @@ static status vary_mode(sweep *s, const char *value)
     return sweep_vary(s, axis);
 }
 
-/* Adds the axes of "vary" in the file, a text or a list. Ignores options that the command line has. */
+/* Adds the axes of the file's option "vary", a text or a list. Ignores an axis whose option is on the command
+ * line. */
 static status take_axes(sweep *s, const json_t *option)
 {
     sweep given = *s;

@@ -74,7 +74,7 @@ static bool engine_takes_part(const verify_setup *s, const golden_file *f, int e
 }
 
 /* Returns the policy to compare with. If the file has one loss over the targets of all ranks, returns the
- * policy dp, because only DataParallel computes one loss. A policy that the user named takes precedence.
+ * policy dp, because only DataParallel computes this loss. A policy that the user named takes precedence.
  * Returns NULL if the engine has no policy dp. */
 static const char *policy_for(const verify_setup *s, const golden_file *f, int engine)
 {
@@ -91,7 +91,6 @@ static void fit_options(verify_setup *s, const golden_file *f)
     if (!s->options.policy && !s->loss_given) ps->dp_loss = of_replicas ? 1 + PS_DP_LOSS_REPLICA : 0;
 }
 
-/* Result of comparing a file with all engines. */
 typedef struct verdict {
     text_buffer line;
     double worst; /* Largest deviation, as a share of its limit. */

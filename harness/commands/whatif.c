@@ -40,8 +40,8 @@ static const option_table whatif_option_table = {"What if", option_list,
 
 typedef struct whatif_setup {
     whatif_options options;
-    run_config config; /* Options that hold for all jobs, parsed to check them. */
-    run_config first;  /* The first policy's job, whose options are judged. */
+    run_config config; /* Options of all jobs, which are parsed only to check them. */
+    run_config first;  /* Job of the first policy, in which note_effects() finds options without effect. */
     char **words;      /* Options for `harness run`. */
     int word_count;
 } whatif_setup;
@@ -100,7 +100,8 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
     return STATUS_OK;
 }
 
-/* Notes on stderr the options that have no effect, judged by the first policy as in `harness run`. */
+/* Notes on stderr which options have no effect, as `harness run` does. Looks only at the job of the first
+ * policy. */
 static status note_effects(whatif_setup *s, const whatif_question *q)
 {
     int engine;

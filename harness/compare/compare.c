@@ -181,7 +181,8 @@ static comparison comparison_open(void)
                         .others.rows = json_array()};
 }
 
-/* Ends a comparison whose sides have been compared with the result `rc`, and frees it. */
+/* Ends and frees a comparison. `rc` is the status of the code that compared the sides. If `rc` is STATUS_OK,
+ * sets *out to the result. */
 static status comparison_finish(comparison *c, status rc, const char *a, const char *b, bool interleaved,
                                 json_t **out)
 {
@@ -255,7 +256,8 @@ static status read_point(const sweep *s, int point, json_t *out)
     return STATUS_OK;
 }
 
-/* Compares points of two sweeps, or two points of one sweep, whose rounds are interleaved. */
+/* Compares two points of two sweeps or of one sweep. The rounds of points are interleaved only within one
+ * sweep. */
 static status compare_points(const sweep *a, int point_a, const sweep *b, int point_b, const char *label,
                              comparison *c)
 {

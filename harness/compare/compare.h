@@ -26,19 +26,19 @@ status compare_results(const char *path, const json_t *before, const json_t *aft
 
 /* Runs `words` [count], options of `harness run`, with both programs alternately, `rounds` times, and
  * compares the results. The results remain in `folder`, so an interrupted comparison can be continued.
- * *signal is the signal that ended it, or 0; *out is NULL after a signal. Returns STATUS_UNAVAILABLE if a
- * run has failed. */
+ * *signal is the signal that ended the comparison, or 0. After a signal *out is NULL. Returns
+ * STATUS_UNAVAILABLE if a run has failed. */
 status compare_builds(const char *a, const char *b, const char **words, int count, int rounds,
                       const char *folder, int *signal, json_t **out);
 
 /* Writes a comparison as text of at most 80 columns. */
 void compare_report(const json_t *comparison, text_buffer *out);
 
-/* Returns the row of the step time in "metrics" of a comparison, or NULL if a side has no step time. */
+/* Returns the row of the step time in the "metrics" of a compared job, or NULL if a side has no step time. */
 const json_t *compare_step_time(const json_t *job);
 
-/* Returns true if in any comparison the step time of B is shown to be more than 1 + `above` times the step
- * time of A. */
+/* Returns true if in any comparison the step time of B is shown to exceed the step time of A by more than the
+ * share `above`. */
 bool compare_is_slower(const json_t *comparison, double above);
 
 #endif

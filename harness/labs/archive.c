@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-enum { MOST_BYTES = 1 << 30 }; /* bytes of a file */
+enum { MOST_BYTES = 1 << 30 }; /* largest size of a file */
 
 static void append(text_buffer *b, const void *data, size_t size)
 {

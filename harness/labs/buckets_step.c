@@ -57,7 +57,7 @@ static double end_of(const running *y, const progress ranks[], int last)
     return end;
 }
 
-/* Runs a rank of the reference, which waits for nothing before its backward pass has ended. */
+/* Runs a rank of the reference. The rank does not wait for a bucket before its backward pass has ended. */
 static void run_reference(running *y, int rank)
 {
     bucket_schedule *s = &y->step->assigned.schedule;
@@ -129,7 +129,7 @@ static void check_end(running *y, int rank, int code)
 
 /* ---- messages ---- */
 
-/* Ends the waits for a bucket that all ranks have launched. */
+/* Answers each rank that waits for a bucket if all ranks have launched this bucket. */
 static void release(running *y, students *s)
 {
     for (int r = 0; r < STEP_STUDENTS; r++) {

@@ -1,5 +1,5 @@
-/* Lab 5: a backward pass in virtual time. Some ranks run the student's launch rule, and one runs the
- * ring's (ring/ddp/schedule.c). */
+/* Lab 5: a backward pass in virtual time. Some ranks run the student's launch rule, and one rank runs the
+ * launch rule of the ring engine (ring/ddp/schedule.c). */
 #ifndef HARNESS_LABS_BUCKETS_STEP_H
 #define HARNESS_LABS_BUCKETS_STEP_H
 
@@ -21,15 +21,15 @@ typedef struct buckets_step {
     int order[STEP_RANKS][STEP_MOST]; /* order in which each rank computes the gradients */
     double compute_s[STEP_MOST];      /* time of each gradient */
     double latency_s, bytes_per_s;    /* time of an all-reduce: latency + bytes / rate */
-    /* Results: a bucket that was launched later than possible, and a bucket that was waited for before the
-     * last gradient. BUCKET_NONE if there is none. */
+    /* Results: a bucket that was launched later than possible, and a bucket for which a rank waited before it
+     * had computed its last gradient. BUCKET_NONE if there is none. */
     int late, waits_early;
     /* Results: longest time of a student's rank, and longest time if all ranks ran the reference. */
     double exposed_s, reference_s;
 } buckets_step;
 
-/* Assigns gradients to buckets, in the order of `bytes`, by the rule of a plan such as
- * DistributedDataParallel's. */
+/* Assigns gradients to buckets by the rule of `plan`, such as DistributedDataParallel's. Takes the gradients
+ * in the order of `bytes`. */
 void buckets_assign(bucket_plan plan, const int64_t *bytes, int count, lab_buckets *out);
 bucket_plan buckets_ddp(int64_t first_limit, int64_t limit);
 

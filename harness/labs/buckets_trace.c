@@ -24,8 +24,8 @@ typedef struct edge {
     int compute, flight; /* +1 if a span of this kind begins, -1 if it ends, else 0 */
 } edge;
 
-/* Seconds in which a bucket was in flight. `exposed` and `twice` count only times when nothing was computed.
- * `twice` counts each of these times once per bucket in flight. */
+/* Sums of the seconds in which a bucket was in flight. `all` counts all these seconds, `exposed` only the
+ * seconds in which nothing was computed. `twice` counts each exposed second once per bucket in flight. */
 typedef struct span_sums {
     double exposed, twice, all;
 } span_sums;
@@ -201,7 +201,8 @@ static status sweep(const bucket_question *q, double exposed_ms[SWEEP_CAPS])
     return STATUS_OK;
 }
 
-/* Checks that the exposed communication of the given cap is at most 1.1 of the best in the sweep. */
+/* Checks that with the student's cap the exposed communication is at most 1.1 times as long as with the best
+ * cap of the sweep. */
 static bool check_best(const grader *g, lab_test *t, const double exposed_ms[SWEEP_CAPS])
 {
     const char *given = grader_answer(g, "best_cap_mb");

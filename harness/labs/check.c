@@ -58,7 +58,8 @@ static const char *given_answer(const grader *g, lab_test *t, const char *key)
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint)
 {
     const char *given = given_answer(g, t, key);
-    char words[256] = "", *end = words; /* single spaces, no commas */
+    /* The answer with a single space for each run of spaces, tabs and commas. */
+    char words[256] = "", *end = words;
     if (!given) return false;
     for (const char *c = given; *c && end < words + sizeof words - 1; c++) {
         bool space = *c == ' ' || *c == ',' || *c == '\t';
@@ -99,7 +100,7 @@ static void on_signal(int number)
     grader_interrupted = number;
 }
 
-/* Tries limit_files() or confine() in a child process, because no process can undo them. */
+/* Tries limit_files() or confine() in a child process, because a process cannot lift these limits again. */
 static bool child_succeeds(const grader *g, bool files)
 {
     int how = 1;
@@ -222,8 +223,8 @@ static status check_part(grader *g, const lab_part *p)
     return end_test(g, t);
 }
 
-/* Runs one line of the instructor's file. "PART ID" runs the part with the cases that are drawn from ID, an
- * id that only the instructor knows. The lab runs any other line. */
+/* Runs one line of the instructor's file. "PART ID" runs the part, with cases drawn from ID, an id that only
+ * the instructor knows. Any other line is passed to the lab's `hidden`. */
 static status run_hidden(grader *g, lab_test *t, const char *words)
 {
     char key[64] = "", id[128] = "";
@@ -266,7 +267,7 @@ static status check_hidden(grader *g)
         lab_test *t = begin_test(g, "hidden", title, points);
         t->hidden = true;
         if (can_run(g, t)) rc = run_hidden(g, t, words + strspn(words, " \t"));
-        t->cost[0] = 0; /* a cost would show the test's values */
+        t->cost[0] = 0; /* The cost could reveal the values of the hidden test. */
         t->ratio = 0;
         if (rc == STATUS_OK) rc = end_test(g, t);
     }

@@ -21,7 +21,8 @@ status grader_data_folder(char out[PATH_MAX])
 {
     char program[PATH_MAX], path[PATH_MAX + 32];
     program_folder(program);
-    /* Looks in an installation or an autograder, which may have been moved, then in the source tree. */
+    /* Looks first in the folder of the installation or autograder, which may have been moved, then in the
+     * source tree. */
     for (int i = 0; i < 2; i++) {
         snprintf(out, PATH_MAX, "%s%s", i ? PSRING_SOURCE_LABS : program, i ? "" : "/../share/psring");
         snprintf(path, sizeof path, "%s/labs/lab.h", out);
@@ -58,7 +59,7 @@ static void read_pairs(grader *g)
 {
     char *rest = NULL;
     if (grader_read_file(g->folder, "answers.txt", &g->answers_text) != STATUS_OK)
-        error_clear(); /* none yet */
+        error_clear(); /* It is no error if the student has not written the file yet. */
     char *text = g->answers_text.data;
     for (char *line = text ? strtok_r(text, "\n", &rest) : NULL; line; line = strtok_r(NULL, "\n", &rest)) {
         char *equals = strchr(line, '=');

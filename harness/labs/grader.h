@@ -30,9 +30,11 @@ typedef struct lab_test {
 typedef struct lab_part {
     const char *key, *title;
     double points;
-    bool answers;                          /* reads only answers.txt, so no code is needed */
-    status (*run)(grader *g, lab_test *t); /* an error of the grader itself, which ends the whole check */
-    int variant;                           /* tells apart parts with the same function */
+    bool answers; /* reads only answers.txt, so no code is needed */
+    /* Checks the part and scores `t`. Returns an error only if the grader itself fails, which ends the whole
+     * check. */
+    status (*run)(grader *g, lab_test *t);
+    int variant; /* distinguishes parts with the same function */
 } lab_part;
 
 /* The answer to a question, a number within a relative tolerance. `hint` says where to look. */
@@ -44,9 +46,10 @@ typedef struct lab_answer {
 
 typedef struct lab {
     int number;
-    const char *name, *title, *hours; /* "ring", as in labs/runner/NAME.c; "ring all-reduce"; "2 to 3" */
-    const char *source;               /* C file of the student, or NULL if there are only answers */
-    const lab_part *parts;            /* the last one has no key */
+    /* "ring", which is NAME in labs/runner/NAME.c; "ring all-reduce"; "2 to 3" */
+    const char *name, *title, *hours;
+    const char *source;    /* C file of the student, or NULL if there are only answers */
+    const lab_part *parts; /* the last one has no key */
     /* Writes the student's answers.txt without the answers. */
     void (*questions)(uint64_t seed, text_buffer *out);
     const char *leaderboard; /* name of lab_test.ratio, or NULL without a leaderboard */
@@ -59,11 +62,15 @@ enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
 
 struct grader {
     const lab *lab;
-    const char *folder, *hidden, *only; /* the student's files; further tests; parts to run, "two,even" */
-    bool prints;                        /* prints each part as it ends */
-    bool chosen[LAB_MOST_TESTS];        /* tests to run: compiles, hidden, the parts */
-    bool folder_given;   /* folder given on the command line, so the report's commands need the folder, too */
-    char data[PATH_MAX]; /* folder with labs/ */
+    /* Folder of the student's files; folder of hidden tests, or NULL; parts to run, such as "two,even", or
+     * NULL for all parts. */
+    const char *folder, *hidden, *only;
+    bool prints; /* true to print each part when it ends */
+    /* True for each test that runs: compiles, hidden, then the parts (indices in check.c). */
+    bool chosen[LAB_MOST_TESTS];
+    /* True if the folder is on the command line. The commands in the report then contain the folder, too. */
+    bool folder_given;
+    char data[PATH_MAX];  /* folder with labs/ */
     char build[PATH_MAX]; /* folder for programs, removed at the end */
     char student[128];
     uint64_t seed; /* drawn from the student's id */
@@ -76,7 +83,7 @@ struct grader {
     double hours; /* hours in time.txt, or below 0 if not given */
     lab_test tests[LAB_MOST_TESTS];
     int test_count;
-    double score, points; /* of all tests */
+    double score, points; /* sums over all tests */
     double seconds;
     struct students *students; /* processes of the current test (students.h), ended with the test */
     struct lab_ranks
@@ -108,8 +115,8 @@ status grader_build(grader *g, bool fast, text_buffer *printed);
 /* ---- check.c ---- */
 /* Returns true if the value is within the relative tolerance. Returns false for NaN. */
 bool is_within(double value, double expected, double tolerance);
-/* Writes a random permutation of 0 ... count - 1, from the random numbers of seed `start` from number `index`
- * on. */
+/* Writes a random permutation of 0 ... count - 1. Uses the random numbers of seed `start`, beginning with
+ * number `index`. */
 void draw_order(uint64_t start, uint64_t index, int count, int *order);
 /* Returns true if a float equals `want` within a relative tolerance. */
 bool is_near(float got, double want, double tolerance);

@@ -15,7 +15,8 @@ typedef struct emulated {
     double latency, bandwidth; /* seconds; bytes per second */
 } emulated;
 
-/* Draws 20 to 200 MB/s and 0.5 to 5 ms, as `--link` takes them: MB/s as integers, tenths of milliseconds. */
+/* Draws a link of 20 to 200 MB/s and 0.5 to 5 ms. `--link` can express it: the MB/s are integers, and the
+ * latency is a multiple of 0.1 ms. */
 static emulated draw_link(uint64_t start, uint64_t index)
 {
     return (emulated){(5 + (double)random_below(start, 2 * index, 46)) / 1e4,

@@ -1,5 +1,5 @@
-/* Lab 5: gradient buckets. The reference is the ring's own assignment, which a test compares with
- * PyTorch's. */
+/* Lab 5: gradient buckets. The reference is the assignment of the ring engine, which a test of this project
+ * compares with PyTorch's assignment. */
 #include "harness/labs/buckets_step.h"
 #include "harness/labs/labs.h"
 #include "harness/labs/ranks.h"
@@ -51,7 +51,7 @@ static const char *explain(const students *s, const int64_t *bytes, int count, i
     return "";
 }
 
-/* Checks the buckets that the student's function makes, by DistributedDataParallel's rule. */
+/* Checks that the student's function makes the same buckets as DistributedDataParallel's rule. */
 static status check_assignment(students *s, const char *what, const int64_t *bytes, int count, int64_t first,
                                int64_t limit)
 {
@@ -87,8 +87,9 @@ static status check_model(students *s, const char *model)
     return STATUS_OK;
 }
 
-/* Checks small cases first, because their messages are the easiest to follow. Sizes often reach a limit
- * exactly in cases with equal limits, and never in other cases, so each case shows one mistake. */
+/* Checks small cases first, because their messages are the easiest to follow. If both limits are equal, the
+ * sizes often reach the limit exactly. If the limits differ, the sizes never do, so each case shows one
+ * mistake. */
 static status run_assign(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 5 assign"));

@@ -25,7 +25,7 @@ typedef struct choose_question {
 
 typedef struct choice {
     const char *policy; /* "ddp" or "sync" */
-    int batch, setting; /* batch; cap in MiB or number of servers */
+    int batch, setting; /* Batch per rank; cap in MiB for "ddp", or number of servers for "sync". */
 } choice;
 
 typedef struct outcome {
@@ -47,7 +47,7 @@ static bool is_ring(choice c)
     return strcmp(c.policy, "ddp") == 0;
 }
 
-/* Runs the program's `command` for a choice. */
+/* Runs `harness COMMAND` with the options of a choice. */
 static status compute(const char *command, const choose_question *q, choice c, json_t **result)
 {
     return program_json(
@@ -55,7 +55,7 @@ static status compute(const char *command, const choose_question *q, choice c, j
         q->link, q->model, c.batch, c.policy, is_ring(c) ? "--bucket-cap-mb" : "--servers", c.setting);
 }
 
-/* Computes the outcome as the student sees it. */
+/* Computes the outcome with `harness whatif`, as the student does. */
 static status simulate(const choose_question *q, choice c, outcome *out)
 {
     json_t *result;
@@ -67,8 +67,8 @@ static status simulate(const choose_question *q, choice c, outcome *out)
     return STATUS_OK;
 }
 
-/* Computes only throughput and memory, in one run. `whatif` draws the profile's constants many times, for
- * intervals that the grid does not need. */
+/* Computes only throughput and memory, with one `harness run`. `whatif` would repeat the run with many draws
+ * of the profile's constants, to compute intervals that the grid does not need. */
 static status run_point(const choose_question *q, choice c, outcome *out)
 {
     char command[128], path[64];

@@ -25,8 +25,8 @@ typedef struct peaks {
     int64_t got[CLASSES];
 } peaks;
 
-/* Draws a small GPT. A block has 12 matrices of hidden x hidden and 13 vectors. The root has the tables of
- * tokens and positions and the last layer norm. */
+/* Draws a small GPT. A block has 12 matrices of hidden x hidden and 13 vectors. The root has the embedding
+ * tables of tokens and positions, and the last layer norm. */
 static peaks draw_model(uint64_t start, int scheme, int k)
 {
     uint64_t draw = (uint64_t)(10 * (10 * scheme + k));

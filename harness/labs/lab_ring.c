@@ -98,7 +98,7 @@ enum { SPEED_RANKS = 4, SPEED_COUNT = 2000003, SPEED_ROUNDS = 11, SPEED_FEW_ROUN
 typedef struct timed {
     int ready, returned;
     bool wrong;
-    int64_t ns; /* longest critical path of a rank (ring_direct.h) */
+    int64_t ns; /* longest of the ranks' critical paths (ring_direct.h) */
 } timed;
 
 static void on_timed_message(void *context, students *s, int rank, runner_message m, const char *data)
@@ -116,9 +116,9 @@ static void on_timed_message(void *context, students *s, int rank, runner_messag
     (void)rank;
 }
 
-/* Times the student's code and the reference in turns, so that a slow processor affects both. The median
- * of the ratios counts. If all ratios are far above the bound, a few rounds are enough: more could exceed
- * the student's processor time. */
+/* Times the student's code and the reference in turns, so that a slow processor affects both. The median of
+ * the ratios counts. If all ratios are far above the bound, a few rounds are enough. More rounds could exceed
+ * the processor time that the limits allow the student's code. */
 static status race(students *s, lab_test *t)
 {
     double ratio[SPEED_ROUNDS];
@@ -186,7 +186,7 @@ static status run_speed(grader *g, lab_test *t)
     cpu_set_t before;
     TRY(ring_relay_run(g, t, SPEED_RANKS, (int64_t[]){1009}, 1, NULL));
     if (t->failed) {
-        students_end(g); /* shows what they printed */
+        students_end(g); /* Shows the output of the student's processes. */
         text_append(&t->details, "not timed: the sums are wrong\n");
         return STATUS_OK;
     }

@@ -53,7 +53,8 @@ static void fail_rule(lab_test *t, const rule *r, const bool fits[WRONG_RULES])
         test_fail(t, "%s, rank %d: got %d, expected %d%s", where, r->rank, r->got, !r->got, why);
 }
 
-/* Checks all cases, so that the message can name the rule that gives the student's answers. */
+/* Checks all cases even after a wrong answer, so that the message can name the rule that gives the student's
+ * answers. */
 static status run_rule(grader *g, lab_test *t)
 {
     uint64_t start = random_start(g->seed, random_fnv1a64("lab 6 rule"));
@@ -163,7 +164,8 @@ static status serve_and_resume(grader *g, stale_run *y)
     return stale_resume(s, y);
 }
 
-/* Checks that a run on Wine without staleness, saved between two steps, ends as if it had not been killed. */
+/* Runs a server on Wine without staleness, and restarts it from a checkpoint that it saved between two steps.
+ * Checks that the run ends as if the server had not been killed. */
 static status resume_wine(grader *g, lab_test *t)
 {
     float uninterrupted[STALE_MOST];

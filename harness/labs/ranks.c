@@ -11,7 +11,7 @@ const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS] = {13 * 64, 64, 64 * 3, 3};
 
 enum { MOST_RANKS = 8 };
 
-/* Source that lends the first `samples` samples of a step. */
+/* Batch source that returns only the first `samples` samples of each batch of the source `whole`. */
 typedef struct cut_source {
     batch_source base;
     batch_source *whole;

@@ -72,7 +72,7 @@ static void run_rank(race *all, void *links, int rank, int n, int64_t count)
     _exit(0);
 }
 
-/* Releases the ranks once all are ready, and waits for them. Returns false if a rank has died. */
+/* Releases the ranks when all are ready, and waits until they end. Returns false if a rank has died. */
 static bool run_race(race *all, const pid_t *pid, int started, int ranks)
 {
     bool good = started == ranks;

@@ -10,7 +10,7 @@ enum ring_state { RING_RUNS, RING_WAITS_TO_SEND, RING_WAITS_TO_RECEIVE, RING_RET
 
 typedef struct ring_rank {
     enum ring_state state;
-    int64_t wanted;         /* elements in RING_WAITS_TO_RECEIVE */
+    int64_t wanted;         /* Elements that the rank expects, if it is in RING_WAITS_TO_RECEIVE. */
     float *link, *next;     /* message on the link to the right; message that waits for room */
     int64_t link_n, next_n; /* elements, or -1 without a message */
     int code;
@@ -28,8 +28,9 @@ typedef struct relay {
 
 /* ---- values ---- */
 
-/* Returns a rank's share of an element. Sums are exact and show who took part: base-4 digit r counts the
- * share of rank r. Rank 0 adds the element's position. */
+/* Returns a rank's share of an element. Shares are integers, so sums are exact. Digit r of a sum in base 4 is
+ * the number of times that the share of rank r was added. The share of rank 0 also contains a number for the
+ * element's position. */
 static float share(int rank, int64_t i)
 {
     return (float)((1 << (2 * rank)) + (rank == 0 ? (int)(i * 7 % 61) << 16 : 0));
@@ -107,7 +108,7 @@ static void advance(students *s, relay *y, int rank)
     }
 }
 
-/* Ends a deadlock: every rank that has not returned waits. */
+/* If every rank that has not returned waits, answers the waiting ranks with LAB_EDEADLOCK. */
 static void end_deadlock(students *s, relay *y)
 {
     char *end = y->trouble, *limit = y->trouble + sizeof y->trouble;

@@ -1,4 +1,4 @@
-/* Lab 3: the relay between the student's ranks, which holds one message per link and counts bytes and
+/* Lab 3: the relay between the student's ranks. The relay holds one message per link, and counts bytes and
  * messages. Results are sums of integers, so they are exact, and a wrong result shows the rank whose share is
  * missing or counted twice. */
 #ifndef HARNESS_LABS_RING_RELAY_H
@@ -21,8 +21,8 @@ status ring_relay_send_input(students *s, int64_t count);
 /* Returns element i of the shares' sum. */
 float ring_relay_sum(int size, int64_t i);
 
-/* ---- ring_reference.c: an all-reduce between processes, over the same shared memory as a student's, with
- * which the student's time is compared ---- */
+/* ---- ring_reference.c: an all-reduce between processes. The student's time is compared with its time. Both
+ * run over the same kind of shared memory. ---- */
 /* Creates anonymous shared memory with a link per rank, for `count` elements each. The caller closes *fd. */
 status ring_reference_links(int ranks, int64_t count, int *fd);
 

@@ -1,5 +1,5 @@
-/* Lab 7: sharded optimizer steps on ranks that run the student's function, next to the same steps without
- * shards. */
+/* Lab 7: sharded optimizer steps on ranks that run the student's function. The grader computes the same steps
+ * without shards as the reference. */
 #ifndef HARNESS_LABS_SHARD_STEP_H
 #define HARNESS_LABS_SHARD_STEP_H
 
@@ -12,7 +12,7 @@ typedef struct shard_run {
     lab_test *t;
     int ranks;
     int64_t n, step;
-    float param[SHARD_MOST], m[SHARD_MOST], v[SHARD_MOST]; /* reference */
+    float param[SHARD_MOST], m[SHARD_MOST], v[SHARD_MOST]; /* state of the reference */
     float grad[SHARD_MOST_RANKS][SHARD_MOST]; /* gradients of the next step; the caller sets them */
     int64_t most_bytes;                       /* largest allocation of a rank's function */
 

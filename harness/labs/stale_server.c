@@ -193,7 +193,8 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
     if (y->t->failed || y->killed || y->rc != STATUS_OK) s->finished = true;
 }
 
-/* Serves with `data` [bytes], the parameters or a checkpoint. */
+/* Lets the student's code serve until training ends or the server is killed, and plays its workers. `data`
+ * [bytes] is the checkpoint if y->resumed, else the initial parameters. */
 static status serve(students *s, stale_run *y, const void *data, int64_t bytes)
 {
     stragglers_case head = {.ranks = y->ranks,

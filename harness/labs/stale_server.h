@@ -1,6 +1,6 @@
-/* Lab 6: ranks in virtual time around the student's server. After each reply a rank computes for a
- * random time, so each seed gives a different interleaving. The reference is computed at the same time, and
- * every reply is compared with it bit for bit. */
+/* Lab 6: the student's server, and ranks that the grader plays in virtual time. After each reply a rank
+ * computes for a random time, so each seed gives a different interleaving. The grader computes the reference
+ * at the same time, and compares every reply with it bit for bit. */
 #ifndef HARNESS_LABS_STALE_SERVER_H
 #define HARNESS_LABS_STALE_SERVER_H
 
@@ -27,7 +27,7 @@ typedef struct stale_run {
     uint64_t start;           /* seed of the drawn times and gradients */
     bool wine;                /* true if g->ranks train, false if gradients are drawn */
     int64_t save_at, kill_at; /* number of pushes before the save or the kill, or -1 for never */
-    /* reached_s is the time at which `loss` falls below this limit. 0 if there is no limit. */
+    /* Limit for reached_s, the time at which `loss` falls below this limit. 0 if there is no limit. */
     double loss_limit;
 
     stale_state now;

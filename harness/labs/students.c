@@ -173,8 +173,8 @@ static void read_printed(student_process *p)
     }
 }
 
-/* Finds the place in the student's file: the first of the sanitizer's frames "(PROGRAM+0xOFFSET)" in that
- * file. */
+/* Finds the place of a sanitizer's report in the student's file. The place is the first of the report's
+ * frames "(PROGRAM+0xOFFSET)" that lies in this file. */
 static void place_of_report(const students *s, const char *report, char *out, size_t size)
 {
     char program[PATH_MAX + 16], offsets[16][24],
@@ -223,7 +223,7 @@ static void explain_sanitizer(const students *s, int rank, char *out, size_t siz
         if (c[0] == ' ' && c[1] == ' ') memmove(c, c + 1, strlen(c));
 }
 
-/* Explains how a process ended whose socket has closed. */
+/* Explains the end of a process whose socket has closed. */
 static void explain_end(students *s, int rank)
 {
     student_process *p = &s->process[rank];
@@ -289,8 +289,8 @@ static bool receive(students *s, int rank)
     }
 }
 
-/* Returns true if every process sleeps or is stopped, according to /proc, so that no process works on its
- * next message. */
+/* Returns true if every process sleeps or is stopped, according to /proc. No process then works on its next
+ * message. */
 static bool all_wait(const students *s)
 {
     for (int r = 0; r < s->count; r++) {

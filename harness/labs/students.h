@@ -63,7 +63,7 @@ void students_end(grader *g);
 /* Calls function `which` (labs/runner/call.h) with in[0..n). The results are in s->result. Fails the test if
  * the function crashes, hangs or has not been written yet. */
 status students_call(students *s, int which, const double *in, int n);
-/* Does the same, but does not look at the results. */
+/* Does the same as students_call(), but accepts any number of results and any LAB_E... code. */
 status students_call_unchecked(students *s, int which, const double *in, int n);
 
 /* Runs `harness COMMAND`, with --trace if `trace` is not NULL, and reads the JSON that it prints. *out is a
@@ -72,8 +72,8 @@ status program_json(json_t **out, const char *trace, const char *command, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* ---- build.c ---- */
-/* Runs a tool such as the compiler, limited to the folders that it needs, and appends its output. *code is
- * its exit code, or 128 + signal. */
+/* Runs a tool, such as the compiler, which can open only files of the folders that it needs. Appends the
+ * tool's output. *code is the tool's exit code, or 128 + signal. */
 status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *code);
 
 /* Limits the files that a child may use, before exec. The child may read the files of the system and of

@@ -20,8 +20,8 @@ static json_t *loss_table(const char *key, const char *name, const char *step)
     return figure_table(columns, COUNT_OF(columns));
 }
 
-/* Collects the last step of each group of steps. For a run that keeps stretches instead of steps, collects
- * the mean of the last stretch of each group, and the last step. */
+/* Collects the loss of the last step of each group of steps. For a run that keeps stretches instead of steps,
+ * collects the mean loss of the last stretch of each group, and the loss of the last step. */
 static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
 {
     const json_t *job = json_array_get(jobs, i);
@@ -68,7 +68,7 @@ typedef struct end_label {
     double x, y;
 } end_label;
 
-/* Draws names at the ends of the lines, moved apart if they would overlap. */
+/* Draws the names of lines at the ends of the lines. Moves names apart if they would overlap. */
 static void draw_end_labels(svg *s, end_label *labels, size_t count)
 {
     for (size_t i = 1; i < count; i++)

@@ -25,7 +25,7 @@ static const figure_column columns[] = {{"job", "", .format = FIGURE_TEXT},
                                         {"workspace_bytes", "workspace", CELL_BYTES, "other"},
                                         {"batch_bytes", "batch", CELL_BYTES, "data"}};
 
-/* Counts the ranks from `first` on with equal memory at the peak. */
+/* Counts the ranks from `first` on whose memory at the peak is equal. */
 static size_t alike(const json_t *ranks, size_t first)
 {
     const json_t *peak = report_at(json_array_get(ranks, first), "memory.peak_classes");
@@ -119,7 +119,7 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
     if (svg_text_width(text, SVG_SMALL) <= pitch - 2)
         svg_text(s, center, top - 6, SVG_MIDDLE, "tick", 0, "%s", text);
     if (!(excess > 0.005 * total)) return;
-    /* Marks the bytes that a rank holds more than the rank with the least. */
+    /* Marks by how many bytes a rank exceeds the rank with the least memory. */
     double least = svg_at(a, total - excess), right = center + width / 2 + 3;
     svg_line(s, right, top, right, least, "excess");
     svg_line(s, center - width / 2, least, right + 3, least, "excess");
@@ -152,8 +152,8 @@ static size_t columns_shown(const json_t *table, size_t allowed, size_t *jobs)
     return shown;
 }
 
-/* Names the ranks of the rows [first, end), "1–7", from labels that may be ranges, too. Servers are
- * "server 0–1", or "s0–1" if that is wider than `most` px. */
+/* Names the ranks of the rows [first, end), such as "1–7". The label of a row may already be a range. Servers
+ * are named "server 0–1", or "s0–1" if the long name is wider than `most` px. */
 static char *ranks_of(const json_t *table, size_t first, size_t end, double most, char *buffer, size_t size)
 {
     const char *begin = figure_label(table, first, RANKS), *last = figure_label(table, end - 1, RANKS),

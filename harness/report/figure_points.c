@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the number that an option's text stands for: a number, size, time or rate. "10Gbit/s,50us" is
- * the rate. NaN if the text is a word. */
+/* Returns the number that an option's text stands for: a number, size, time or rate. For "10Gbit/s,50us"
+ * returns the rate. Returns NaN if the text is a word. */
 static double number_of(const char *text)
 {
     char head[64], *end;
@@ -100,7 +100,8 @@ static void series_of(const json_t *sweep, const json_t *point, const char *x, c
 {
     int used = 0;
     label[0] = '\0';
-    for (int names = 1; names >= 0; names--) { /* schemes first */
+    /* First the values of `mode` and `policy`, then the other values with their names. */
+    for (int names = 1; names >= 0; names--) {
         size_t i;
         json_t *axis;
         json_array_foreach(json_object_get(sweep, "vary"), i, axis)

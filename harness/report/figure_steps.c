@@ -47,7 +47,8 @@ static json_t *collect_parts(const json_t *result)
     return table;
 }
 
-/* Writes name and value of a part on its bar, as far as they fit. */
+/* Writes the name and the value of a part on the part's bar. If both do not fit, writes the value if it fits,
+ * else nothing. */
 static void label_part(svg *s, const figure_column *part, const char *value, double x, double y, double width)
 {
     char both[96], style[48];
@@ -103,8 +104,8 @@ const report_figure figure_step_parts = {
 
 enum { RATE = 1, PER_RANK, IDEAL, SHARE, LOW, HIGH, COLOR };
 
-/* Returns a figure over the runs of --repeat, the median or a limit of its interval. NaN if the run was
- * not repeated. */
+/* Returns the number at `path` of the job's statistics over the runs of --repeat: a median, or a limit of its
+ * interval. Returns NaN if the run was not repeated. */
 static double of_runs(const json_t *result, const json_t *job, const char *path)
 {
     const json_t *jobs = report_at(result, "repetitions.jobs");

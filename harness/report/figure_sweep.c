@@ -32,8 +32,8 @@ static size_t keys_of(const json_t *table, size_t name, size_t color, svg_key ke
 
 /* ---- curves ----------------------------------------------------------------------------------------- */
 
-/* Collects the curves. If there are more lines than a figure can hold, keeps the lines at the largest
- * value of another option. */
+/* Collects the curves. If there are more curves than a figure can hold, keeps only the points with the
+ * largest value of a second numeric option. */
 static json_t *collect_curves(const json_t *sweep)
 {
     const char *x = points_numeric_axis(sweep, "gpus", NULL),
@@ -103,7 +103,8 @@ const report_figure figure_sweep_curves = {
 
 /* ---- heat maps -------------------------------------------------------------------------------------- */
 
-/* Grid of a map: columns of x, and rows of y with the first y at the bottom. */
+/* Grid of a map. Columns are the values of x, and rows the values of y, with the first value at the
+ * bottom. */
 typedef struct grid {
     axis_values x, y;
     double left, top, width, height; /* place of the grid; size of a cell */
@@ -169,7 +170,7 @@ const report_figure figure_sweep_heat = {
 
 enum { WIN_X, WIN_Y, WINNER, FACTOR, NEXT, WIN_COLOR };
 
-/* Returns true if a point was measured. In virtual time a run has no spread. */
+/* Returns true if a point was measured in real time. Virtual runs have no spread. */
 static bool is_measured(const json_t *sweep)
 {
     size_t i;
@@ -181,7 +182,8 @@ static bool is_measured(const json_t *sweep)
     return false;
 }
 
-/* Finds the rows of a cell with the highest and the next rate. Returns false if there are fewer than two. */
+/* Finds the rows of a cell with the highest and the second highest rate. Returns false if the cell has fewer
+ * than two rates. */
 static bool find_best(const json_t *points, const char *x, const char *y, size_t *best, size_t *next)
 {
     double most = NAN, second = NAN;
@@ -261,7 +263,7 @@ static double factor_at(const json_t *table, const grid *g, const char *winner, 
     return strcmp(figure_label(table, r, WINNER), winner) == 0 ? size : -size;
 }
 
-/* Factors of the lines, written at their right ends. */
+/* Label with the factor of a contour line, written at the right end of the line. */
 typedef struct line_label {
     double x, y, factor;
     const char *color;
@@ -272,7 +274,8 @@ typedef struct line_labels {
     int count;
 } line_labels;
 
-/* Adds a label, or moves the label of the factor and color to the right. */
+/* Adds a label at (x, y). If there is already a label with this factor and color, moves the label to (x, y)
+ * unless the label is farther to the right. */
 static void note_line_end(line_labels *l, double factor, const char *color, double x, double y)
 {
     int i = 0;
@@ -298,8 +301,8 @@ static void draw_line_labels(const json_t *table, const grid *g, const line_labe
     }
 }
 
-/* Draws the contour line at which `winner` is `factor` times as fast as the next best. Computes the line
- * from the factors at the centers of cells by marching squares (Lorensen and Cline, 1987, in two
+/* Draws the contour line at which `winner` is `factor` times as fast as the second fastest series. Computes
+ * the line from the factors at the centers of cells by marching squares (Lorensen and Cline, 1987, in two
  * dimensions). */
 static void draw_contour(const json_t *table, const grid *g, const svg_key *winner, double factor,
                          line_labels *labels, svg *s)
@@ -330,7 +333,7 @@ static void draw_contour(const json_t *table, const grid *g, const svg_key *winn
         }
 }
 
-/* Draws the cell of a row, or later its number. */
+/* Draws the cell of a row or, if `number`, the number in the cell. */
 static void draw_cell(const json_t *table, const grid *g, size_t row, bool number, svg *s)
 {
     const char *x = figure_label(table, row, WIN_X), *y = figure_label(table, row, WIN_Y),

@@ -218,7 +218,7 @@ static double draw_job(const json_t *table, size_t first, size_t last, const svg
 static void draw_timeline(const json_t *table, svg *s)
 {
     double left = s->narrow ? 0 : 62, y = draw_keys(table, s) + 8;
-    size_t marks = 1; /* of a rank */
+    size_t marks = 1; /* Most marks of any rank. */
     for (size_t i = 0, end; i < figure_rows(table); i = end) {
         end = figure_end(table, i, 2);
         if (end - i > marks) marks = end - i;
@@ -276,7 +276,8 @@ static json_t *collect_buckets(const json_t *result)
         short_text name = figure_job_name(job);
         json_array_foreach(report_at(job, "ranks.0.timeline.messages"), n, m)
         {
-            if (!(report_number_at(m, "ready_s") >= zero)) continue; /* of the step before */
+            if (!(report_number_at(m, "ready_s") >= zero))
+                continue; /* The message belongs to the previous step. */
             const char *kind = report_text_at(m, "name");
             char bucket[64];
             snprintf(bucket, sizeof bucket, "%s %.0f", strstr(kind, "key") ? "key" : kind,

@@ -21,9 +21,10 @@ enum { FIGURE_TEXT = -1 }; /* format of a column of texts */
 typedef struct report_figure {
     const char *name; /* name of its files: "step-parts" */
     const char *title;
-    const char *reading;                      /* one or two sentences on how to read the figure */
-    bool half;                                /* half the page's width */
-    json_t *(*collect)(const json_t *result); /* returns a new table; if it has no rows, it is not shown */
+    const char *reading; /* one or two sentences on how to read the figure */
+    bool half;           /* half the page's width */
+    /* Returns a new table. If the table has no rows, the figure is not shown. */
+    json_t *(*collect)(const json_t *result);
     void (*draw)(const json_t *table, svg *s);
 } report_figure;
 
@@ -37,7 +38,7 @@ typedef struct figure_column {
     const char *color; /* color of the column's marks, or NULL */
 } figure_column;
 
-/* Makes a table without rows. A last column with the key "color" serves only the drawing. */
+/* Makes a table without rows. If the last column has the key "color", it is used only for drawing. */
 json_t *figure_table(const figure_column *columns, size_t count);
 
 /* Adds a row. `kinds` has a letter for each cell: s for a text, f for a number. figure_put() adds another
@@ -64,7 +65,8 @@ double figure_legend(const json_t *table, svg *s);
  * servers)". */
 short_text figure_job_name(const json_t *job);
 
-/* Returns the color of job `i`: a class of its engine, and a different one for each job of the engine. */
+/* Returns the color class of job `i`. The class depends on the engine. Jobs of one engine alternate between
+ * two classes. */
 const char *figure_job_color(const json_t *jobs, size_t i);
 
 #endif

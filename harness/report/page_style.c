@@ -2,10 +2,10 @@
 
 #include <stddef.h>
 
-/* Colors, each with one meaning in all figures. Colors other than the heat maps' have a contrast of 3 : 1
- * on light and dark paper. Colors of one figure also differ for readers with protanopia, deuteranopia and
- * tritanopia, by at least 0.05 in Oklab (tests/commands/test_report_figures.py). `ink` has a contrast of
- * 4.5 : 1 on the color. */
+/* Colors. Each color has one meaning in all figures. Colors other than the heat maps' have a contrast of 3 :
+ * 1 on light and dark paper. Colors of one figure also differ for readers with protanopia, deuteranopia and
+ * tritanopia, by at least 0.05 in Oklab (tests/commands/test_report_figures.py). `ink` is the color of text
+ * on `color`, with a contrast of 4.5 : 1. */
 static const struct {
     const char *name, *color, *ink;
 } colors[] = {{"data", "#967d63", "#101418"},

@@ -37,7 +37,8 @@ json_t *report_find(const json_t *array, const char *path, const char *text);
 double report_smallest(const json_t *array, const char *path);
 double report_largest(const json_t *array, const char *path);
 
-/* A text as a value, used within the same expression: report_value(CELL_TIME, seconds).text */
+/* A text that a function returns by value, to be used within the same expression: report_value(CELL_TIME,
+ * seconds).text */
 typedef struct short_text {
     char text[64];
 } short_text;
@@ -56,7 +57,7 @@ typedef enum cell_format {
     CELL_HUNDREDTHS
 } cell_format;
 short_text report_value(cell_format format, double value);
-/* Writes the value right-aligned in `width` columns. */
+/* Writes the value right-aligned, `width` characters wide. */
 void report_cell(int width, cell_format format, double value, text_buffer *out);
 
 /* Writes the results of a run in at most ten lines of 80 columns (docs/measuring.md). `verbose` adds the

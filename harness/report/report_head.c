@@ -13,7 +13,7 @@ void report_lines(const char *text, int most, text_buffer *out)
     for (const char *at = text ? text + strspn(text, " ") : ""; *at; at += strspn(at, " ")) {
         int length = (int)strcspn(at, " ");
         while (at[length] == ' ' && at[length + 1] == '%')
-            length += 1 + (int)strcspn(at + length + 1, " "); /* "95 %" */
+            length += 1 + (int)strcspn(at + length + 1, " "); /* Keeps "95 %" on one line. */
         int shown = length;
         if (!first && used + 1 + length > REPORT_COLUMNS) {
             if (--most == 0) break;

@@ -32,11 +32,10 @@ typedef struct report_layout {
 
 void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
                  text_buffer *out);
-/* Writes the training time to --target-loss and --target-accuracy, if they were given. "-" if a job did
- * not reach the target. */
+/* Writes the training time until --target-loss and --target-accuracy were reached, if these options were
+ * given. Writes "-" for a job that did not reach the target. */
 void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out);
-/* Writes a line on how samples/s are counted if ranks do not wait for each other, and one on how clocks
- * are aligned. */
+/* Explains how samples/s are counted if ranks do not wait for each other, and how clocks are aligned. */
 void report_notes(const json_t *jobs, text_buffer *out);
 /* Writes the head of a table of jobs: their names. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
@@ -61,10 +60,10 @@ static inline bool report_is_sweep(const json_t *result)
     return json_is_array(json_object_get(result, "vary"));
 }
 
-/* report_page.c: begins a part of a page that opens on request, with a region that scrolls. `style` is its
- * class, or "". It ends with "</div></details>". */
+/* report_page.c: begins a part of a page that opens on request and whose content scrolls. `style` is the
+ * class of the part, or "". The caller ends the part with "</div></details>". */
 void page_details(const char *style, const char *summary, const char *label, text_buffer *out);
-/* page_provenance.c: the end of a page, with how its results were obtained. */
+/* page_provenance.c: writes the end of a page, which says how the results were obtained. */
 void page_provenance(const json_t *result, text_buffer *out);
 
 /* report_text.c: the tables of a run. */
@@ -79,7 +78,7 @@ void report_dataparallel_memory(const json_t *job, text_buffer *out);
  * missed. */
 typedef struct report_reads {
     double reads, largest, mean; /* The mean is NaN without reads. */
-    double bins[64];             /* sums of the ranks' histograms */
+    double bins[64];             /* Histogram, summed over the ranks. */
     int used;
 } report_reads;
 report_reads report_reads_of(const json_t *job);

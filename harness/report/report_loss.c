@@ -1,4 +1,5 @@
-/* The loss of a job against the time that it trained, and the staleness of its reads. */
+/* The mean loss of a job in an interval of training time, and the staleness of the parameters that the job's
+ * ranks read. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@
 
 enum { LABEL = 20, COLUMN = 10, MOST_GROUPS = (80 - LABEL) / (2 * COLUMN) };
 
-/* Unit of a job's table. Small models would be all zeros in MiB. */
+/* Unit of a job's table. In MiB, a small model would have only zeros. */
 typedef struct memory_unit {
     const char *name;
     double bytes;
@@ -30,7 +30,8 @@ short_text report_rank_name(const json_t *job, double number)
     return name;
 }
 
-/* Counts the ranks from `first` on with equal memory, and for devices an equal stage. */
+/* Counts the ranks from `first` on with equal memory. If the ranks are devices with stages, their stages must
+ * be equal, too. */
 static size_t alike(const json_t *ranks, size_t first)
 {
     const json_t *rank = json_array_get(ranks, first), *next;

@@ -8,7 +8,7 @@
 
 enum { LABEL_COLUMN = 18, CLASS_COLUMN = 8 };
 
-/* Columns, as sums of the ledger's classes at the peak. */
+/* Columns of the table. The value of a column is a sum of memory classes at the peak. */
 static const struct {
     const char *head, *classes[3];
 } columns[] = {{"params", {"parameters", "replicas", "gathered_units"}},

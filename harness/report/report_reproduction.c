@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Formats three digits, or "" for NaN. */
+/* Formats a value with three digits, or "" for NaN. */
 static short_text figure(double value)
 {
     short_text text = {""};
@@ -127,7 +127,8 @@ static bool is_scored(const json_t *cell)
     return *report_text_at(cell, "verdict") && strcmp(report_text_at(cell, "obtained"), "identity") != 0;
 }
 
-/* Returns the mean error of our figure, or of a baseline, over the scored cells that have it. */
+/* Returns the mean error, over the scored cells, of the computed figures or of a baseline. Leaves out cells
+ * without this figure or baseline. */
 static double mean_error(const json_t *cells, const char *baseline)
 {
     double sum = 0;

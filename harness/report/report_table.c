@@ -191,8 +191,8 @@ static double clock_error(const json_t *job)
     return error;
 }
 
-/* Returns the largest error in a rank's view of another rank's time: the sum of the two largest errors.
- * Returns NaN if all ranks share one clock. */
+/* Returns the largest error when a rank's clock is compared with another rank's clock. The error is the sum
+ * of the two largest errors of the clocks. Returns NaN if all ranks share one clock. */
 static double waiting_error(const json_t *job)
 {
     double first = NAN, second = 0;
@@ -208,8 +208,8 @@ static double waiting_error(const json_t *job)
     return first + second;
 }
 
-/* Writes which event ends a wait in the figures, and the error of the clocks. Writes nothing if all ranks
- * share one clock. */
+/* Writes which event ends the waiting that the figures count, and the error of the clocks. Writes nothing if
+ * all ranks share one clock. */
 static void waiting_note(const json_t *job, const char *name, text_buffer *out)
 {
     double calls = report_number_at(job, "ranks.0.merged_calls"), error = waiting_error(job);

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the figure of the busiest rank. A median over the ranks would hide a rank that has the server. */
+/* Returns the figure of the busiest rank. A median over the ranks would hide the load of a rank that also
+ * runs the server. */
 static double busiest_rank(const json_t *job, const char *key)
 {
     return report_largest(report_at(job, "traffic.per_rank"), key);

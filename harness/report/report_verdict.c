@@ -1,5 +1,6 @@
-/* Writes a run in at most ten lines of 80 columns: the faster engine and its factor, the parts of the
- * slower one's step, the memory cost of the reducer, the limit of both, and a next step to try. */
+/* Writes a run in at most ten lines of 80 columns. The lines say which engine is faster and by which factor,
+ * what the slower engine's step consists of, how much memory the reducer costs, which part limits each
+ * engine, and what to try next. */
 #include "harness/report/report_impl.h"
 #include "harness/report/significance.h"
 
@@ -59,8 +60,8 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     text_append(out, ".\n");
 }
 
-/* Returns the mean step of a job, which determines samples/s. For several runs, returns the median of their
- * means. */
+/* Returns the mean step of a job, from which samples/s follow. For several runs, returns the median of the
+ * runs' means. */
 static double mean_step_s(const json_t *result, const json_t *job)
 {
     const json_t *runs = report_at(result, "repetitions.runs"), *run;
@@ -259,8 +260,8 @@ static void advise_stages(const json_t *job, const json_t *pipeline, text_buffer
         text_append(out, "fewer --stages: these are unequal, as -v shows");
 }
 
-/* Suggests how to make the job faster. The suggestion follows from the largest part of its step that is
- * not computation. */
+/* Suggests how to make the job faster. The suggestion follows from the largest part of the job's step, apart
+ * from computation. */
 static void advise(const json_t *result, const json_t *job, text_buffer *out)
 {
     shares s = shares_of(job);

@@ -7,10 +7,12 @@
 #include <string.h>
 
 #define BOOTSTRAP_DRAWS 2000
-#define EXACT_ROUNDS 200 /* limit of the exact count; more rounds use the normal distribution */
-#define EXACT_RUNS 60    /* limit of the exact count, on the runs of both sides */
-#define ROUNDING 1e-12   /* statistics with a smaller relative difference count as equal */
-#define Z_POWER 1.6449   /* normal quantile at SIGNIFICANCE_POWER */
+/* Most rounds for which the signs are counted exactly. More rounds use the normal distribution. */
+#define EXACT_ROUNDS 200
+/* Most runs, of both sides together, for which the choices are counted exactly. */
+#define EXACT_RUNS 60
+#define ROUNDING 1e-12 /* statistics with a smaller relative difference count as equal */
+#define Z_POWER 1.6449 /* normal quantile at SIGNIFICANCE_POWER */
 
 static status no_memory(void)
 {
@@ -130,9 +132,9 @@ static status double_ranks(const double *values, int count, int *ranks)
     return STATUS_OK;
 }
 
-/* A choice has `chosen` elements of ranks[count], or any number of elements if `chosen` is -1. Computes the
- * share of all choices whose sum is at least as far from the mean sum as `observed`. Counts the choices by
- * size and sum, and adds one rank at a time. */
+/* A choice is a subset of ranks[count] with `chosen` elements, or with any number of elements if `chosen` is
+ * -1. Computes the share of all choices whose sum is at least as far from the mean sum as `observed`. Counts
+ * the choices by size and sum, and adds one rank at a time. */
 static status share_as_extreme(const int *ranks, int count, int chosen, int observed, double *out)
 {
     int largest = 0, sizes = chosen < 0 ? 1 : chosen + 1;
@@ -230,7 +232,8 @@ static double deviation(const double *values, int count)
     return count > 1 ? sqrt(squares / (count - 1)) : NAN;
 }
 
-/* Returns Student's t at the quantile of the normal z (Abramowitz and Stegun, 26.7.5). */
+/* Returns the quantile of Student's t for the probability at which the normal quantile is z (Abramowitz and
+ * Stegun, 26.7.5). */
 static double student(double z, double freedom)
 {
     double z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
@@ -252,16 +255,16 @@ static double normal_quantile(double tail)
     return low;
 }
 
-/* Returns the smallest difference of logs that a test would find with probability SIGNIFICANCE_POWER.
- * `error` is the standard error of the difference, `z` the normal quantile of the verdict. Tests by ranks
- * need 1 / 0.955 times the runs that a t-test of normal values does (Hodges and Lehmann, 1956). */
+/* Returns the smallest difference of logs that a test would find with probability SIGNIFICANCE_POWER. `error`
+ * is the standard error of the difference, and `z` the normal quantile at the level of the verdict. A test by
+ * ranks needs 1 / 0.955 times as many runs as a t-test of normal values (Hodges and Lehmann, 1956). */
 static double detectable_log(double z, double error, double freedom)
 {
     return (student(z, freedom) + Z_POWER) * error / sqrt(0.955);
 }
 
-/* Returns the smallest p that this number of rounds, or of runs of two sides, can give. The p is smallest
- * if all rounds or runs agree. */
+/* Returns the smallest p that a_count rounds, or a_count and b_count runs of two sides, can give. The p is
+ * smallest if all rounds or runs agree. */
 static double least_p(const significance *s, int a_count, int b_count)
 {
     if (s->rounds) return ldexp(2, -a_count);
@@ -284,7 +287,7 @@ static void set_power(significance *s, double alpha)
     }
 }
 
-/* Sets the verdict from p, which is corrected for `tests`. */
+/* Sets the verdict from p, which is already corrected for `tests` tests. */
 static void set_verdict(significance *s, int tests)
 {
     double alpha = SIGNIFICANCE_ALPHA / tests;

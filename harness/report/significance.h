@@ -83,15 +83,17 @@ status significance_of_runs(const double *a, int a_count, const double *b, int b
  * become adjusted values, to be compared with SIGNIFICANCE_ALPHA. Returns STATUS_SYSTEM if out of memory. */
 status holm_adjust(double *p, int count);
 
-/* Corrects tests[count] of one comparison, each of which could lead to a verdict by chance. p becomes Holm's
- * adjusted value. The verdict, `least`, `detectable` and `runs_for_5` become the values at SIGNIFICANCE_ALPHA
- * / count, the bound for the smallest p. Returns STATUS_SYSTEM if out of memory. */
+/* Corrects tests[count] of one comparison, because each test could lead to a verdict by chance. p becomes
+ * Holm's adjusted value, which decides the verdict. `least`, `detectable` and `runs_for_5` are computed again
+ * for SIGNIFICANCE_ALPHA / count, the level that Holm's correction sets for the smallest p. Returns
+ * STATUS_SYSTEM if out of memory. */
 status significance_correct(significance *tests, int count);
 
 /* Tests whether the candidate with the greatest median is better than all other candidates. tests[count], 1
- * or more, compare each other candidate (a) with the chosen one (b). The result is shown only if every test
- * shows the difference with p times `count`. The factor `count` (Bonferroni) is needed because any of the
- * candidates could have had the greatest median by chance. Returns the weakest test. */
+ * or more, each compare one of the other candidates (a) with this candidate (b). The verdict is positive only
+ * if every test, with p multiplied by `count`, shows the difference. The factor `count` (Bonferroni) is
+ * needed because any of the candidates could have had the greatest median by chance. Returns the weakest
+ * test. */
 significance significance_of_choice(const significance *tests, int count);
 
 #endif

@@ -248,7 +248,7 @@ double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y,
             at = x;
             y += 18;
         }
-        bool thin = strcmp(keys[i].color, "message") == 0; /* as it is drawn */
+        bool thin = strcmp(keys[i].color, "message") == 0; /* Messages are drawn as thin bars. */
         svg_bar(s, at, thin ? y - 6 : y - 9, 10, thin ? 5 : 10, keys[i].color, NAN, "%s", "");
         svg_text(s, at + 16, y, SVG_START, "label", width - 16, "%s", keys[i].name);
         at += needed;

@@ -1,5 +1,5 @@
-/* DataParallel against DistributedDataParallel. The published rows do different amounts of work, so ratios
- * are compared. */
+/* DataParallel against DistributedDataParallel. The published rows do different amounts of work. The
+ * reproduction therefore compares ratios. */
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -13,7 +13,7 @@ typedef struct mode {
     const char *name, *profile, *policy, *options;
 } mode;
 
-/* GPT-2, with a script that computes the loss in the replicas. The model also returns logits, keys and
+/* GPT-2. The published script computes the loss in the replicas. The model also returns logits, keys and
  * values, and DataParallel gathers them: see GPT2LMHeadModel.forward with use_cache
  * (transformers/models/gpt2), and torch/nn/parallel/scatter_gather.py. */
 static const mode gpt2_modes[] = {
@@ -49,7 +49,7 @@ static void add_ratio(reproduction_report *r, const char *row, const char *a, co
                             published < 1 ? "faster" : "slower", b);
 }
 
-/* Published rows of the same work in several modes, in seconds. */
+/* Published rows in which the same work is done in several modes. The figures are seconds. */
 typedef struct group {
     const char *row, *source; /* Beginning of the text in the rows' column "source". */
     const mode *modes;        /* The first mode is calibrated. */
@@ -59,8 +59,8 @@ typedef struct group {
     double within;
 } group;
 
-/* Adds a row for each part of the host's time in the step measured last. Also adds the baseline of a
- * DataParallel cell, which has no interpreter and no loader, and in which rank 0 sends to one rank after
+/* Adds a row for each part of the host's time in the step measured last. Then measures the baseline of the
+ * DataParallel cell `c`: a run without interpreter and loader, in which rank 0 sends to one rank after
  * another. */
 static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms,
                                const group *g, json_t *c)
@@ -107,7 +107,7 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
     return STATUS_OK;
 }
 
-/* 200 steps on two TITAN RTX. */
+/* Two TITAN RTX, 200 steps. */
 static status run_gpt2(reproduction_run *r)
 {
     enum { STEPS = 200, BATCH = 4, GPUS = 2 };
@@ -129,7 +129,7 @@ static status run_gpt2(reproduction_run *r)
     return STATUS_OK;
 }
 
-/* An epoch of ImageNet on eight GPUs of 40 GB. The source does not name the GPU. */
+/* Eight GPUs of 40 GB, one epoch of ImageNet. The source does not name the GPU. */
 static status run_resnet(reproduction_run *r)
 {
     static const char row[] = "ResNet-50, 8 GPUs of 40 GB";

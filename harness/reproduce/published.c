@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Set by the build: the folder in the source tree and in the installation. */
+/* Folders of the tables in the source tree and in the installation. The build defines both names. */
 static const char *const folders[] = {PSRING_SOURCE_PUBLISHED, PSRING_INSTALLED_PUBLISHED};
 
 enum { MOST_BYTES = 65536 };

@@ -1,5 +1,6 @@
-/* Memory of device 0 against the others under DataParallel: BERT-large, Adam, 8 GPUs. Compares the ledger
- * of a virtual run with the table that docs/ps.md derives from torch's source, and with published reports. */
+/* Compares the memory of device 0 with the memory of the other devices under DataParallel: BERT-large, Adam,
+ * 8 GPUs. The figures are the ledger of a virtual run, the table that docs/ps.md derives from torch's source,
+ * and published reports. */
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 #include "ps/dataparallel/memory.h"
@@ -60,7 +61,7 @@ static void add_classes(reproduction_report *r, const char *row, const virtual_f
     }
 }
 
-/* Returns the excess of device 0 between two steps: G + S. */
+/* Returns by how much the memory of device 0 exceeds another device's memory between two steps: G + S. */
 static double excess(const virtual_figures *f)
 {
     return report_number_at(phase_of(f, PS_DP_REPLICATED), "difference_bytes");
@@ -73,8 +74,8 @@ static void add_published(reproduction_report *r, const published_table *t, doub
         const char *device0 = published_text(t, row, "device0"), *others = published_text(t, row, "others");
         snprintf(label, sizeof label, "%.50s", published_text(t, row, "source"));
         double low = 0, high = 0;
-        bool range =
-            sscanf(device0, "%lf to %lf", &low, &high) == 2; /* Only the row with a range names this model. */
+        /* Only the row with a range is about the model of this reproduction. */
+        bool range = sscanf(device0, "%lf to %lf", &low, &high) == 2;
         double more = range ? (low + high) / 2 : strtod(device0, NULL) - strtod(others, NULL);
         json_t *c = reproduction_add(r, label, "device 0 more than others", "MiB",
                                      range ? CELL_PREDICTED : CELL_DIRECTION, more, range ? adam / mib : NAN,

@@ -56,8 +56,8 @@ static json_t *skill_to_json(const reproduction_report *r)
                      own ? r->of->constants : "from another profile than the profiles of the table");
 }
 
-/* Counts the constants with a range in the profiles, and the ranges that are guesses. Returns JSON null if
- * the table uses no profile. */
+/* Counts the constants that have a range in the profiles, and how many of these ranges are guesses. Returns
+ * JSON null if the table uses no profile. */
 static json_t *ranges_to_json(const reproduction_report *r)
 {
     enum { MOST = 8 };

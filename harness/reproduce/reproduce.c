@@ -31,7 +31,8 @@ void reproduction_free(reproduction_report *r)
     json_decref(r->notes);
 }
 
-/* Adds the ranges of the cells. Every draw runs the same cells in the same order. */
+/* Adds to each cell the range of its value over the draws. Every draw runs the same cells in the same
+ * order. */
 static status add_ranges(const reproduction *what, reproduction_run *r, int draws, reproduction_report *out)
 {
     status rc = STATUS_OK;

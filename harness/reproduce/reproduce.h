@@ -1,5 +1,5 @@
-/* Reproductions of published tables: every row that virtual devices can run, run by the engines' code and
- * compared with the published figure. docs/reproduction.md describes the protocol and the results.
+/* Reproductions of published tables. The engines' code runs every row that virtual devices can run, and the
+ * result is compared with the published figure. docs/reproduction.md describes the protocol and the results.
  *
  * Files, in the order in which data flow through them:
  *   published.c        the published table
@@ -27,13 +27,14 @@
 enum { PUBLISHED_COLUMNS = 12, PUBLISHED_ROWS = 64 };
 
 typedef struct published_table {
-    char *text; /* Text of the file, cut at commas and lines. */
+    char *text; /* Text of the file, with NUL characters in place of commas and line ends. */
     const char *header[PUBLISHED_COLUMNS];
     const char *cells[PUBLISHED_ROWS][PUBLISHED_COLUMNS]; /* "" in short rows. */
     int columns, rows;
 } published_table;
 
-/* Opens table `name` (without suffix) from the source tree or the installation. Returns STATUS_DATA. */
+/* Opens table `name` (without suffix) from the source tree or the installation. Fails like input_read(), or
+ * with STATUS_DATA if the table has too many rows. */
 status published_open(const char *name, published_table *out);
 void published_close(published_table *t);
 
@@ -78,27 +79,27 @@ typedef struct reproduction_skill {
 typedef struct reproduction_report {
     const struct reproduction *of;
     char profiles[256]; /* Names of the profiles used, or of the measured GPUs. */
-    /* As in the JSON (docs/results.md). A cell that counts for the skill also has its "source". */
+    /* Arrays of the JSON (docs/results.md). A cell that counts for the skill also has its "source". */
     json_t *cells, *claims, *notes;
 } reproduction_report;
 
 /* Settings and state of a reproduction. */
 typedef struct reproduction_run {
-    const char *profile;   /* NULL if each row has one. */
+    const char *profile;   /* Profile of all rows, or NULL if each row has its profile. */
     bool calibration_only; /* Do not run held-out rows. */
     double efficiency;     /* --efficiency for all jobs. 0 if not given. */
     const char *dp_host;   /* --dp-host for the rows of DataParallel. NULL if not given. */
     int draw;              /* Draw of the constants (simulation.h). 0 for their values. */
-    published_table table; /* Table of the reproduction's name. */
+    published_table table; /* Published table with the same name as the reproduction. */
     virtual_figures figures;
     reproduction_report *report;
 } reproduction_run;
 
 typedef struct reproduction {
     const char *name, *summary, *title, *source, *how;
-    const char *profiles;                  /* Profiles of the rows. */
+    const char *profiles;                  /* Names of the profiles that the rows use. */
     const char *baselines[CELL_BASELINES]; /* Names of the baselines, or NULL. */
-    /* Rows to which constants were fitted and that the null model knows. NULL if there is no skill. */
+    /* Rows to which constants were fitted. The null model knows them. NULL if there is no skill. */
     const char *calibration;
     const char *constants; /* Profiles, and the commits since which their constants have not changed. */
     const struct scaling *scaling; /* Arguments of reproduction_scale(). */
@@ -116,10 +117,10 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 /* torch-vs-apex on the GPUs of this machine. Notes name the rows that these GPUs cannot run. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
-/* Runs the table with the constants' values. If calibration_only is false, runs the table again for each of
- * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high of the cells. `profile` and
- * `dp_host` are as in reproduction_run. The caller frees `out`. Returns STATUS_USAGE for `dp_host` with a
- * table without DataParallel. */
+/* Runs the table with the constants' values. If calibration_only is false, also runs the table for each of
+ * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high values of the cells. `profile`
+ * and `dp_host` are as in reproduction_run. The caller frees `out`. Returns STATUS_USAGE if `dp_host` is
+ * given for a table without DataParallel. */
 status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
                  int draws, reproduction_report *out);
 
@@ -128,8 +129,8 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
 /* Runs the rows of a table of scaling (scaling.c). */
 status reproduction_scale(reproduction_run *r);
 
-/* Appends a cell without baselines and note. The tolerance is the largest relative deviation, or 0 if there
- * is no limit. Numbers may be NaN. Returns the cell, borrowed. */
+/* Appends a cell without baselines and note. `tolerance` is the largest relative deviation, or 0 if there is
+ * no limit. Numbers may be NaN. Returns the cell, borrowed. */
 json_t *reproduction_add(reproduction_report *r, const char *row, const char *quantity, const char *unit,
                          cell_kind kind, double published, double ours, double tolerance);
 /* Sets the baseline `number` of a cell. */
@@ -143,7 +144,7 @@ void reproduction_claim_that(reproduction_report *r, bool holds, const char *det
 void reproduction_null(json_t *cell, double forecast, double uncertainty, const char *source);
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out);
 
-/* Stores the command of a cell's figure, and the algorithms of the job measured last. */
+/* Stores in a cell the command that gives its figure, and the algorithms of the job measured last. */
 status reproduction_from(const reproduction_run *r, json_t *cell, const virtual_workload *w);
 void reproduction_note(reproduction_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -175,7 +176,7 @@ typedef struct gpu_row {
     int64_t steps, warmup; /* Measured steps, and steps before them. */
 } gpu_row;
 
-/* Measures a row on GPUs; ranks are threads of this process. Returns the medians over the steps of the
+/* Measures a row on GPUs. Ranks are threads of this process. Returns the medians over the steps of the
  * slowest rank, in ms. The device is synchronized between the phases. Every step has the same random
  * inputs. */
 status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_ms);

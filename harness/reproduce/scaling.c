@@ -1,4 +1,4 @@
-/* Tables of scaling: a row of one GPU calibrates, and the following rows of more GPUs are predicted. A
+/* Tables of scaling. The row of one GPU calibrates, and the following rows of more GPUs are predicted. A
  * setup adds the profile, the policy and other settings that the table does not state. */
 #include "harness/reproduce/reproduce.h"
 
@@ -8,9 +8,9 @@
 
 static const double limit = 0.10;
 
-/* Settings for rows. The first setup that matches a row is used. If a table has several sources, each
- * setup names its source, and notes show the name. A claim checks that a server does not make GPUs faster
- * than one GPU alone. */
+/* Settings for rows. A row uses the first setup that matches it. If a table has several sources, each setup
+ * has a `source`, and the notes of calibration cells name it. For a setup with a source and a server even on
+ * one GPU, a claim checks that the GPUs scale at most linearly. */
 typedef struct setup {
     /* Required beginnings of the cells, or NULL. */
     const char *source, *hardware, *model, *scheme, *batch_per_gpu;
@@ -24,9 +24,11 @@ typedef struct setup {
 typedef struct scaling {
     const setup *setups;
     const char *quantity, *unit; /* NULL for the published unit. */
-    const char *column, *group;  /* Column of the figure; column of the skill's source, or the source. */
-    const char *label[4];        /* Columns that make the label. */
-    bool seconds;                /* Figures are seconds per step, else samples per second. */
+    /* `column` is the column of the figure. The column `group` holds the source by which the skill groups
+     * cells. If the table lacks this column, `group` itself is the source. */
+    const char *column, *group;
+    const char *label[4]; /* Columns that make the label. */
+    bool seconds;         /* True if figures are seconds per step, false if they are samples per second. */
 } scaling;
 
 static bool begins(const published_table *t, int row, const char *column, const char *begin)
@@ -44,7 +46,7 @@ static const setup *setup_of(const scaling *s, const published_table *t, int row
     return NULL;
 }
 
-/* "DGX-1 P100, resnet50, batch 64, nccl, 8 GPUs" */
+/* Writes a label such as "DGX-1 P100, resnet50, batch 64, nccl, 8 GPUs". */
 static void label_of(const scaling *s, const published_table *t, int row, char *out, size_t size)
 {
     int gpus = (int)published_number(t, row, "gpus");
@@ -210,9 +212,9 @@ const reproduction reproduce_throughput = {
     .scaling = &throughput_scaling,
     .run = reproduction_scale};
 
-/* TensorFlow's page of May 2017. A server holds the variables even with one GPU. NCCL was NCCL 1, and each
- * gradient is reduced separately when it is ready (tf_cnn_benchmarks, variable_mgr.py). ResNet-50 with 64
- * images per P100 is also in `throughput`. */
+/* TensorFlow's page of May 2017. A server holds the variables even if there is one GPU. The page used NCCL 1,
+ * and each gradient is reduced separately when it is ready (tf_cnn_benchmarks, variable_mgr.py). ResNet-50
+ * with 64 images per P100 is also in `throughput`. */
 #define SGD "--optimizer sgd" STEPS
 static const setup tf_setups[] = {
     {NULL, "DGX-1 P100", "resnet50", NULL, "64", "dgx1-p100", NULL, "sync", 1, 0, SGD,

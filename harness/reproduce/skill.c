@@ -29,7 +29,8 @@ void reproduction_null(json_t *cell, double forecast, double uncertainty, const 
     json_object_set_new(cell, "source", json_string(source));
 }
 
-/* Returns the distance of the figure at `key` from the published figure, NaN if a figure is missing. */
+/* Returns the distance of the figure at `key` from the published figure, or NaN if one of the figures is
+ * missing. */
 static double distance(const json_t *cell, const char *key)
 {
     return fabs(log(report_number_at(cell, key) / report_number_at(cell, "published")));

@@ -1,5 +1,5 @@
-/* DistributedDataParallel of torch 0.4.1 against apex: ResNet-50, batch 128 per GPU, V100-PCIE-32G. On the
- * GPUs of this machine, which are not V100, only the directions of the differences are compared. */
+/* DistributedDataParallel of torch 0.4.1 against apex: ResNet-50, batch 128 per GPU, V100-PCIE-32G. The GPUs
+ * of this machine are not V100, so on these GPUs only the directions of the differences are compared. */
 #include "common/device/cuda/cuda_module.h"
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
@@ -70,7 +70,8 @@ static virtual_workload workload_of(const reproduction_run *r, int row, int vari
     return w;
 }
 
-/* Adds the null model: more than two GPUs take as long as two, under the same policy. */
+/* Adds the forecast of the null model: if there are more than two GPUs, they take as long as two GPUs under
+ * the same policy. */
 static void add_null(const reproduction_run *r, json_t *c, int row, int quantity)
 {
     const published_table *t = &r->table;
@@ -116,7 +117,7 @@ static status simulate_row(reproduction_run *r, int row)
     return STATUS_OK;
 }
 
-/* Adds a cell for the time by which the backward pass on `gpus` GPUs is longer than on 2 GPUs, because of
+/* Adds a cell with the time by which the backward pass takes longer on `gpus` GPUs than on 2 GPUs, because of
  * communication. The totals would hide this time, because compute dominates them. */
 static void add_increment(reproduction_report *r, const char *policy, int gpus, double limit)
 {
@@ -135,8 +136,8 @@ static void add_increment(reproduction_report *r, const char *policy, int gpus, 
     }
 }
 
-/* Sets the efficiency for a draw, so that one GPU takes as long as with the constants' values, to which
- * the profile was fitted. */
+/* Sets the efficiency for a draw of the constants. One GPU then takes as long as with the constants' values,
+ * to which the profile was fitted. */
 static status anchor(reproduction_run *r)
 {
     virtual_workload fitted = workload_of(r, 0, OURS), drawn = fitted;

@@ -63,9 +63,9 @@ json_t *sweep_shared_words(const sweep *s);
 /* Returns the words of a JSON list, borrowed, in an array that the caller frees. NULL if out of memory. */
 const char **sweep_words_of(const json_t *list);
 
-/* Reads the sweep in `folder`, with as many rounds as it has results. Axes and words borrow texts of
- * *definition, which the caller releases after sweep_free(). *definition is NULL if the folder does not
- * contain a sweep. */
+/* Reads the sweep in `folder`. Sets the number of rounds to the largest number of results that a point has.
+ * Axes and words borrow texts of *definition, which the caller releases after sweep_free(). *definition is
+ * NULL if the folder does not contain a sweep. */
 status sweep_read(const char *folder, json_t **definition, sweep *out);
 
 void sweep_free(sweep *s);
@@ -74,8 +74,8 @@ void sweep_free(sweep *s);
  * NULL if the point's engine does not have the option. */
 const char *sweep_value(const sweep *s, int point, int axis);
 
-/* Returns true if the point is run. If points differ only in options of other engines, only the first one
- * is run. */
+/* Returns true if the point is run. If points differ only in options that their engine does not have, only
+ * the first of them is run. */
 bool sweep_has(const sweep *s, int point);
 
 /* Returns the words of `harness run` at a point as a new JSON array: "harness", "run", options. */
@@ -84,8 +84,8 @@ status sweep_words(const sweep *s, int point, json_t **out);
 /* Sets *out to true if the point's device is virtual. */
 status sweep_is_virtual(const sweep *s, int point, bool *out);
 
-/* sweep_program.c: return the program that runs a point, and an array of the hashes of all programs (XXH3,
- * hexadecimal) as a new reference. sweep_programs() returns STATUS_UNAVAILABLE if a program cannot be
+/* sweep_program.c: return the program that runs a point, and, as a new reference, an array of the hashes of
+ * all programs (XXH3, hexadecimal). sweep_programs() returns STATUS_UNAVAILABLE if a program cannot be
  * read. */
 const char *sweep_program(const sweep *s, int point);
 status sweep_programs(const sweep *s, json_t **out);
@@ -103,7 +103,7 @@ status sweep_read_result(const sweep *s, int point, int round, json_t **out);
 json_t *sweep_result(const sweep *s, int point, int round);
 
 /* Makes or opens the folder of the sweep. The caller closes *lock at the end. Returns STATUS_CONFIG if the
- * folder contains another sweep or results of another build, or another process uses it. Returns
+ * folder contains another sweep or results of another build, or if another process uses the folder. Returns
  * STATUS_CANNOT_CREATE if the folder cannot be made. */
 status sweep_open_folder(const sweep *s, int *lock);
 
@@ -117,7 +117,7 @@ typedef struct sweep_outcome {
 /* Returns the recorded failures of earlier starts as a new array. */
 json_t *sweep_failures(const sweep *s);
 
-/* Runs everything that has no result. The caller releases out->failures. */
+/* Runs each point and round that has no result. The caller releases out->failures. */
 status sweep_run(const sweep *s, sweep_outcome *out);
 
 /* Writes the commands that sweep_run() would run, in their order, one per line, quoted for a shell. */
@@ -128,11 +128,11 @@ status sweep_list(const sweep *s, text_buffer *out);
 status sweep_add_losses(const sweep *s, json_t *table);
 void sweep_report_losses(const json_t *table, text_buffer *out);
 
-/* sweep_origin.c: adds the origin of the results to the table. sweep_add_command() adds the command and
- * the "options" with which --config runs the sweep again, and sets the other fields to null: "started_at",
- * "program", "host", "libraries" and "configuration". sweep_add_origin() adds a result, which may be NULL.
- * "configuration" keeps the options that are equal in all results. "one_origin" is false if program, host
- * or libraries differ. */
+/* sweep_origin.c: add the origin of the results to the table. sweep_add_command() adds the command and the
+ * "options" with which --config runs the sweep again. It sets the other fields to null: "started_at",
+ * "program", "host", "libraries" and "configuration". sweep_add_origin() adds the origin of one result, which
+ * may be NULL. "configuration" keeps the options that are equal in all results. "one_origin" is false if
+ * program, host or libraries differ. */
 void sweep_add_command(const sweep *s, json_t *table);
 void sweep_add_origin(const json_t *result, json_t *table);
 

@@ -220,7 +220,8 @@ status sweep_check(sweep *s)
         if (rc == STATUS_OK) rc = refuse_outputs(config);
         free(config);
         json_decref(words);
-        /* Values that are valid but cannot run together are a failure of the point, shown in the table. */
+        /* If valid values cannot run together, the point fails when it runs, and the table shows the
+         * failure. */
         if (rc == STATUS_USAGE || rc == STATUS_SYSTEM) return rc;
         error_clear();
     }
@@ -237,7 +238,7 @@ status sweep_is_virtual(const sweep *s, int point, bool *out)
     *out = rc == STATUS_OK && run_config_is_virtual(config);
     free(config);
     json_decref(words);
-    if (rc == STATUS_CONFIG) { /* the run of the point fails with the message of this error */
+    if (rc == STATUS_CONFIG) { /* The run of the point will fail with this message. */
         error_clear();
         rc = STATUS_OK;
     }

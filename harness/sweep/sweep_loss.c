@@ -1,4 +1,4 @@
-/* The loss of policies against time. A policy may make more steps per second, and each step may reduce the
+/* The loss of policies against time. A policy may make more steps per second although each step reduces the
  * loss less. */
 #include "harness/report/report.h"
 #include "harness/sweep/sweep.h"

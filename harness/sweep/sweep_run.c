@@ -23,8 +23,8 @@
 #include <unistd.h>
 
 enum { MOST_CHILDREN = 64 };
-#define PROGRESS_NS (10 * NS_PER_S)             /* Time between lines. */
-#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* Time between drawings of the bar. */
+#define PROGRESS_NS (10 * NS_PER_S)             /* Time between two lines. */
+#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* Time between two drawings of the bar. */
 
 typedef struct child {
     pid_t pid;
@@ -37,8 +37,8 @@ typedef struct running {
     sweep_outcome *out;
     child children[MOST_CHILDREN];
     int child_count;
-    /* Numbers of real [0] and virtual [1] runs: runs without a result when this process began, and runs
-     * done since. */
+    /* Numbers of real [0] and virtual [1] runs. `due` counts the runs without a result when this process
+     * began, and `done` the runs that have ended since then. */
     int due[2], done[2];
     bool kind;        /* True if the present runs are virtual. */
     int64_t began_ns; /* Time at which the first run of this kind began. */
@@ -271,8 +271,8 @@ static void shuffle(const sweep *s, int round, int *order)
     }
 }
 
-/* Lists the runs without a result in the order in which they run: the virtual ones first. *count is their
- * number, *kept the number of runs with a result. The caller frees *out. */
+/* Lists the runs without a result in the order in which they run, with virtual runs first. *count is the
+ * number of these runs, and *kept the number of runs with a result. The caller frees *out. */
 static status list_due(const sweep *s, due_run **out, int *count, int *kept)
 {
     size_t points = (size_t)s->points;

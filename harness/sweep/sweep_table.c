@@ -35,7 +35,8 @@ static point_figures read_point(const sweep *s, int point, double *memory, json_
     return f;
 }
 
-/* Computes median and 95 % interval over the rounds with a value. A single round has no interval. */
+/* Computes the median and the 95 % interval over the rounds with a value. If there is only one round, there
+ * is no interval. */
 static status summary(const double *values, int rounds, json_t **out)
 {
     double *found = malloc((size_t)rounds * sizeof *found);
@@ -223,7 +224,7 @@ static void describe(const json_t *table, double row, text_buffer *out)
     }
 }
 
-/* Returns true if a point has an interval, which takes two rounds. */
+/* Returns true if a point has an interval. Intervals need two rounds. */
 static bool has_intervals(const json_t *table)
 {
     return !isnan(report_largest(json_object_get(table, "points"), "samples_per_s.low"));

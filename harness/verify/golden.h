@@ -16,7 +16,7 @@ enum { GOLDEN_MOST_BATCH = 1 << 20, GOLDEN_MAX_SAMPLES = 16, GOLDEN_NAME_MAX = N
 typedef struct golden_tensor {
     char name[GOLDEN_NAME_MAX];
     int64_t elements;
-    double l2, sum, error; /* `error` is the L2 distance of PyTorch's float32 run. */
+    double l2, sum, error; /* `error` is the L2 distance between PyTorch's float32 run and its float64 run. */
     int sample_count;
     int64_t sample_index[GOLDEN_MAX_SAMPLES];
     double sample_value[GOLDEN_MAX_SAMPLES];
@@ -37,15 +37,16 @@ typedef struct golden_file {
     int64_t steps, parameters;
     uint64_t seed;
     bool global_loss; /* The loss is over the targets of all ranks. */
-    /* ReLU or max pooling next to BatchNorm can choose another value by rounding. In float32 and below, only
-     * the first step of a model with kinks is compared. */
+    /* True if the model has kinks: ReLU or max pooling next to BatchNorm, where rounding can change which
+     * value is selected. In float32 and below, only the first step of a model with kinks is compared. */
     bool kinks;
     int losses_per_step;
     double *loss, *loss_error; /* [steps][losses_per_step] */
     golden_tensors gradients, parameters_final, buffers_final;
 } golden_file;
 
-/* Reads a file. Returns STATUS_DATA for an invalid file; the message names the file and the place. */
+/* Reads a file. Returns STATUS_DATA if the file is invalid, with a message that names the file and the
+ * place. */
 status golden_open(const char *path, golden_file **out);
 void golden_close(golden_file **file);
 

@@ -12,7 +12,8 @@
 /* ---- when figures agree: tests/golden/README.md, "Two comparisons" ------------------------------- */
 
 static const double float64_limit = 1e-9; /* Relative to a tensor's norm, or to the loss. */
-static const double kink_limit = 0.05; /* Limit for networks with ReLU, relative to a gradient's L2 norm. */
+/* Limit for networks with ReLU, relative to a gradient's L2 norm. */
+static const double kink_limit = 0.05;
 /* Limits for GEMMs that round their inputs, relative to the compared figure. The unit roundoff of TF32 is
  * 2^-11, of bfloat16 2^-9. */
 static const struct {
@@ -49,8 +50,9 @@ static double loss_limit(comparison_precision precision, double expected, double
     return 8 * (error > floor ? error : floor);
 }
 
-/* Compares the loss of a rank or, if `rank` is -1, a loss over the batches of all ranks with the mean of the
- * ranks' losses. The loss over all batches equals this mean if all ranks have the same number of targets. */
+/* Compares the loss of a rank. If `rank` is -1, compares a loss over the batches of all ranks with the mean
+ * of the ranks' losses. The loss over all batches equals this mean if all ranks have the same number of
+ * targets. */
 static void compare_loss(comparison *c, const golden_file *file, int64_t step, int rank, double loss)
 {
     int first = rank < 0 ? 0 : rank, count = rank < 0 ? file->losses_per_step : 1;
@@ -82,8 +84,8 @@ static digest digest_of(const double *values, int64_t count)
     return (digest){sqrt(squares), sum};
 }
 
-/* Compares a tensor; `values` are in PyTorch's order. `kind` is its name in messages, such as "gradient". In
- * networks with ReLU (`kinks`) and with rounded GEMMs, compares only the L2. */
+/* Compares a tensor; `values` are in PyTorch's order. `kind` is the word for the tensor in messages, such as
+ * "gradient". In networks with ReLU (`kinks`) and with rounded GEMMs, compares only the L2. */
 static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, const char *kind,
                            const double *values)
 {
@@ -94,8 +96,9 @@ static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, co
         c->unchecked++;
         return;
     }
-    /* If a gradient is zero except for rounding (the bias of an attention key), the limit is relative to the
-     * norm of all tensors, of which the gradient's float32 error is about 1e-7. */
+    /* The limit is relative to the tensor's norm. A gradient that is zero except for rounding (the bias of an
+     * attention key) has no useful norm. Its float32 error is about 1e-7 of the norm of all tensors, so 1e7
+     * times this error takes the place of the norm. */
     double scale = float64_limit * (t->l2 > 10 * t->error ? t->l2 : 1e7 * t->error);
     double root = sqrt((double)t->elements), limit = wide ? scale : 8 * t->error;
     if (kinks)
@@ -154,8 +157,8 @@ static status load_params(const verification *v, trainer *t)
     return STATUS_OK;
 }
 
-/* Copies the averaged gradients of this rank to the common arena. Servers hold disjoint shards. After an
- * all-reduce every rank holds all gradients, and only rank 0 copies. */
+/* Copies the averaged gradients of this rank to the arena of all ranks. Servers hold disjoint shards, so each
+ * rank copies its shard. After an all-reduce every rank holds all gradients, and only rank 0 copies. */
 static status collect_gradients(verification *v, local_ranks *group, int rank, trainer *t)
 {
     param_set *set = trainer_params(t);

@@ -15,8 +15,8 @@ typedef enum comparison_precision {
     COMPARE_BFLOAT16
 } comparison_precision;
 
-/* Result of a comparison: the figure with the largest deviation as a share of its limit. A share above 1
- * is a failure. */
+/* Result of a comparison: the figure whose deviation is the largest share of its limit. A share above 1 is a
+ * failure. */
 typedef struct comparison {
     comparison_precision precision;
     double share;
@@ -37,7 +37,7 @@ typedef struct verify_config {
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;
-    int divide; /* shared_divide */
+    int divide; /* Value of shared_divide. */
 } verify_config;
 
 /* Runs the case with the file's number of ranks, as threads of this process. Returns STATUS_OK even if

@@ -29,7 +29,7 @@ int lab_wait(lab_step *step, int bucket)
     return runner_read().code;
 }
 
-/* in: count, both limits, sizes. */
+/* `in` holds the count, both limits and the sizes. */
 static int assign(const double *in, double *out)
 {
     int count = (int)in[0];
@@ -47,7 +47,7 @@ static int assign(const double *in, double *out)
     return buckets < 0 ? buckets : 1 + count;
 }
 
-/* in: count, number of buckets, bucket of each gradient. */
+/* `in` holds the count, the number of buckets and the bucket of each gradient. */
 static int backward(const double *in, double *out)
 {
     int count = (int)in[0];
@@ -58,7 +58,7 @@ static int backward(const double *in, double *out)
     return 1;
 }
 
-/* in: number of computations, number of flights, begin and end of each. */
+/* `in` holds the number of computations, the number of flights, and begin and end of each. */
 static int exposed(const double *in, double *out)
 {
     size_t computes = (size_t)in[0], flights = (size_t)in[1];

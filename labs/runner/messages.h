@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* Descriptors of the grader's socket, and of the memory that the ranks of a timed run share. */
+/* Descriptors of the socket to the grader, and of the memory that the ranks of a timed run share. */
 enum { RUNNER_SOCKET = 3, RUNNER_SHARED = 4 };
 
 /* A message: this header, then `bytes` bytes. The lab defines `kind`, `code` and `n`. */
@@ -57,8 +57,8 @@ enum {
 
 /* ---- lab 6, in addition to the messages of the server ---- */
 
-/* code of RUNNER_CASE. STRAGGLERS_MAY_BEGIN calls student_may_begin() as in call.h with the rank, the
- * staleness and the clocks. */
+/* Values of `code` in RUNNER_CASE. STRAGGLERS_MAY_BEGIN calls student_may_begin() as in call.h with the rank,
+ * the staleness and the clocks. */
 enum { STRAGGLERS_SERVE, STRAGGLERS_MAY_BEGIN };
 
 /* Precedes the data of STRAGGLERS_SERVE: a checkpoint of `saved` bytes, or the parameters if `saved` is 0. */
@@ -69,8 +69,8 @@ typedef struct stragglers_case {
 
 /* ---- lab 7 ---- */
 
-/* code of RUNNER_CASE. MEMORY_PEAKS calls student_memory() as in call.h with root, unit, units, states,
- * scheme, ranks and rank. The results are the return value and the numbers of lab_memory. */
+/* Values of `code` in RUNNER_CASE. MEMORY_PEAKS calls student_memory() as in call.h with root, unit, units,
+ * states, scheme, ranks and rank. The results are the return value and the numbers of lab_memory. */
 enum { MEMORY_PEAKS, MEMORY_STEP };
 
 enum {

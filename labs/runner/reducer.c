@@ -1,4 +1,4 @@
-/* Lab 2: student_serve() between drawn arrivals. */
+/* Lab 2: calls student_serve(). Pushes arrive in an order that the grader draws. */
 #include "labs/runner/server.h"
 
 #include <string.h>

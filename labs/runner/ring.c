@@ -1,5 +1,5 @@
-/* Lab 3: student_all_reduce() on one rank. Messages go through the grader, which counts them. In a timed run
- * they go through shared memory. */
+/* Lab 3: calls student_all_reduce() on one rank. Messages go through the grader, which counts them. In a
+ * timed run messages go through shared memory. */
 #include "labs/runner/runner.h"
 
 #include "labs/runner/ring_direct.h"
@@ -53,7 +53,9 @@ int lab_receive_left(lab_ring *ring, float *x, size_t n)
 static void prepare_timed(lab_ring *ring, float *x, size_t n)
 {
     volatile float third = 1;
-    third /= 3; /* same state as in the grader: qemu adds twice as fast after a rounded result */
+    /* Sets the same floating-point state as in the grader: after a rounded result, qemu adds twice as
+     * fast. */
+    third /= 3;
     float *input = memcpy(runner_memory(n * sizeof *x), x, n * sizeof *x);
     student_all_reduce(ring, x, n);
     memcpy(x, input, n * sizeof *x);

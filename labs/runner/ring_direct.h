@@ -1,7 +1,7 @@
 /* Links of a timed run: shared memory with one message per link. The grader is not involved. The measured
- * time is the critical path: while a rank waits for another, the processor time of the awaited rank counts.
- * Other programs and the number of cores do not change the critical path. If ranks wait for each other one
- * after another, the path becomes longer. */
+ * time is the critical path: while a rank waits for another rank, the processor time of the awaited rank
+ * counts. Other programs and the number of cores do not change the critical path. A chain of ranks that wait
+ * for each other makes the critical path longer. */
 #ifndef LABS_RUNNER_RING_DIRECT_H
 #define LABS_RUNNER_RING_DIRECT_H
 

@@ -17,12 +17,12 @@ void runner_write(runner_message m, const void *data);
 runner_message runner_read(void);
 void runner_read_data(void *data, int64_t bytes);
 
-/* Returns zeroed memory of this size, so that the sanitizer finds accesses beyond its end. Ends the process
- * if there is none. */
+/* Returns zeroed memory of exactly this size, so that the sanitizer finds accesses beyond its end. Ends the
+ * process if there is no memory. */
 void *runner_memory(size_t bytes);
 
 /* Count the most bytes that the student's code has had allocated since runner_watch_memory(). Only the
- * address sanitizer counts; without it the result is 0. */
+ * address sanitizer counts. Without the sanitizer the result is 0. */
 void runner_watch_memory(void);
 int64_t runner_most_memory(void);
 
