@@ -1,4 +1,5 @@
-/* The engine as the harness uses it: a worker on every rank, and a server on some ranks. */
+/* The functions of the engine that the harness calls. The engine has a worker on every rank, and a server on
+ * some ranks. */
 #include "ps/engine_impl.h"
 
 #include "common/base/clock.h"
@@ -17,7 +18,8 @@ static ps_engine *engine_of(sync_engine *e)
 /* ---- requirements on arenas ------------------------------------------------------------- */
 
 /* Returns LEDGER_REPLICAS if ranks compute on copies of the servers' parameters. There are no copies if ranks
- * update, or if there is one rank under sync, because its server works in the rank's parameters. */
+ * update parameters themselves. There are also none under sync with one rank, because the server then updates
+ * the rank's parameters in place. */
 static ledger_class class_of_params(const ps_policy *p, int world)
 {
     bool theirs = !p->server_optimizer ||
@@ -57,7 +59,8 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
 
 /* ---- open and close ---------------------------------------------------------------------------- */
 
-/* Counts the shard as parameters, because the server works in its rank's parameters without a copy. */
+/* Counts the server's shard of this rank's memory as parameters, because the server updates this memory in
+ * place. */
 static void count_owned_params(const ps_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -104,7 +107,7 @@ static status open_server_port(ps_engine *e, const transport_options *options)
 {
     ps_port *port = &e->server->port;
     int world = e->base.context.world, partner = e->worker ? e->index : PS_NO_PEER, keys = e->server->count;
-    /* Every worker's push of every key and share of a sum, the buffers, and the current message. */
+    /* A push of every key and a share of a sum from every worker, the buffers, and the current message. */
     int held = (keys + 1) * world + 2;
     TRY(ps_port_open(port, options, world, held, partner, (uint32_t)(2 * keys + 64)));
     if (e->worker) {
@@ -174,7 +177,7 @@ static status ps_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Pins the mapped gradients of other ranks, from which a GPU copies, or unpins them. */
+/* Pins or unpins the mapped gradients of other ranks, because a GPU copies from this memory. */
 static status pin_gradients(ps_engine *e, bool pin)
 {
     const sync_context *c = &e->base.context;
@@ -183,8 +186,9 @@ static status pin_gradients(ps_engine *e, bool pin)
     return ps_pin_segments(&e->member, c->gpu->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
 }
 
-/* Keeps the server connected for at most 5 s, until all ranks in other processes have received the last
- * step's parameters and disconnected. Virtual ranks end together, so their servers do not wait. */
+/* Keeps the server connected until all ranks in other processes have received the parameters of the last step
+ * and disconnected, but at most for 5 s. Virtual ranks end together, so in virtual time a server does not
+ * wait. */
 static void linger(const ps_engine *e)
 {
     ps_port *port = &e->server->port;
@@ -235,8 +239,8 @@ static void map_workers(ps_engine *e)
     }
 }
 
-/* Connects to all servers. Under sync a worker copies parameters out of the arena of a server that updates.
- * Other servers write values into the worker's arenas, or send frames. */
+/* Connects to all servers. Under sync, if servers update parameters, a worker copies parameters from the
+ * arena of the server. Otherwise a server writes values into the worker's arenas, or sends frames. */
 static status connect_servers(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -265,8 +269,8 @@ static void begin_shard(const ps_engine *e)
         optimizer_begin_shard(e->base.context.optimizer, shard->elements, shard->end - shard->begin);
 }
 
-/* Starts the agents. A server in a separate process runs in ps_server_main() instead, unless time is
- * virtual. */
+/* Joins the other members and starts the agents. The agent of a server in a separate process is not started
+ * here, unless time is virtual, because ps_server_main() runs it. */
 static status ps_connect(sync_engine *base, const sync_blob *handshakes)
 {
     ps_engine *e = engine_of(base);

@@ -18,8 +18,8 @@ typedef struct ps_engine {
     int index;
 } ps_engine;
 
-/* engine.c: returns the member of an engine, and implements sync_engine_type.handshake(), for every
- * policy. */
+/* engine.c, for every policy: ps_member_of() returns the member of an engine, and the other function
+ * implements sync_engine_type.handshake(). */
 ps_member *ps_member_of(sync_engine *e);
 status ps_handshake(sync_engine *e, sync_blob *out);
 

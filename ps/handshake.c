@@ -221,15 +221,16 @@ status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url
     char *address = m->urls[server];
     const char *key = net_address_key(address);
     TRY(transport_connect(port->transport, server, address, &port->links[server]));
-    if (key) address[key - 1 - address] = '\0'; /* no message shows the key */
+    /* The key is a secret, so messages show the address without it. */
+    if (key) address[key - 1 - address] = '\0';
     *url = address;
     return STATUS_OK;
 }
 
 /* ---- joining ------------------------------------------------------------------------------ */
 
-/* Reads and compares the handshakes. *shared becomes true if all members are on one host and their arenas can
- * be mapped. */
+/* Reads and compares the handshakes. Sets *one_host to true if all members are on one host, and *shared to
+ * true if the arenas of all members can be mapped, too. */
 static status read_handshakes(ps_member *m, const sync_blob *handshakes, bool *one_host, bool *shared)
 {
     char me[32], who[32];
@@ -262,7 +263,9 @@ static status decide_sharing(const ps_member *m, bool one_host, bool possible, b
     ps_payload payload = (ps_payload)m->options->payload;
     bool paced = net_link_is_emulated(&m->context->link);
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
-        payload = PS_PAYLOAD_AUTO; /* a host without separate memory needs no segments */
+        /* In virtual time, a device that computes in host memory needs no segments, so shm means the same as
+         * auto. */
+        payload = PS_PAYLOAD_AUTO;
     if (payload == PS_PAYLOAD_NCCL && paced)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got nccl: only messages can be paced (--link)");
     if (!one_host && transport_kind(m) != PS_TRANSPORT_TCP)
@@ -274,13 +277,14 @@ static status decide_sharing(const ps_member *m, bool one_host, bool possible, b
     if (payload == PS_PAYLOAD_SHM && !possible)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got shm: %s",
                     one_host ? "the device's memory cannot be shared" : "ranks run on several hosts");
-    /* Between threads a frame already is the sender's memory. */
+    /* Between threads shared memory is not needed, because a frame points to the sender's memory. */
     *shares = possible && !paced && (payload == PS_PAYLOAD_AUTO || payload == PS_PAYLOAD_SHM) &&
               (payload == PS_PAYLOAD_SHM || !m->context->hub);
     return STATUS_OK;
 }
 
-/* Returns the memory of segment `index`, or the parameters if the member does not have this segment. */
+/* Returns the memory of segment `index`, or the memory of the parameters if the member does not have this
+ * segment. */
 static shm_segment segment_of(const ps_member *m, int index)
 {
     const device_memory *memory = m->exported[index] ? m->exported[index] : m->exported[PS_SEGMENT_PARAMS];

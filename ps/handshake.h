@@ -1,9 +1,9 @@
-/* How the members of a job find each other: handshakes before the first step, addresses, the transports'
- * options, and shared arenas. Members are the ranks 0 .. world - 1, followed by the servers that have
+/* How the members of a job find each other: handshakes before the first step, addresses, options of
+ * transports, and shared arenas. Members are the ranks 0 to world - 1, followed by the servers that have
  * separate processes.
  *
- * A handshake is lines of text. The first lines describe the sender, and all further lines must be equal on
- * all members. An error quotes the first line that differs. */
+ * A handshake consists of lines of text. The first lines describe the sender. All other lines must be equal
+ * on all members. An error quotes the first line that differs. */
 #ifndef PS_HANDSHAKE_H
 #define PS_HANDSHAKE_H
 
@@ -16,8 +16,8 @@
 #include "ps/port.h"
 
 enum { PS_URL_MAX = 192 }; /* Includes the key of a tcp address. */
-/* Memory that a member exports: parameters and gradients and, under `dp`, three more segments. Ranks use
- * these three segments only of rank 0. */
+/* Memory that a member exports. Under `dp` there are five segments, of which the last three are used only on
+ * rank 0. Other policies export only the parameters and the gradients. */
 enum {
     PS_SEGMENT_PARAMS,
     PS_SEGMENT_GRADS,
@@ -30,8 +30,8 @@ enum {
 typedef struct ps_handshake_own {
     uint64_t host;        /* shm_host_id() */
     bool shared;          /* True if the arenas can be mapped. */
-    char url[PS_URL_MAX]; /* Address of the member's server, or "" if it has none. */
-    bool has_nccl;        /* True with --payload nccl. Rank 0 then makes `nccl`. */
+    char url[PS_URL_MAX]; /* Address of the member's server, or "" if the member has no server. */
+    bool has_nccl;        /* True with --payload nccl. Rank 0 then creates the id in `nccl`. */
     char nccl[COLLECTIVE_BOOTSTRAP_BYTES];
 } ps_handshake_own;
 
@@ -44,11 +44,11 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
  * names the sender in messages, for example "rank 3". */
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own);
 
-/* Compares the lines that must be equal. Fails with STATUS_PROTOCOL if the handshakes differ, and quotes the
- * first line that differs. */
+/* Compares the lines that must be equal. Fails with STATUS_PROTOCOL and quotes the first line that differs if
+ * there is one. */
 status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_blob *other, const char *who);
 
-/* A member of a job. Pointers set by the owner are borrowed. */
+/* A member of a job. Pointers that the owner sets are borrowed. */
 typedef struct ps_member {
     const sync_context *context; /* context->rank is the member's number. */
     const ps_options *options;
@@ -56,7 +56,7 @@ typedef struct ps_member {
     int servers;
     int frames;          /* Largest number of frames in a message. */
     int64_t frame_bytes; /* Bytes of the largest frame. */
-    /* Memory that other members may map. The parameters are exported in place of a NULL entry. */
+    /* Memory that other members may map. For a NULL entry, the parameters are exported instead. */
     const device_memory *exported[PS_SEGMENTS];
     int export_count; /* Number of exported segments, the same for every member. */
     bool nccl;        /* True if ranks call NCCL. */
@@ -73,35 +73,35 @@ typedef struct ps_member {
 
 int ps_member_count(const ps_policy *policy, int world);
 
-/* Returns the options of a port's transport. `number` is the number of the server or of the rank. Fails with
- * STATUS_CONFIG for inproc between processes. */
+/* Returns the transport options of a port. `number` is the number of the server or rank that owns the port.
+ * Fails with STATUS_CONFIG if the transport is inproc but members are in different processes. */
 status ps_transport_options(ps_member *m, int number, transport_options *out);
 
 status ps_listen(ps_member *m, int server, ps_port *port);
-/* Connects a port to a server of another process. Sets *url to the server's address for messages, which is
+/* Connects a port to a server of another process. Sets *url to the address of the server for error messages,
  * borrowed. */
 status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url);
 
-/* Returns how the member reaches the others, after ps_join(). `transport` carries messages: "inproc", "ipc",
- * "tcp", or "sim" in virtual time. `payload` carries tensors, as --payload names it: "nccl", "zmq" (in
- * messages) or "shm" (also if a thread reads another thread's memory). Sets *transport and *payload to NULL
- * if there are no other members. */
+/* Returns how the member reaches other members. Called after ps_join(). *transport names the way of messages:
+ * "inproc", "ipc", "tcp", or "sim" in virtual time. *payload names the way of tensors with a value of
+ * --payload: "nccl", "zmq" (in messages) or "shm" (also if a thread reads another thread's memory). Sets
+ * *transport and *payload to NULL if there are no other members. */
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
 
-/* Returns the handshake that the member sends, borrowed. */
+/* Sets *out to the handshake that the member sends, borrowed. */
 status ps_make_handshake(ps_member *m, sync_blob *out);
 
-/* Compares all handshakes with the member's own, and exchanges arenas if tensors go through shared memory.
- * Members may start in any order. Returns when all have joined, or fails at the stall limit. Returns
- * STATUS_PROTOCOL if handshakes differ, and STATUS_CONFIG if an option cannot work between these members; the
- * message names the difference or the option. */
+/* Compares all handshakes with the handshake of this member, and exchanges arenas if tensors go through
+ * shared memory. Members may start in any order. Returns when all members have joined, or fails at the stall
+ * limit. Fails with STATUS_PROTOCOL if handshakes differ, and with STATUS_CONFIG if an option cannot work
+ * between these members. The message names the difference or the option. */
 status ps_join(ps_member *m, const sync_blob *handshakes);
 void ps_leave(ps_member *m);
 
-/* Pins the mapped segments `first`, `first` + `stride`, ... below `end` for device `d`, or unpins them. */
+/* Pins or unpins the mapped segments `first`, `first` + `stride`, and so on, below `end`, for device `d`. */
 status ps_pin_segments(const ps_member *m, device *d, int first, int end, int stride, bool pin);
 
-/* Returns memory that another member exports, or NULL if tensors travel in frames. */
+/* Returns memory that another member exports, or NULL if tensors are sent in frames. */
 static inline void *ps_segment(const ps_member *m, int member, int segment)
 {
     return m->segments ? m->segments[member * m->export_count + segment].data : NULL;

@@ -8,9 +8,10 @@ typedef struct planning {
     const nn_program *program;
     const param_set *set;
     ps_plan *plan;
-    int64_t partition; /* Number of elements. */
-    int64_t total;     /* Number of elements without padding. */
-    /* [param_count] Operation after which the parameter can be pushed, or INT_MAX if after the whole pass. */
+    int64_t partition; /* Number of elements of a partition. */
+    int64_t total;     /* Number of elements of the model, without padding. */
+    /* [param_count] Index of the operation after which the parameter can be pushed, or INT_MAX if it can be
+     * pushed only after the whole pass. */
     int *point;
     int most_keys;
 } planning;
@@ -25,7 +26,7 @@ int ps_largest_sum(const nn_program *program)
 
 /* ---- when a parameter can be pushed ----------------------------------------------------------- */
 
-/* Returns the first operation, `op` or a later one, that completes gradients, or INT_MAX if there is none. */
+/* Returns the first operation from `op` on that completes gradients, or INT_MAX if there is none. */
 static int next_announcement(const nn_program *p, int op)
 {
     for (; op < p->op_count; op++)
@@ -70,7 +71,8 @@ static void list_pushable(planning *g)
 /* ---- keys ------------------------------------------------------------------------------------- */
 
 /* Adds a key for elements [begin, *end) of the model, which are in parameters [first, first + count).
- * Parameter `first` begins at element `first_begin`. Reduces *end if the key would have too many pieces. */
+ * Parameter `first` begins at element `first_begin`. If the key would have too many pieces, moves *end
+ * back. */
 static status add_key(planning *g, int server, int first, int count, int64_t first_begin, int64_t begin,
                       int64_t *end)
 {
@@ -158,8 +160,8 @@ static status allocate(planning *g, int servers)
 {
     ps_plan *plan = g->plan;
     int params = plan->param_count;
-    /* A key ends at a partition, at a shard boundary, after PS_KEY_PIECES parameters, or when the point of
-     * the pass changes. */
+    /* A key ends when it has the size of a partition, at a shard boundary, after PS_KEY_PIECES parameters, or
+     * before a parameter that is pushed at another point of the backward pass. */
     int64_t keys = g->total / g->partition + servers + 2 * plan->param_count + 1;
     g->most_keys = keys < PS_MOST_KEYS ? (int)keys : PS_MOST_KEYS;
     ps_memory *m = &plan->memory;

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* The array follows the block. */
+/* Header of an allocated array. The array follows the header in memory. */
 typedef struct ps_block {
     _Alignas(16) struct ps_block *before;
 } ps_block;

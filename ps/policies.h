@@ -1,7 +1,7 @@
 /* The policies, one row each: POLICY(name, source, summary, fields of ps_policy). A file that includes this
  * one defines POLICY first. Command-line options can override every field. */
 
-/* The partition size of BytePS, and a credit of four partitions. ByteScheduler uses a credit of a few
+/* The partition size of BytePS, with a credit of four partitions. ByteScheduler also uses a credit of a few
  * partitions (Peng et al., "A Generic Communication Scheduler for Distributed DNN Training Acceleration",
  * SOSP 2019). */
 #define PARTITIONED                                                                                          \

@@ -41,7 +41,8 @@ int64_t ps_port_now(const ps_port *p)
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
-/* Moves the times in a header to a clock that is `ns` ahead. A time of 0 is unknown and does not change. */
+/* Converts the times in a header to a clock that is `ns` ahead. A time of 0 means unknown, and does not
+ * change. */
 static void shift_times(message_header *h, int64_t ns)
 {
     int64_t *times[] = {&h->sent_ns, &h->ready_ns, &h->arrived_ns, &h->last_ns, &h->pushed_ns};
@@ -72,7 +73,8 @@ status ps_port_send(ps_port *p, int peer, const message_header *header, const me
 {
     if (peer == p->partner) return send_to_partner(p, header, frames, count);
     if (p->links[peer] == PS_NO_PEER) return STATUS_AGAIN;
-    /* Count before sending, because the receiver may end the step before this thread continues. */
+    /* The message is counted before it is sent, because the receiver may end the step before this thread
+     * continues. */
     count_sent(p, 1, payload);
     message_header stamped = *header;
     stamped.sent_ns = ps_port_now(p);
@@ -200,7 +202,7 @@ bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, i
 
 typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
 
-/* Sleeps until there may be work. Returns at once if the port was woken since the last wait. */
+/* Sleeps until there may be work. Returns at once if the port has been woken since the last wait. */
 static void wait_for_more(void *context, int64_t deadline_ns)
 {
     ps_port *p = context;

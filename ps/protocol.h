@@ -4,8 +4,9 @@
  * parameters, numbered from 1. Under sync, pull i + 1 serves iteration i.
  *
  *   worker to server
- *   PUSH         step = iteration, key, count = elements, dtype, PS_INT_STEP, PS_INT_UPDATES, PS_DOUBLE_RATE;
- *                frames: the key's pieces of the gradient, or none if the server has mapped them
+ *   PUSH         step = iteration, key, count = number of elements, dtype, PS_INT_STEP, PS_INT_UPDATES,
+ *                PS_DOUBLE_RATE; frames: the key's pieces of the gradient, or none if the server has
+ *                mapped the gradient
  *   PUSH_PULL    a PUSH that also requests the parameters of the next iteration
  *   PULL         step = pull, PS_INT_ITERATION, flags = PS_PULL_...
  *   PARAMETERS   key, frames as in PUSH: initial parameters for a server in a separate process
@@ -20,7 +21,7 @@
  *
  *   both ways
  *   SUM          step = number of the sum, count; frame: the worker's float64 values, or the sums
- *   CONTROL      PS_DOUBLE_NORM = the server's part of a squared norm, or the worker's total of all servers
+ *   CONTROL      PS_DOUBLE_NORM = a server's part of a squared norm, or the sum of the parts of all servers
  *   FAILED       flags = status; frame: the reason */
 #ifndef PS_PROTOCOL_H
 #define PS_PROTOCOL_H
@@ -28,12 +29,13 @@
 #include <stdint.h>
 
 enum {
-    PS_INT_STEP = 0,      /* Step of the optimizer, in a PUSH. */
-    PS_INT_ITERATION = 0, /* Iteration that begins, in a PULL. */
-    PS_INT_SKIPPED = 0,   /* Updates that the server has skipped (--on-nonfinite skip), in PARAMETERS. */
-    PS_INT_UPDATES = 1,   /* Number of updates that the parameters had. */
-    /* Under async, number of updates between the read and the update of the last push. -1 under other
-     * policies. In PARAMETERS. */
+    PS_INT_STEP = 0,      /* In a PUSH: step of the optimizer. */
+    PS_INT_ITERATION = 0, /* In a PULL: iteration that begins. */
+    /* In PARAMETERS: number of updates that the server has skipped (--on-nonfinite skip). */
+    PS_INT_SKIPPED = 0,
+    PS_INT_UPDATES = 1, /* In a PUSH and in PARAMETERS: number of updates that the parameters had received. */
+    /* In PARAMETERS: number of updates between the read from which the worker's last push was computed and
+     * the update with this push (async). -1 under other policies. */
     PS_INT_STALENESS = 2
 };
 enum { PS_DOUBLE_RATE = 0, PS_DOUBLE_NORM = 0 };
@@ -41,8 +43,9 @@ enum { PS_DOUBLE_RATE = 0, PS_DOUBLE_NORM = 0 };
 enum {
     PS_PULL_KEYS = 1,
     PS_PULL_BUFFERS = 2,
-    PS_PULL_FIRST = 4, /* First pull of the run, which starts a server from its rank's parameters. */
-    PS_PULL_FLUSH = 8, /* Reply after all updates, when all ranks have requested the flush. */
+    /* First pull of the run. A server next to the rank starts with the parameters of the rank. */
+    PS_PULL_FIRST = 4,
+    PS_PULL_FLUSH = 8, /* Requests a reply after all updates, when all ranks have requested the flush. */
 };
 
 /* The optimizer's step and learning rate, the same in all pushes of an iteration. */

@@ -8,9 +8,9 @@
 
 extern const sync_engine_type sync_ps;
 
-/* The staleness of this rank's reads. The staleness of a read is the number of updates that a key received
- * between the read and the update made with the gradient computed from the read. The staleness is 0 under
- * sync, and at most the bound under ssp. Every key counts once per step. */
+/* The staleness of this rank's reads. A rank reads a key, computes a gradient, and the server updates the key
+ * with this gradient. The staleness of the read is the number of other updates of the key in between. The
+ * staleness is 0 under sync, and at most --staleness under ssp. Every key counts once per step. */
 enum { PS_STALENESS_BINS = 64 };
 typedef struct ps_report {
     int64_t reads;
@@ -20,16 +20,16 @@ typedef struct ps_report {
     double mean;
 } ps_report;
 
-/* Returns the staleness so far. Called on the rank's compute thread, in flushed state, for an engine that
- * sync_ps opened. All fields are 0 under `dp`. */
+/* Returns the staleness so far. Called on the rank's compute thread after a flush, for an engine of type
+ * sync_ps. All fields are 0 under `dp`. */
 void ps_read_report(sync_engine *e, ps_report *out);
 
-/* Returns the sizes from which ps_dp_difference() computes the memory of the last step's phases. Returns true
- * only on rank 0, under `dp`, with several ranks, and if rank 1 had samples. */
+/* Sets *out to the sizes from which ps_dp_difference() computes the memory in the phases of the last step.
+ * Returns false unless the policy is `dp`, this is rank 0, and rank 1 had samples. */
 bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 
-/* Returns true if GPUs sum gradients and update parameters: device 0 under `dp`, otherwise the GPUs of the
- * servers' ranks. */
+/* Returns true if GPUs sum gradients and update parameters. Under `dp` this is the GPU of rank 0, otherwise
+ * the GPUs of the ranks with servers. */
 bool ps_updates_on_gpu(const sync_engine *e);
 
 /* Returns how ranks and servers reach each other, as ps_member_ways() does. */
@@ -38,27 +38,27 @@ void ps_read_ways(const sync_engine *e, const char **transport, const char **pay
 /* Appends the policy and the options as "key=value" lines. */
 void ps_write_settings(const sync_engine *e, text_buffer *out);
 
-/* Returns the number of steps by which a rank may be ahead of another, or JOB_UNBOUNDED if no rank waits.
- * Fails with STATUS_USAGE or STATUS_CONFIG, as requirements() does. */
+/* Sets *out to the number of steps by which a rank may be ahead of another rank, or to JOB_UNBOUNDED if no
+ * rank waits for another rank. Fails with STATUS_USAGE or STATUS_CONFIG, as requirements() does. */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);
 
 /* ---- servers in processes of their own ---------------------------------------------------------- */
 
-/* Returns the number of servers that need a process each, or 0 if servers are threads of ranks. Fails as
- * ps_lead() does. */
+/* Sets *out to the number of servers that have separate processes, or to 0 if servers are threads of ranks.
+ * Fails as ps_lead() does. */
 status ps_server_processes(const void *options, const char *policy, int world, int *out);
 
 /* A parameter server in a separate process (--server-placement own) is an engine of type sync_ps, whose
  * `rank` is world + the server's index. The engine has no data and no gradients. open(), handshake() and
- * connect() are called as on the ranks. In virtual time the server serves after connect() until close().
+ * connect() are called as on the ranks. In virtual time the server runs from connect() to close().
  *
  * The fields of the context must have the same values as on the ranks, except for device, params, optimizer
  * and ledger. Parameters are opened with the param_kind of requirements() and without gradients. The values
- * of the parameters do not matter, because rank 0 sends the initial ones.
+ * of the parameters do not matter, because rank 0 sends the initial values.
  *
- * ps_server_main() makes these calls, and serves until all ranks have disconnected. If a rank is lost, the
- * server and all ranks fail. `exchange` sends the server's handshake to all members, and returns the
- * handshakes of the ranks, followed by the handshakes of the servers. */
+ * In a real process, ps_server_main() makes these calls, and returns when all ranks have disconnected. If a
+ * rank is lost, the server and all ranks fail. `exchange` sends the server's handshake to all members, and
+ * returns the handshakes of the ranks, followed by the handshakes of the servers. */
 status ps_server_main(const sync_context *context,
                       status (*exchange)(void *exchange_context, sync_blob mine,
                                          const sync_blob **handshakes),

@@ -14,7 +14,7 @@ static status ring_requirements(const void *options, const char *policy, int wor
     ring_settings s;
     *out = (sync_requirements){0};
     TRY(ring_settings_resolve(options, SHARED_DIVIDE_AFTER, policy, &s));
-    /* All libraries except MPI write sums to the gradients in place. */
+    /* Every library except MPI writes sums directly to the arena of gradients. */
     bool automatic = is_library(&s, "auto"), shared = s.options.bucket_view || !is_library(&s, "mpi");
     out->grad_kind = shared ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
     out->buffer_kind = DEVICE_MEMORY_SHARED;
@@ -101,7 +101,7 @@ static void describe_tensors(ring_engine *e)
     }
 }
 
-/* Adds persistent buckets and PowerSGD's state to the ledger, or removes them. */
+/* Adds the persistent buckets and the state of PowerSGD to the ledger, or removes them. */
 static void enter_ledger(ring_engine *e, ring_ledger_change *change)
 {
     ledger *l = e->base.context.ledger;
@@ -147,13 +147,13 @@ static void ring_close(sync_engine *base)
     free(e);
 }
 
-/* Chooses the library and the algorithm. `auto` is NCCL if the engine works on GPU memory, and shm if the
- * engine works on host memory, including staging buffers of a GPU. */
+/* Chooses the library and the algorithm. `auto` means NCCL if the engine works on GPU memory. It means shm if
+ * the engine works on host memory, which may be a staging buffer of a GPU. */
 static status choose_library(ring_engine *e)
 {
     const device_info *info = device_get_info(e->base.context.device);
     ring_settings *s = &e->settings;
-    /* The ranks share the memory of a virtual processor. */
+    /* On a virtual processor, ranks share host memory. */
     bool processor = info->simulated && !info->copy_engine;
     if (processor && s->algorithm == COLLECTIVE_ALGORITHM_AUTO) s->algorithm = COLLECTIVE_ALGORITHM_RING;
     if (info->simulated)
@@ -243,8 +243,8 @@ static void add_window(const device_memory *memory, collective_window *windows, 
         windows[(*count)++] = (collective_window){memory->data, (int64_t)memory->bytes, memory->fd};
 }
 
-/* Opens collectives in host memory, for values that only hosts read. NCCL would move these values through the
- * GPU. */
+/* Opens collectives in host memory, for values that only the host reads. NCCL would move these values through
+ * the GPU. */
 static status open_between_hosts(ring_engine *e, const collective_config *config)
 {
     collective_config own = *config;
@@ -269,8 +269,8 @@ static status open_group(ring_engine *e, const char *what, int first, int step, 
     return rc;
 }
 
-/* Opens `shard_group`, a group of adjacent ranks that share the state, and `replicas`, a group of ranks that
- * have the same shards. */
+/* Opens `shard_group`, a group of consecutive ranks over which the state is sharded, and `replicas`, a group
+ * of ranks that have the same shards. */
 static status open_shard_groups(ring_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -346,8 +346,9 @@ const bucket_schedule *ring_buckets(const sync_engine *base)
     return &((const ring_engine *)base)->schedule;
 }
 
-/* Returns a lower bound for half of an all-reduce, which is a reduce-scatter or an all-gather. (n-1)/n of the
- * bytes pass through every rank's adapter. A ring takes n-1 steps, other algorithms at least one. */
+/* Returns a lower bound for the time of half of an all-reduce, that is, of a reduce-scatter or an all-gather.
+ * (n-1)/n of the bytes pass through every rank's adapter. A ring takes n-1 steps, other algorithms take at
+ * least one. */
 static int64_t half_bound_ns(const ring_engine *e, int n, int64_t bytes)
 {
     const net_link *link = &e->base.context.link;

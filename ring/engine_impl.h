@@ -3,7 +3,7 @@
  * The compute thread calls the stages, packs gradients into buckets, and posts jobs to the process group
  * (common/process_group/process_group.h). All ranks post the same jobs in the same order: ddp/schedule.c
  * fixes the order of the buckets, and all other jobs have fixed places in a step. A run with --group has two
- * queues, so that all-reduces between groups do not delay gathers within a group. */
+ * queues, so that all-reduces between groups do not delay all-gathers within a group. */
 #ifndef RING_ENGINE_IMPL_H
 #define RING_ENGINE_IMPL_H
 
@@ -18,18 +18,19 @@
 
 enum { RING_RECORDS = 4096, RING_BUCKET_ALIGNMENT = 64 };
 
-/* Columns: name, operation in the status table, tag of the collective. The tag of a bucket is its index. */
+/* Columns: name, operation in the status table, tag of the collective. A job of a bucket has the index of the
+ * bucket as its tag instead. */
 #define RING_JOB_LIST(X)                                                                                     \
     X(BUCKET, ALL_REDUCE, 0)                                                                                 \
-    X(PARAMETERS, BROADCAST, -1) /* from rank 0, before the first step */                                    \
+    X(PARAMETERS, BROADCAST, -1) /* broadcast by rank 0 before the first step */                             \
     X(BUFFERS, BROADCAST, -2)                                                                                \
     X(ORDER, BROADCAST, -3)     /* order of readiness on rank 0 */                                           \
     X(ACTIVITY, ALL_GATHER, -4) /* which ranks have data */                                                  \
     X(GROUP_SUM, ALL_REDUCE, -5)                                                                             \
-    X(SCATTER, REDUCE_SCATTER, 0) /* a unit's gradients, with sharded state */                               \
+    X(SCATTER, REDUCE_SCATTER, 0) /* gradients of a unit, if state is sharded */                             \
     X(NORM, ALL_REDUCE, -5)       /* sum of the squared norms of shards */                                   \
     X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */                                                  \
-    X(REPLICAS, ALL_REDUCE, 0)    /* a shard after SCATTER, between groups */
+    X(REPLICAS, ALL_REDUCE, 0)    /* between groups, a shard that SCATTER has reduced within a group */
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
 typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
@@ -37,9 +38,9 @@ typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_
 
 typedef struct ring_bucket {
     int64_t offset;       /* Offset in bytes into the bucket memory. */
-    piece_list gradients; /* Pieces of the arena of gradients. */
-    int64_t reserved;     /* Bytes, with alignment. */
-    /* The present step. Used by the compute thread. */
+    piece_list gradients; /* Pieces of the arena that hold the gradients of the bucket. */
+    int64_t reserved;     /* Size in bytes, rounded up to the alignment. */
+    /* The following fields describe the current step, and are used by the compute thread. */
     process_work work; /* Last job of the bucket. */
     int64_t ready_ns;
 } ring_bucket;
@@ -51,18 +52,19 @@ typedef struct ring_param {
     bool ready, seen, unused;
 } ring_param;
 
-/* Memory that collectives read and write in addition to arenas, in one shared allocation, and host memory
- * for values that the host reads and writes. */
+/* Memory of the engine in addition to the arenas. `shared` is one allocation for all data that collectives
+ * read and write. `control` is host memory for values that the host reads and writes. */
 typedef struct ring_memory {
     device_memory shared;
     char *buckets;
-    double *group;          /* [group_capacity] Values that are summed over the ranks. */
-    double *norm;           /* The first of these values in host memory; the same address unless on a GPU. */
+    double *group; /* [group_capacity] Values that are summed over the ranks. */
+    /* Host copy of group[0]. The same address as `group` unless the values are on a GPU. */
+    double *norm;
     int32_t *order;         /* [params] Rank 0's order of readiness, in host memory. */
     int32_t *sent_order;    /* [params] The same order in memory that collectives access. */
     bool reaches_gradients; /* Collectives can write to the gradients. */
     int32_t *activity;      /* [world] 1 for each rank that has data, in host memory. */
-    void *control;          /* The host memory. */
+    void *control;          /* Allocation that holds the host copies. */
     float *factors;         /* Values that PowerSGD all-reduces, bucket by bucket. */
     int64_t bucket_bytes, factor_count;
     int group_capacity;
@@ -78,21 +80,23 @@ typedef struct ring_factors {
 typedef struct ring_engine ring_engine;
 
 /* PowerSGD's operations on one kind of memory. The compute thread calls start(). The thread that runs the
- * jobs calls all other functions. */
+ * jobs calls the other functions. */
 typedef struct ring_powersgd_backend {
     status (*start)(ring_engine *e, int param);
-    status (*project)(ring_engine *e, const powersgd_matrix *x, int phase); /* P in phase 0, Q in 1. */
+    /* Computes P in phase 0, Q in phase 1. */
+    status (*project)(ring_engine *e, const powersgd_matrix *x, int phase);
     status (*restore)(ring_engine *e, const powersgd_matrix *x);
     status (*copy)(ring_engine *e, float *to, const float *from, int64_t count);
 } ring_powersgd_backend;
 
 typedef struct ring_powersgd {
-    const ring_powersgd_backend *backend; /* NULL with another hook. */
+    const ring_powersgd_backend *backend; /* NULL if the hook is not PowerSGD. */
     const powersgd_module *gpu;
-    int rank;                  /* Columns of the factors. */
-    device_memory errors;      /* In the same layout as the bucket memory. Empty in virtual time. */
+    int rank; /* Columns of the factors. */
+    /* Errors of the previous step, in the same layout as the bucket memory. Empty in virtual time. */
+    device_memory errors;
     powersgd_matrix *matrices; /* [params] `m` is NULL if the tensor is not compressed. */
-    float **plain;             /* [params] Place of an uncompressed tensor in memory.factors. */
+    float **plain;             /* [params] Address of each uncompressed tensor in memory.factors. */
     ring_factors *factors;     /* [buckets] */
     bool plain_layout;         /* Buckets have PyTorch's layout instead of the device's. */
     void *scratch;             /* Host memory for three gradients of the largest size. */
@@ -100,11 +104,11 @@ typedef struct ring_powersgd {
 
 /* A unit of sharded state in the current pass. Used by the compute thread. */
 typedef struct ring_unit {
-    /* The unit's all-gather, from its post until it has been waited for, else 0. */
+    /* The unit's all-gather if one has been posted and has not been waited for, else 0. */
     process_work gather;
     bool begun;
-    bool present;         /* Parameters are gathered, or converted with mixed precision. */
-    bool reducing;        /* The reduction of gradients has been posted, and nothing has waited for it yet. */
+    bool present;         /* Parameters have been gathered, and, with mixed precision, converted. */
+    bool reducing;        /* The reduction of gradients has been posted, and has not been waited for. */
     int left;             /* Number of parameters that the pass has not yet released. */
     device_kernel *adder; /* Adds up the shards of micro-batches. NULL if no shards are added up. */
 } ring_unit;
@@ -113,7 +117,7 @@ typedef struct ring_unit {
 typedef struct ring_shards {
     ring_unit *units;
     int pass;
-    bool accumulates;      /* An earlier micro-batch of the step has made gradients. */
+    bool accumulates;      /* An earlier micro-batch of the step has computed gradients. */
     bool holds;            /* Memory for whole parameters is allocated. */
     int held;              /* Number of units that have been gathered into this memory. */
     device_memory reduced; /* Copy of the reduced shards, for verification. */
@@ -124,15 +128,16 @@ typedef struct ring_shards {
 /* Fields that only the compute thread reads and writes. */
 typedef struct ring_compute {
     sync_step step;
-    bool started;            /* Parameters are equal on all ranks. */
-    bool period_begins;      /* The next micro-batch is the first of its step. */
-    bool has_data;           /* A micro-batch of this step had samples. */
-    bool recording, rebuild; /* Record the order of readiness; rebuild before the next pass. */
-    bool first_done;         /* A step with a reduction has ended. */
-    int active;              /* Number of ranks over which the mean is taken. */
-    int root;                /* Lowest rank that has data, which broadcasts buffers. */
-    device_range *ranges;    /* [params] Ranges of a bucket that is packed or unpacked. */
-    int *order;              /* [params] Order in which gradients become ready. */
+    bool started;       /* True when parameters are equal on all ranks. */
+    bool period_begins; /* The next micro-batch is the first of its step. */
+    bool has_data;      /* A micro-batch of this step had samples. */
+    /* Whether to record the order of readiness, and to rebuild buckets before the next pass. */
+    bool recording, rebuild;
+    bool first_done;      /* True when the first step that reduces gradients has ended. */
+    int active;           /* Number of ranks over which the mean is taken. */
+    int root;             /* Lowest rank that has data, which broadcasts buffers. */
+    device_range *ranges; /* [params] Scratch memory for the ranges to pack or unpack. */
+    int *order;           /* [params] Order in which gradients become ready. */
     int order_count;
     bool warm; /* ring_warm_up() has run for the current buckets. */
     ring_bucket_record records[RING_RECORDS];
@@ -146,18 +151,20 @@ struct ring_engine {
     ring_settings settings;
     collective_tuning tuning;
     text_buffer handshake;
-    size_t handshake_common; /* Length of the part that must be equal on all ranks. */
+    size_t handshake_common; /* Length of the part of `handshake` that must be equal on all ranks. */
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire;                   /* Type in which gradients are all-reduced. */
     ring_hook_function *compress; /* Compresses each bucket before it is sent, or NULL. */
     process_group *calls;
-    device_stream *stream;    /* Communication stream on real GPUs, else NULL. */
-    bool packs_whole_buckets; /* One launch packs a bucket, not one per gradient. */
+    device_stream *stream; /* Communication stream on real GPUs, else NULL. */
+    /* True if one kernel launch packs a whole bucket, false if each gradient is packed when it is ready. */
+    bool packs_whole_buckets;
     collective_world *world;
     collective_group *group;
-    collective_group *shard_group; /* Ranks that share the state. The same as `group` without --group. */
-    collective_group *replicas;    /* Ranks that have the same shards, or NULL. */
-    collective_world *host_world;  /* Collectives in host memory, only for NCCL with --join. */
+    /* Ranks over which the state is sharded. The same as `group` without --group. */
+    collective_group *shard_group;
+    collective_group *replicas;   /* Ranks that have the same shards, or NULL. */
+    collective_world *host_world; /* Collectives in host memory, only for NCCL with --join. */
     collective_group *host_group;
     ring_memory memory;
     ring_powersgd powersgd;
@@ -211,7 +218,7 @@ static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
     return e->settings.options.hook == RING_HOOK_POWERSGD && step >= e->settings.options.powersgd_start;
 }
 
-/* Adds memory to the ledger, or removes it: ledger_acquire() or ledger_release(). */
+/* Type of ledger_acquire() and ledger_release(), which add memory to the ledger or remove memory. */
 typedef void ring_ledger_change(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 
 /* ddp/memory.c */
@@ -237,27 +244,29 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
 /* Makes later work of the compute stream wait for a job. */
 status ring_await(ring_engine *e, process_work job);
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
-/* Gathers in memory.activity which ranks have data in this step. */
+/* Exchanges which ranks have data in this step, and writes the result to memory.activity. */
 status ring_gather_activity(ring_engine *e);
-/* Makes one call of each size that a step uses, and waits for the calls, because NCCL may connect at the
- * first call of a size. Does nothing without NCCL. */
+/* Makes one call of each size that a step uses, and waits for the calls. Without this warm-up, NCCL might
+ * open connections during the first steps, because it may connect at the first call of a size. Does nothing
+ * without NCCL. */
 status ring_warm_up(ring_engine *e);
 /* Returns true if the model has buffers and there are other ranks. */
 bool ring_has_buffers(const ring_engine *e);
 /* Describes a call whose input and output are `count` elements at `base`. */
 collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, void *base);
-/* Describes the all-reduce of a bucket's reduced shard between groups. */
+/* Describes the all-reduce between groups of the shard that a bucket's reduce-scatter has produced. */
 collective_call ring_replicas_call(const ring_engine *e, int bucket);
 
-/* ddp/memory.c: copy a few values from the host to memory that collectives access, and back. They do nothing
- * if both addresses are the same. ring_receive_values() returns when the copy has ended. */
+/* ddp/memory.c: copy a few values from the host to memory that collectives access, and back. The functions do
+ * nothing if both addresses are the same. ring_receive_values() returns when the copy has ended. */
 status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count);
 status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count);
 
 /* ddp/reducer.c */
 /* Returns true if the collective computes the mean. */
 bool ring_means_in_flight(const ring_engine *e);
-/* Returns true if the collective writes its results to the gradients, so that nothing is copied back. */
+/* Returns true if the collective writes its results directly to the arena of gradients, so that nothing is
+ * copied back. */
 bool ring_copies_back_in_flight(const ring_engine *e);
 status ring_begin_forward(sync_engine *base, const sync_step *step);
 status ring_ready(sync_engine *base, int param);
@@ -266,7 +275,8 @@ status ring_reduce(sync_engine *base, const sync_step *step);
 status ring_flush(sync_engine *base);
 status ring_group_sum(sync_engine *base, double *values, int count);
 
-/* Waits until the next bucket has been reduced, and copies or adds the result to the gradients. */
+/* Waits until the next bucket has been reduced. Then copies the result to the gradients, or adds it to their
+ * shards. */
 status ring_await_bucket(ring_engine *e);
 
 /* zero/: sharded state */

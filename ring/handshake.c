@@ -1,5 +1,5 @@
-/* The handshake: settings that must be equal on all ranks before the first step, as lines of text. An error
- * shows the first line that differs. */
+/* The handshake: the settings that must be equal on all ranks, as lines of text. Ranks compare the lines
+ * before the first step, and an error shows the first line that differs. */
 #include "ring/engine_impl.h"
 
 #include "common/net/shm.h"
@@ -85,7 +85,7 @@ status ring_compare_handshakes(const ring_engine *e, const sync_blob *handshakes
     for (int r = 1; r < e->base.context.world; r++) {
         const sync_blob *other = &handshakes[r];
         if (other->data == first->data && other->bytes == first->bytes)
-            continue; /* Virtual ranks share a copy. */
+            continue; /* Virtual ranks share one handshake in memory. */
         size_t shorter = other->bytes < e->handshake_common ? other->bytes : e->handshake_common, at = 0,
                line = 0;
         const char *a = first->data, *b = other->data;

@@ -165,8 +165,8 @@ static status check(const ring_options *o, const ring_settings *s)
     return refuse_first(list, sizeof list / sizeof list[0]);
 }
 
-/* Refuses options that need whole gradients: with sharded state, buckets are units of which every rank has a
- * part. */
+/* Fails if an option needs whole gradients. If state is sharded, each bucket is a unit, and every rank has
+ * only a part of its gradients. */
 static status check_sharded(const ring_options *o)
 {
     static const char why[] = "expected a policy whose ranks have all gradients, as ddp";
@@ -198,7 +198,8 @@ static status mix(ring_settings *s)
     return STATUS_OK;
 }
 
-/* Resolves the algorithm. If --collective is auto, the device later chooses the library and its default. */
+/* Determines the algorithm. If --collective is auto, the library and its default algorithm are chosen later,
+ * when the device is known. */
 static status resolve_algorithm(const ring_options *o, ring_settings *s)
 {
     s->collective = collective_choices[o->collective];

@@ -5,7 +5,8 @@
  * torch/csrc/distributed/c10d/reducer.cpp; NVIDIA's apex/parallel/distributed.py; and Rajbhandari et al.,
  * "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020. */
 
-/* Buckets of a step: the rule that closes a bucket, the order of tensors, and limits in MiB or elements. */
+/* Values of ring_step_plan.buckets: the rule that closes a bucket, the order of tensors, and limits in MiB or
+ * elements. */
 #define BUCKETS_REACH(order, first, others)                                                                  \
     .buckets = {BUCKET_REACH_BYTES, BUCKET_ORDER_##order, (first) << 20, (others) << 20}
 #define BUCKETS_ELEMENTS(order, count) .buckets = {BUCKET_REACH_ELEMENTS, BUCKET_ORDER_##order, count, count}

@@ -1,5 +1,5 @@
-/* A policy describes what a reproduced system does with gradients, as a row of a table. Options change fields
- * of the row. The engine has no code that is specific to a system. */
+/* A policy is a row of a table that describes how a known system, such as DDP or apex, reduces gradients.
+ * Options change fields of the row. The engine has no code that is specific to a system. */
 #ifndef RING_POLICY_H
 #define RING_POLICY_H
 
@@ -38,10 +38,10 @@ typedef struct ring_policy {
     /* Buffers are broadcast before the first forward pass of a step, from rank 0 or, with --join, from the
      * lowest rank that has data. */
     bool broadcast_buffers;
-    bool serial; /* A bucket is launched when the bucket before it has been copied back. */
+    bool serial; /* A bucket is launched only when the preceding bucket has been copied back. */
     ring_bucket_lifetime lifetime;
-    /* The state that is sharded. If any is, each bucket is a unit (common/nn/shards.h), which is reduced in
-     * place. */
+    /* Which state is sharded. If state is sharded, each bucket is a unit (common/nn/shards.h), and is reduced
+     * in place. */
     param_sharding sharding;
     /* If true, each parameter is sharded on its first dimension. If false, a unit is sharded as one flat
      * vector. */
@@ -92,11 +92,13 @@ typedef struct ring_options {
 
 extern const option_table ring_option_table;
 
-/* A policy with the options applied, as the engine runs it. */
+/* The settings of the engine: a policy to which the options have been applied. */
 typedef struct ring_settings {
-    ring_policy policy; /* The row of the table, changed by options. `unused` has replaced the other plans. */
+    /* The row of the table, changed by options. If policy.unused applies, it has replaced the other plans. */
+    ring_policy policy;
     ring_options options; /* `bucket_view` is also set if state is sharded. */
-    /* If divide_before is false, gradients are divided by `predivide`, and their sum by ranks / predivide. */
+    /* If divide_before is false, gradients are divided by `predivide`, and the sums of gradients by ranks /
+     * predivide. */
     double predivide;
     /* Number of ranks in a group, or 0 for all ranks. State is sharded within a group and replicated between
      * groups. */
@@ -118,8 +120,8 @@ void ring_settings_write(const ring_settings *s, text_buffer *out);
 status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later,
                             bucket_schedule *out);
 
-/* Makes a permutation of the parameters. The `count` parameters that became ready come first, in order.
- * Parameters that did not become ready follow in reverse order of registration. */
+/* Makes a permutation of the parameters. The `count` parameters that became ready come first, in the order of
+ * `ready`. Parameters that did not become ready follow in reverse order of registration. */
 void ring_complete_order(const int *ready, int count, int params, int *out);
 
 #endif

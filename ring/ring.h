@@ -1,13 +1,13 @@
 /* The ring engine. Gradients are put into buckets, which are all-reduced during the backward pass. A row of
- * the policy table describes the buckets and the all-reduces, and whether ranks hold the whole model or
- * shards. The files, in the order in which gradients pass through them:
+ * the policy table describes the buckets and the all-reduces, and says whether a rank holds the whole model
+ * or a shard. The files, in the order in which gradients pass through them:
  *
  *   policies.h, policy.h, options.c  the policies, and the options that change a row
  *   engine.c, handshake.c            open, connect, close
  *   ddp/reducer.c                    copies ready gradients into buckets; reduce() waits
- *   ddp/buckets.h, schedule.c        which gradients share a bucket, when it is launched
+ *   ddp/buckets.h, schedule.c        which gradients share a bucket, when the bucket is launched
  *   ddp/compress.c, hooks/           compression: fp16, bf16, PowerSGD
- *   ddp/calls.c                      posts calls of the process group, records their times
+ *   ddp/calls.c                      posts calls to the process group, records the times of calls
  *   ddp/memory.c                     memory that calls read and write
  *   all_reduce/                      collectives in shared memory; ring.c is the ring
  *   zero/                            the policies zero1, zero2, zero3 and fsdp
@@ -31,14 +31,15 @@ typedef struct ring_bucket_record {
     int64_t launched_ns; /* Time at which the bucket was handed to the collectives. */
     int64_t started_ns;  /* Time at which all ranks had arrived and data began to move. */
     int64_t finished_ns;
-    /* Wait of the compute stream for the bucket. The times are equal if the stream did not wait. */
+    /* Begin and end of the time for which the compute stream waited for the bucket. Both are equal if it did
+     * not wait. */
     int64_t wait_begin_ns, wait_end_ns;
     /* Algorithm of the all-reduce, or LIBRARY if the library does not report it. */
     collective_algorithm algorithm;
 } ring_bucket_record;
 
-/* Copies up to `capacity` records with ids above `after`, oldest first, and returns their number. Overwritten
- * records are left out. */
+/* Copies up to `capacity` records with ids above `after`, oldest first, and returns the number of copied
+ * records. Skips records that have been overwritten. */
 int ring_bucket_records(const sync_engine *e, int64_t after, ring_bucket_record *out, int capacity);
 
 /* Fails with STATUS_CONFIG if collectives in shared memory cannot serve `world` ranks. */
@@ -48,7 +49,8 @@ status ring_check_ranks(const void *options, const char *policy, int world);
  * emulated. */
 int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
 
-/* Returns the engine's settings, borrowed. `collective` and `algorithm` are the ones in use for buckets. */
+/* Returns the engine's settings, borrowed. The fields `collective` and `algorithm` are the library and the
+ * algorithm that buckets use. */
 const ring_settings *ring_get_settings(const sync_engine *e);
 
 /* Returns the buckets in use, borrowed. The buckets change when the second step begins. */

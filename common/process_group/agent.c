@@ -1,5 +1,5 @@
-/* Runs calls on an agent. The agent pops calls in the order of posting and posts them to the collective
- * library. When a call has ended, the agent advances the fence of the call's queue. */
+/* Runs calls on an agent. The agent takes calls in the order in which they were posted, and posts them to the
+ * collective library. When a call has ended, the agent advances the fence of the call's queue. */
 #include "common/process_group/process_group_impl.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ static bool is_idle(const process_group *g)
     return true;
 }
 
-/* Shows the oldest call in the status table. */
+/* Shows the oldest running call in the status table. */
 static void show(process_group *g, int64_t now_ns)
 {
     const call_record *oldest = NULL;
@@ -26,7 +26,7 @@ static void show(process_group *g, int64_t now_ns)
 }
 
 /* Returns true if the agent may take the next call of the queue. A call with several phases must end before
- * the agent takes the next, because all ranks must run the calls in the same order. */
+ * the agent takes the next call, because all ranks must run the phases in the same order. */
 static bool may_take(const process_group *g, const call_queue *q)
 {
     if (q->taken == q->posted || q->taken - q->ended == PROCESS_GROUP_IN_FLIGHT) return false;
@@ -56,7 +56,7 @@ static status begin_calls(process_group *g, call_queue *q, bool *worked)
         call_record *c = record_at(q, q->begun + 1);
         if (c->p.after && queue_of(g, c->p.after)->ended < process_work_number(c->p.after)) return STATUS_OK;
         status rc = begin_phase(g, c);
-        if (rc == STATUS_AGAIN) return STATUS_OK; /* the group's queue is full */
+        if (rc == STATUS_AGAIN) return STATUS_OK; /* The group's queue in the collective library is full. */
         TRY(rc);
         *worked = true;
     }
@@ -69,7 +69,8 @@ static void place_on_time_line(process_group *g, process_times *t)
     if (t->finished_ns > g->traced_until_ns) g->traced_until_ns = t->finished_ns;
 }
 
-/* Handles the end of a phase of the queue's oldest call: begins the next phase, or ends the call. */
+/* Handles the end of a phase of the queue's oldest call. Begins the next phase, or ends the call after the
+ * last phase. */
 static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
 {
     call_record *c = record_at(q, q->ended + 1);
@@ -90,7 +91,8 @@ static status advance_call(process_group *g, call_queue *q, int64_t now_ns)
     process_group_ended(g, c);
     q->ended++;
     show(g, now_ns);
-    device_fence_reach(q->done, q->ended); /* last, because the fence publishes all writes above */
+    /* The fence publishes all writes above, so this is the last statement. */
+    device_fence_reach(q->done, q->ended);
     return STATUS_OK;
 }
 
@@ -125,7 +127,9 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         TRY(advance_call(g, q, now_ns));
     }
     for (int i = 0; i < g->config.queues; i++)
-        take_calls(g, &g->queues[i], now_ns); /* must follow collective_progress(); see collective_wait() */
+        /* This loop must follow collective_progress(). In the reverse order, collective_wait() could miss a
+         * call that was posted between the two. */
+        take_calls(g, &g->queues[i], now_ns);
     for (int i = 0; i < g->config.queues; i++) TRY(begin_calls(g, &g->queues[i], worked));
     return STATUS_OK;
 }

@@ -4,7 +4,7 @@
 
 enum { FEWEST_RECORDS = 64, RECORDS_PER_POST = 4 };
 
-/* Returns NULL if a later call has replaced the call. */
+/* Returns the times of a call, or NULL if a later call has overwritten the record of the call. */
 static const process_times *times_of(const process_group *g, process_work w)
 {
     const process_times *t = &record_at(queue_of(g, w), process_work_number(w))->times;
@@ -43,9 +43,8 @@ status process_group_post(process_group *g, const process_call *p, process_work 
         return fail(STATUS_INTERNAL, "%s%stoo many calls of one kind", g->config.who ? g->config.who : "",
                     g->config.who ? ": " : "");
     *out = process_group_enter(g, q, p)->times.work;
-    if (g->passed)
-        TRY(device_stream_signal(g->config.compute, g->passed,
-                                 g->sequence)); /* must precede the agent's check of the fence */
+    /* The agent checks this fence when it sees the call, so the signal must be enqueued first. */
+    if (g->passed) TRY(device_stream_signal(g->config.compute, g->passed, g->sequence));
     q->posted++;
     sync_agent_wake(g->agent);
     return STATUS_OK;
@@ -69,8 +68,8 @@ static status wait_for(process_group *g, process_work w, int64_t tag, anatomy *a
     return STATUS_OK;
 }
 
-/* Waits one by one for the calls of queue 0 before `number`, so that the anatomy shows which rank delayed
- * each. */
+/* Waits for the calls of queue 0 before call `number`, one by one, so that the anatomy shows for each call
+ * which rank delayed it. */
 static status wait_for_each(process_group *g, uint64_t number, anatomy *a)
 {
     call_queue *q = g->queues;
@@ -116,7 +115,7 @@ void process_group_skip(process_group *g)
     for (int i = 0; i < g->config.queues; i++) g->queues[i].accounted = g->queues[i].posted;
 }
 
-/* Names the cause of the wait: the last rank that posted the call. */
+/* Names the cause of the wait, which is the rank that posted the call last. */
 static void name_wait(const process_group *g, const call_wait *w, anatomy *a)
 {
     const process_times *t = times_of(g, w->work);

@@ -3,16 +3,16 @@
  *
  * Calls run in one of two ways. The compute thread uses the same functions for both ways:
  *
- *   agent          for shared memory, MPI and virtual time. The agent pops a call and posts it to the
+ *   agent          for shared memory, MPI and virtual time. The agent takes a call and posts it to the
  *                  collective library. When the call has ended, the agent advances the fence of the
  *                  call's queue.
  *   stream order   for NCCL. The compute thread enqueues the call on a communication stream, after a mark
  *                  of the compute stream. A wait makes the compute stream wait for a mark after the call.
  *                  No other thread takes part.
  *
- * Calls of a queue end one after another, in the order in which they were posted. Calls of different queues
- * run at the same time. All ranks post the same calls in the same order, so a call has the same number on
- * all ranks. */
+ * The calls of one queue end one after another, in the order in which they were posted. Calls of different
+ * queues run at the same time. All ranks post the same calls in the same order, so a call has the same number
+ * on all ranks. */
 #ifndef COMMON_PROCESS_GROUP_PROCESS_GROUP_H
 #define COMMON_PROCESS_GROUP_PROCESS_GROUP_H
 
@@ -22,14 +22,16 @@
 
 typedef struct process_group process_group;
 
-/* A posted call. 0 is no call. */
+/* Identifies a posted call. 0 if there is no call. */
 typedef uint64_t process_work;
 
 enum {
     PROCESS_GROUP_QUEUES = 6,
-    PROCESS_GROUP_AHEAD = COLLECTIVE_ENQUEUED / 2, /* Calls in stream order that may be in flight. */
-    PROCESS_GROUP_WAITS = 2048,                    /* Waits of at most two steps in flight. */
-    /* First mark of the posts on the compute stream, and of the ends on the communication stream. */
+    PROCESS_GROUP_AHEAD = COLLECTIVE_ENQUEUED / 2, /* Largest number of calls in flight in stream order. */
+    /* Largest number of waits in the steps in flight, of which there are at most two. */
+    PROCESS_GROUP_WAITS = 2048,
+    /* First of the marks that posts record on the compute stream, and first of the marks that ends of calls
+     * record on the communication stream. */
     PROCESS_GROUP_READY_MARK = SYNC_MARK_ENGINE,
     PROCESS_GROUP_END_MARK = COLLECTIVE_MARKS,
 };
@@ -43,10 +45,10 @@ typedef struct process_call {
     /* Call of another queue that must end before this call begins. 0 if there is none. */
     process_work after;
     int64_t tag; /* Defined by the owner. 0 if the owner does not need the times of waits for the call. */
-    int64_t ready_ns; /* Time at which the call's data were ready, if an agent runs the call. */
+    int64_t ready_ns; /* Time at which the data of the call were ready. Used if an agent runs the call. */
     int queue;
-    /* Collective calls that follow the first, one after another. The next call of the queue begins after the
-     * last of them. */
+    /* Number of collective calls in addition to the first. They run one after another, and the next call of
+     * the queue begins after the last of them. */
     int later_phases;
     int kind, index;          /* Defined by the owner. */
     rank_operation operation; /* Operation that the status table shows. */
@@ -57,35 +59,37 @@ typedef struct process_call {
 typedef struct process_times {
     process_work work;
     int64_t tag;
-    int64_t ready_ns;  /* process_call.ready_ns, or time at which the compute stream passed the post. */
-    int64_t posted_ns; /* Time at which the agent took the call, or the compute stream passed the post. */
+    /* process_call.ready_ns, or in stream order the time at which the compute stream reached the post. */
+    int64_t ready_ns;
+    int64_t posted_ns; /* Time at which the agent took the call, or in stream order the same as ready_ns. */
     /* Time at which all ranks had posted the call, and time at which the call ended. */
     int64_t started_ns, finished_ns;
-    int64_t traced_ns; /* Begin in the trace, which shows parallel calls one after another. */
-    int64_t began_ns;  /* Time at which this rank began, if last_rank is not known. */
+    int64_t traced_ns; /* Begin of the call in the trace. The trace shows parallel calls one after another. */
+    int64_t began_ns;  /* Time at which this rank began the call. Used if last_rank is not known. */
     /* World rank of the last rank to post the call, or -1 if the library does not report this rank. */
     int last_rank;
-    bool empty; /* This rank took no part. */
+    bool empty; /* True if this rank took no part in the call. */
     collective_algorithm algorithm;
 } process_times;
 
-/* The functions of the owner. All but call() may be NULL. The thread that runs the calls invokes call(),
- * finish() and ended(). */
+/* Functions of the owner. All functions except call() may be NULL. The thread that runs the calls invokes
+ * call(), finish() and ended(). */
 typedef struct process_group_ops {
-    /* Describes a phase of `p` when the phase begins. */
+    /* Called when a phase of `p` begins. Sets *out to the collective call of the phase. */
     status (*call)(void *context, const process_call *p, int phase, collective_call *out);
     /* Runs after the last phase. */
     status (*finish)(void *context, const process_call *p);
-    /* Runs before the compute thread can see that the call has ended. */
+    /* Runs when the call has ended, before the compute thread can see this. */
     void (*ended)(void *context, const process_call *p, const process_times *t);
-    /* Runs on the compute thread in process_group_poll(), once per call, in the order of the queue. */
+    /* Runs once per call that has ended, on the compute thread in process_group_poll(). The calls of a queue
+     * are in order. */
     void (*accounted)(void *context, const process_times *t);
     /* Runs on the compute thread in process_group_end_step(), for each wait for a call that has a tag.
      * `times` is NULL if the times of a later call have replaced the times of this call. */
     void (*waited)(void *context, int64_t tag, anatomy_span wait, const process_times *times);
 } process_group_ops;
 
-/* Everything is borrowed. */
+/* All pointers are borrowed. */
 typedef struct process_group_config {
     const process_group_ops *ops;
     void *context;
@@ -94,13 +98,14 @@ typedef struct process_group_config {
     device *device;
     device_stream *compute;
     rank_slot *slot;   /* Status slot that shows the oldest running call, or NULL. */
-    int first_rank;    /* Job rank of the world's rank 0. */
+    int first_rank;    /* Rank in the job of the process that is rank 0 of the world. */
     int rank;          /* Rank in the world. */
     bool stream_order; /* Whether the library runs calls in stream order (NCCL). */
-    /* Whether a call begins after the compute stream has passed its post, as on virtual GPUs. */
+    /* Whether a call does not begin before the compute stream has reached the post of the call, as on virtual
+     * GPUs. */
     bool follows_compute;
-    bool waits_for_each; /* Whether a wait for a call of queue 0 first waits for the calls before it, one by
-                            one. */
+    /* Whether a wait for a call of queue 0 first waits for all earlier calls of this queue, one by one. */
+    bool waits_for_each;
     bool inline_progress;
     int queues;
     int most[PROCESS_GROUP_QUEUES]; /* Largest number of calls that are posted and have not begun. */
@@ -109,8 +114,8 @@ typedef struct process_group_config {
 /* Opens queues, fences and the communication stream. */
 status process_group_open(const process_group_config *config, process_group **out);
 status process_group_start(process_group *g, collective_world *world);
-/* Ends the agent, after which the caller may close groups and world. process_group_close() then frees fences
- * and streams. */
+/* Ends the agent. Afterwards the caller may close the groups and the world, and then process_group_close()
+ * frees fences and streams. */
 void process_group_stop(process_group *g);
 void process_group_close(process_group **g);
 
@@ -126,33 +131,34 @@ static inline uint64_t process_work_number(process_work w)
 }
 /* Returns the number of the last call that was posted to a queue. */
 uint64_t process_group_posted(const process_group *g, int queue);
-/* Makes work that is launched on the compute stream from now on wait for the call. Blocks on a device that
- * runs an operation within the launch, such as a CPU. Records the wait in `a`, which may be NULL. */
+/* Makes all later work of the compute stream wait for the call. On a device that runs operations during the
+ * launch, such as a CPU, the function blocks. Records the wait in `a`, which may be NULL. */
 status process_group_wait(process_group *g, process_work w, anatomy *a);
 bool process_group_done(process_group *g, process_work w);
 
-/* Post a call that consists of any number of collective calls. Each process_group_add() between begin and end
- * adds a collective call. Only for groups that run calls in stream order. */
+/* Post a call that consists of any number of collective calls. Each process_group_add() between
+ * process_group_begin() and process_group_end() adds a collective call. Only for process groups that run
+ * calls in stream order. */
 status process_group_begin(process_group *g, const process_call *p);
 status process_group_add(process_group *g, const collective_call *call);
 status process_group_end(process_group *g, process_work *out);
 /* Returns the communication stream, or NULL if an agent runs the calls. */
 device_stream *process_group_stream(const process_group *g);
-/* Makes the communication stream wait for all work launched on the compute stream so far. */
+/* Makes the communication stream wait for all work that has been launched on the compute stream. */
 status process_group_join_compute(process_group *g);
 
-/* Reports each call that has ended to the owner's accounted(). */
+/* Calls the owner's accounted() for each call that has ended. */
 void process_group_poll(process_group *g);
-/* Does the work of process_group_poll(), and names the causes of the oldest step's waits. Called after the
- * compute stream has passed the end of the step. */
+/* Does the work of process_group_poll(). Then records the causes of the waits of the oldest step. Called when
+ * the compute stream has passed the end of this step. */
 void process_group_end_step(process_group *g, anatomy *a);
-/* Skips the calls posted so far: they are not reported to accounted(). */
+/* Skips the calls that have been posted so far: accounted() is not called for them. */
 void process_group_skip(process_group *g);
-/* Adds traffic, and processor time of the agent, to the counters. */
+/* Adds the traffic and the processor time of the agent to the counters. */
 void process_group_counters(const process_group *g, sync_counters *out);
 
-/* Gives up after an error. The peers receive the present error, and every later call fails with this error.
- * Returns `code`. */
+/* Gives up after an error. The peers receive the error of the calling thread, and every later call fails with
+ * this error. Returns `code`. */
 status process_group_give_up(process_group *g, status code);
 
 #endif

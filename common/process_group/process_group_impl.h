@@ -1,5 +1,5 @@
-/* The internals of a process group. process_group.c has the functions of the compute thread. agent.c and
- * stream.c are the two ways to run calls. */
+/* The internals of a process group. process_group.c contains the functions for the compute thread. agent.c
+ * and stream.c implement the two ways to run calls. */
 #ifndef COMMON_PROCESS_GROUP_PROCESS_GROUP_IMPL_H
 #define COMMON_PROCESS_GROUP_PROCESS_GROUP_IMPL_H
 
@@ -8,29 +8,33 @@
 
 #include <stdatomic.h>
 
-/* Most calls of a queue that the agent runs at a time. */
+/* Largest number of calls of a queue that the agent runs at the same time. */
 enum { PROCESS_GROUP_IN_FLIGHT = COLLECTIVE_QUEUE };
 
-/* A call, from its post until a later call of the queue overwrites the record. */
+/* The record of a posted call. It is valid until a later call of the queue overwrites it. */
 typedef struct call_record {
     process_call p;
-    uint64_t sequence; /* Number of the post over all queues, from 1. */
-    /* The phase that runs on the agent, and its ticket. In stream order, the number of collective calls, and
-     * the ticket of the first. */
+    uint64_t sequence; /* Number of the post, from 1, counted over all queues. */
+    /* The running phase and its ticket if an agent runs the call. In stream order, the number of collective
+     * calls, and the ticket of the first collective call. */
     int phase;
     collective_ticket ticket;
     process_times times; /* Complete when the call has ended. */
 } call_record;
 
-/* The compute thread writes a record before it posts the call. Then the record belongs to the agent until the
- * call has ended. */
+/* A queue of calls. The compute thread writes the record of a call before it posts the call. Afterwards only
+ * the agent uses the record until the call has ended. */
 typedef struct call_queue {
-    call_record *calls; /* [mask + 1] By number. */
+    call_record *calls; /* [mask + 1] Records, by the number of the call. */
     uint64_t mask;
-    _Atomic uint64_t posted;      /* Number of the last call; written by the compute thread. */
-    device_fence *done;           /* NULL in stream order. */
-    uint64_t accounted, awaited;  /* Numbers of the last calls; used only by the compute thread. */
-    uint64_t taken, begun, ended; /* Numbers of the last calls; used only by the agent. */
+    _Atomic uint64_t posted; /* Number of the last posted call. Only the compute thread writes it. */
+    device_fence *done;      /* NULL in stream order. */
+    /* Number of the last accounted call, and of the last call that has been waited for. Only the compute
+     * thread uses these numbers. */
+    uint64_t accounted, awaited;
+    /* Number of the last call that has been taken, that has begun, and that has ended. Only the agent uses
+     * these numbers. */
+    uint64_t taken, begun, ended;
 } call_queue;
 
 typedef struct call_wait {
@@ -42,11 +46,12 @@ typedef struct call_wait {
 struct process_group {
     process_group_config config;
     collective_world *world;
-    sync_agent *agent;       /* NULL in stream order. */
-    device_stream *stream;   /* NULL with an agent. */
-    device_fence *passed;    /* Last post that the compute stream has passed. NULL unless follows_compute. */
-    uint64_t sequence;       /* Number of posts over all queues. */
-    int64_t traced_until_ns; /* Last end in the trace; written by the agent. */
+    sync_agent *agent;     /* NULL in stream order. */
+    device_stream *stream; /* Communication stream, or NULL if an agent runs the calls. */
+    /* Sequence number of the last post that the compute stream has reached. NULL unless follows_compute. */
+    device_fence *passed;
+    uint64_t sequence;       /* Number of posts to all queues. */
+    int64_t traced_until_ns; /* Time at which the last call in the trace ends. Only the agent uses it. */
     call_queue *queues;      /* [config.queues] In stream order, all calls are in queue 0. */
     call_wait *waits;        /* [PROCESS_GROUP_WAITS] */
     int wait_count;
@@ -64,7 +69,7 @@ static inline call_record *record_at(const call_queue *q, uint64_t number)
     return &q->calls[number & q->mask];
 }
 
-/* process_group.c. Fills the record of the next call of the queue, which the caller then posts. */
+/* process_group.c. Fills the record of the next call of the queue. The caller then posts the call. */
 call_record *process_group_enter(process_group *g, call_queue *q, const process_call *p);
 /* Called by the thread that runs the calls, after the last phase. */
 status process_group_finish(const process_group *g, const process_call *p);
@@ -76,7 +81,8 @@ status process_group_start_agent(process_group *g);
 /* stream.c */
 status process_group_post_in_order(process_group *g, const process_call *p, process_work *out);
 status process_group_wait_in_order(process_group *g, process_work w);
-/* Reads the times of the call and returns true, if the communication stream has passed the call. */
+/* If the communication stream has passed the call, reads the times of the call and returns true. Else returns
+ * false. */
 bool process_group_read_times(process_group *g, uint64_t number);
 
 #endif

@@ -1,5 +1,5 @@
-/* Runs calls in stream order. The compute thread enqueues calls, and streams wait for each other's marks. No
- * other host thread takes part between the last gradient of a bucket and the average. */
+/* Runs calls in stream order. The compute thread enqueues calls, and the compute stream and the communication
+ * stream wait for each other's marks. No other host thread is needed to reduce a bucket. */
 #include "common/process_group/process_group_impl.h"
 
 static int ready_mark(uint64_t number)
@@ -18,7 +18,7 @@ static call_record *present(const process_group *g)
     return record_at(g->queues, g->queues->posted);
 }
 
-/* Waits for the oldest call if too many are in flight. */
+/* If too many calls are in flight, waits for the oldest call. */
 static status make_room(process_group *g)
 {
     call_queue *q = g->queues;
@@ -52,9 +52,9 @@ status process_group_end(process_group *g, process_work *out)
     return device_mark(g->stream, end_mark(g->queues->posted));
 }
 
-/* Posts a call. If the pass is recorded (device_record_begin()), the mark on the compute stream ends the
- * graph of the work so far. The call itself is not recorded, because its marks differ from step to step, and
- * because an abort of NCCL waits for recorded calls. */
+/* Posts a call. While a pass is recorded (device_record_begin()), the mark on the compute stream ends the
+ * current CUDA graph. The call itself is not recorded, for two reasons: the marks of the call differ from
+ * step to step, and an abort of NCCL would wait for recorded calls. */
 status process_group_post_in_order(process_group *g, const process_call *p, process_work *out)
 {
     TRY(process_group_begin(g, p));

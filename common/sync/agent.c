@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* Iterations without work before an agent sleeps. A sleep and the wake-up take some 50 us. */
+/* Number of iterations without work after which an agent sleeps. Sleeping and waking up take about 50 us. */
 enum { IDLE_ROUNDS = 64 };
 
 struct sync_agent {
@@ -20,7 +20,7 @@ struct sync_agent {
     atomic_bool stop;
     atomic_bool failed; /* set once, after `error` */
     error_record error;
-    int idle_rounds;          /* iterations since something was done */
+    int idle_rounds;          /* number of iterations since an iteration last did work */
     sim_agent *virtual_agent; /* NULL if the device is not virtual */
     sim_agent_ops virtual_ops;
 };
@@ -32,8 +32,8 @@ static void give_up(sync_agent *agent)
     agent->config.ops->failed(agent->config.context, &agent->error);
 }
 
-/* Runs one iteration of the agent. Called by the agent's thread or, for an inline agent, by the compute
- * thread while it waits for a fence: the device then calls this function as its idle function. */
+/* Runs one iteration of the agent. Called by the agent's thread. For an inline agent, this is the idle
+ * function of the device, which the compute thread calls while it waits for a fence. */
 static status progress(void *context, bool *worked)
 {
     sync_agent *agent = context;
@@ -134,5 +134,5 @@ void sync_agent_wake(sync_agent *agent)
     else if (agent->has_thread)
         agent->config.ops->wake(agent->config.context);
     else if (device_get_info(agent->config.device)->plans)
-        progress(agent, &worked); /* no thread ever waits on this device */
+        progress(agent, &worked); /* On a device that only plans, no thread waits, so the agent runs here. */
 }

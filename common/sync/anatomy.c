@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Capacities. A wait has two marks, and two steps share the marks. */
+/* Capacities. Each wait needs two marks, and the waits of two steps share the range of marks. */
 enum {
     MOST_WAITS = (SYNC_MARK_ENGINE - SYNC_MARK_WAITS) / 2,
     WAITS_PER_PARAM = 2,
@@ -16,18 +16,18 @@ enum {
     MOST_BATCHES = 64
 };
 
-/* A time in which a transfer, a sum or a call was in progress. */
+/* An interval in which a transfer, a sum or a call was in progress. */
 typedef struct call_span {
     anatomy_span time;
-    uint64_t call; /* number of a call whose start on other ranks is not known yet, else 0 */
+    uint64_t call; /* number of the call if its start on other ranks is not known yet, else 0 */
 } call_span;
 
-/* A kept step, and the counts of its entries in the other lists of anatomy.kept. */
+/* A kept step, with the numbers of its phases, waits and spans in the other lists of anatomy.kept. */
 typedef struct kept_step {
-    int64_t number; /* from 0, over all steps */
+    int64_t number; /* index of the step among all steps */
     anatomy_span time;
     int phases, waits, spans;
-    bool lost; /* some waits or spans were dropped */
+    bool lost; /* true if waits or spans were dropped */
 } kept_step;
 
 typedef struct kept_list {
@@ -52,19 +52,20 @@ struct anatomy {
     int kind;
     bool waiting, leads;
 
-    sync_queue queue; /* call_spans from the thread that communicates */
-    /* [span_capacity] Disjoint spans of this step and the previous one, in order of time. */
+    sync_queue queue; /* entries are call_spans; the thread that communicates pushes them */
+    /* [span_capacity] Spans of this step and of the previous step, in order of time. They do not overlap. */
     anatomy_span *spans;
     int span_count, span_capacity;
     anatomy_span previous; /* the previous step */
-    int64_t previous_ns;   /* communication in `previous` that has been counted */
-    int64_t *waited_ns;    /* [world] time waited for each rank in the last step */
+    int64_t previous_ns;   /* duration of the communication in `previous` that has been counted */
+    int64_t *waited_ns;    /* [world] time that the last step waited for each rank */
     _Atomic int64_t lost;  /* waits and spans dropped so far */
     int64_t lost_before,
         lost_at_end; /* `lost` at the start of the step that ends next, and at the end of the previous step */
 
     struct {
-        /* `passes` is true while steps are not kept. `full` is true after the room is used up. */
+        /* `passes` is true while steps are not to be kept. `full` is true when there is no room for another
+         * step. */
         bool passes, full;
         int64_t ended;                         /* number of steps that have ended */
         size_t bytes, most;                    /* `most` is 0 if no steps are kept */
@@ -79,8 +80,8 @@ static void lose(anatomy *a)
     atomic_fetch_add_explicit(&a->lost, 1, memory_order_relaxed);
 }
 
-/* Inserts a span, and merges it with spans that it touches. Searches from the end, because spans arrive
- * nearly in order. */
+/* Inserts a span, and merges it with spans that overlap or touch it. Searches from the end, because spans are
+ * added nearly in order. */
 static void insert(anatomy *a, anatomy_span span)
 {
     int first = a->span_count;
@@ -111,7 +112,7 @@ static int64_t covered(const anatomy *a, anatomy_span within)
     return sum;
 }
 
-/* Drops the spans that end before `ns`, because no later sweep needs them. */
+/* Drops the spans that end before `ns`. No later sweep needs these spans. */
 static void forget(anatomy *a, int64_t ns)
 {
     int gone = 0;
@@ -138,8 +139,9 @@ void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end
 
 /* ---- waits ------------------------------------------------------------------------------------ */
 
-/* Returns the first mark of a wait. The lowest bit of the number selects one of two steps. Marks of one step
- * ascend from SYNC_MARK_WAITS, and marks of the other descend from SYNC_MARK_ENGINE. */
+/* Returns the first of the two marks of a wait. The lowest bit of `number` selects one of two steps. The
+ * marks of one step begin at SYNC_MARK_WAITS and ascend. The marks of the other step begin below
+ * SYNC_MARK_ENGINE and descend. */
 static int mark_of(int number)
 {
     int wait = 2 * (number / 2);
@@ -221,7 +223,7 @@ static void keep(anatomy *a, kept_list *list, const void *items, size_t bytes)
     list->count += bytes;
 }
 
-/* Sweeps the waits of the step, and the spans that became known in the step. */
+/* Labels the step from its phases, its waits, and all spans that are known. */
 static void sweep_step(anatomy *a, anatomy_span now, const anatomy_phase *phases, int phase_count,
                        anatomy_figures *out)
 {
@@ -268,7 +270,8 @@ void anatomy_end_step(anatomy *a, anatomy_span now, const anatomy_phase *phases,
     keep(a, &a->kept.waits, list->waits, (size_t)list->count * sizeof *list->waits);
     sweep_step(a, now, phases, phase_count, out);
     step.lost = out->lost > 0;
-    keep(a, &a->kept.steps, &step, sizeof step); /* last, so that kept steps have all their other entries */
+    /* The step is added last, so that it is kept only if all its phases, waits and calls have been kept. */
+    keep(a, &a->kept.steps, &step, sizeof step);
 }
 
 const int64_t *anatomy_waited(const anatomy *a)
@@ -313,7 +316,7 @@ status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count)
     return STATUS_OK;
 }
 
-/* Returns NULL if a rank has not kept the call. */
+/* Finds a call by its number. Returns NULL if a rank has not kept the call. */
 static const anatomy_call *find_call(const anatomy_call *calls, int64_t count, uint64_t number)
 {
     const anatomy_call key = {.number = number};
@@ -329,7 +332,7 @@ void anatomy_sweep_again(anatomy *a, const anatomy_call *last, int64_t count, an
     const call_span *calls = (const call_span *)a->kept.calls.data;
     wait_list *list = &a->lists[a->kind];
     a->span_count = 0;
-    list->count = 0; /* drops the waits after the last step */
+    list->count = 0; /* Waits that were recorded after the end of the last step are dropped. */
     a->previous = (anatomy_span){0, 0};
     a->previous_ns = 0;
     for (int64_t i = 0; i < (int64_t)(a->kept.steps.count / sizeof *steps); i++) {
@@ -339,7 +342,8 @@ void anatomy_sweep_again(anatomy *a, const anatomy_call *last, int64_t count, an
             anatomy_span span = calls->time;
             const anatomy_call *call = find_call(last, count, calls->call);
             if (call && call->begin.rank != ANATOMY_NOBODY && call->begin.ns > span.begin_ns)
-                span.begin_ns = call->begin.ns; /* possibly after the end, if clocks differ much */
+                /* This may be after the end of the span if the clocks of the ranks differ much. */
+                span.begin_ns = call->begin.ns;
             if (span.end_ns > span.begin_ns) insert(a, span);
         }
         for (; list->count < step->waits; list->count++) {

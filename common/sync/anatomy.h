@@ -1,7 +1,7 @@
-/* The anatomy of a step: how a rank spent each instant of it.
+/* The anatomy of a step: a label for each instant, which says how the rank spent the time.
  *
- * The lane is the compute thread, or the compute stream if kernels run after the host has launched them.
- * Each instant of a step gets the first label that fits:
+ * The lane is the compute thread, or the compute stream if the device runs kernels asynchronously. Each
+ * instant of a step gets the first of these labels that fits:
  *
  *   the lane executes                                           data, forward, backward, optimizer, other
  *   the lane waits for the loader                               data
@@ -11,22 +11,23 @@
  *   the lane waits for another reason                           other
  *
  * The labels follow from three kinds of records. The train loop records the phases of the lane. Engines
- * record the waits, and for each wait the rank and time of the last contribution to the awaited value. The
- * thread that communicates records spans, in which a transfer or a sum for this rank was in progress.
+ * record the waits of the lane. For each wait, they also record which rank sent the last contribution to the
+ * awaited value, and when. The thread that communicates records spans, which are intervals in which a
+ * transfer or a sum for this rank was in progress.
  *
  * One sweep at the end of the step labels all instants, so the parts add up exactly to the duration of the
- * step, in integer nanoseconds. Communication is the union of the spans. Communication is exposed while the
- * lane waited for communication. Communication is hidden while the lane computed, waited for the loader, or
- * waited for a value that another rank still computed. A lane that waits for another rank's computation would
- * wait even if communication took no time.
+ * step, in integer nanoseconds. The time of communication is the union of the spans. Communication is exposed
+ * while the lane waits for it. Communication is hidden while the lane computes, waits for the loader, or
+ * waits for a value that another rank still computes. The last case counts as hidden because the lane would
+ * wait for that rank even if communication took no time.
  *
- * Some spans are recorded late, after their step has ended. The next step counts the part of a late span that
- * lies in the previous step as communication hidden by computation.
+ * Some spans are recorded only after the step in which they lie has ended. The next step counts them as
+ * communication that was hidden by computation.
  *
  * NCCL and MPI do not report when other ranks began their part of a call. Therefore a rank that uses NCCL or
  * MPI keeps the records of its steps. After the run the ranks exchange the times at which each rank began
- * each call, and each rank sweeps all steps again. In this sweep a call is in progress from the time at which
- * the last rank began. */
+ * each call, and each rank sweeps all steps again. In the second sweep, the span of a call begins at the time
+ * at which the last rank began the call. */
 #ifndef COMMON_SYNC_ANATOMY_H
 #define COMMON_SYNC_ANATOMY_H
 
@@ -46,7 +47,7 @@ typedef enum step_part {
 
 enum { ANATOMY_NOBODY = -1, ANATOMY_CALL = -2 };
 
-/* A phase: the lane executes `part` from `begin_ns` until the next phase begins. */
+/* A phase of the lane, which executes `part` from `begin_ns` until the next phase begins. */
 typedef struct anatomy_phase {
     int64_t begin_ns;
     step_part part;
@@ -56,11 +57,12 @@ typedef struct anatomy_span {
     int64_t begin_ns, end_ns;
 } anatomy_span;
 
-/* The last contribution to a value that a rank waits for. */
+/* The last contribution to a value for which a rank waits. */
 typedef struct anatomy_sent {
     int64_t ns; /* time at which the contribution was sent, or number of the call if `rank` is ANATOMY_CALL */
-    /* The sender. ANATOMY_NOBODY if the sender is not known, or if no other rank had to send. ANATOMY_CALL if
-     * the sender is the last rank to begin a call, which anatomy_sweep_again() looks up. */
+    /* Rank of the sender. ANATOMY_NOBODY if the sender is not known, or if no other rank had to send.
+     * ANATOMY_CALL if the sender is the rank that began a call last. anatomy_sweep_again() looks up this
+     * rank. */
     int rank;
     int64_t ready_ns; /* time at which the sender had computed the value; 0 if not known */
 } anatomy_sent;
@@ -71,11 +73,13 @@ typedef struct anatomy_wait {
 } anatomy_wait;
 
 typedef struct anatomy_figures {
-    int64_t parts[STEP_PARTS];   /* ns; they add up to the step */
-    int64_t hidden_waiting_ns;   /* communication while the lane waited for another rank's computation */
+    int64_t parts[STEP_PARTS]; /* ns of each part; the sum is the duration of the step */
+    /* communication that was hidden while the lane waited for another rank's computation */
+    int64_t hidden_waiting_ns;
     int64_t hidden_computing_ns; /* communication hidden in another way */
     int waited_for;              /* rank with the longest wait, or ANATOMY_NOBODY */
-    int64_t lost; /* waits and spans that were dropped for lack of room; if there are any, ignore the parts */
+    /* number of waits and spans that were dropped for lack of room; if it is not 0, the parts are wrong */
+    int64_t lost;
 } anatomy_figures;
 
 /* ---- the sweep ---- */
@@ -89,51 +93,52 @@ typedef struct anatomy_step {
     const anatomy_wait *waits;
     const anatomy_span *spans;
     int phase_count, wait_count, span_count;
-    trace *trace; /* receives the parts, or NULL */
+    trace *trace; /* trace to which the parts are written, or NULL */
 } anatomy_step;
 
-/* Labels the instants of a step. Adds the time waited for each rank to waited_ns[world]. */
+/* Labels the instants of a step. Adds to waited_ns[r] the time that the lane waited for rank r. */
 void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures *out);
 
 /* ---- the recorder of a rank ---- */
 
 typedef struct anatomy anatomy;
 
-/* Opens a recorder. `lane` and `trace`, which may be NULL, are borrowed. The recorder has room for steps of
- * `batches` micro-batches over `params` parameters. Further waits and spans are counted in
- * anatomy_figures.lost. Later calls allocate only kept steps. */
+/* Opens a recorder. `lane` and `trace` are borrowed. `trace` may be NULL. The recorder has room for steps of
+ * `batches` micro-batches over `params` parameters. Waits and spans that do not fit are counted in
+ * anatomy_figures.lost. After anatomy_open(), memory is allocated only for kept steps. */
 status anatomy_open(device_stream *lane, trace *trace, int params, int batches, int world, anatomy **out);
 void anatomy_close(anatomy **a);
 
-/* Mark the start and the end of a wait of the lane. Only the thread that feeds the lane calls these
- * functions. A second begin before the end does nothing. *number identifies the wait in the functions below,
- * or is -1 if the wait was not recorded. */
+/* Mark the start and the end of a wait of the lane. Only the thread that launches the work of the lane calls
+ * these functions. If a wait has begun and not ended, anatomy_begin_wait() does nothing. anatomy_end_wait()
+ * sets *number to the number of the wait for the functions below, or to -1 if the wait was not recorded. */
 status anatomy_begin_wait(anatomy *a);
 status anatomy_end_wait(anatomy *a, int *number);
-/* Sets the cause of the wait. May be called at any time before the end of the step. */
+/* Sets the cause of a wait. May be called until the step ends. */
 void anatomy_name_wait(anatomy *a, int number, anatomy_sent last);
-/* Returns the time of the wait, after the lane has passed the wait. */
+/* Returns the begin and the end of a wait. Called after the lane has passed the wait. */
 anatomy_span anatomy_wait_time(const anatomy *a, int number);
 
-/* Assigns all later waits to the next step, although the lane has not passed the end of the present step. At
- * most two steps are in flight. */
+/* Assigns all later waits to the next step. Called when the next step begins before the lane has passed the
+ * end of the current step. At most two steps are in flight. */
 void anatomy_lead(anatomy *a);
 /* Returns true if the wait belongs to the step that ends next. */
 bool anatomy_ends(const anatomy *a, int number);
 
-/* Adds a time in which a transfer or a sum for this rank was in progress. Only one thread calls this
- * function: the agent, if there is one. */
+/* Adds an interval in which a transfer or a sum for this rank was in progress. Only one thread calls this
+ * function. If there is an agent, this is the agent. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* Adds a time like anatomy_add_span(). Only the thread that feeds the lane calls this function, before the
- * end of the step. */
+/* Adds an interval like anatomy_add_span(). Only the thread that launches the work of the lane calls this
+ * function, before the end of the step. */
 void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
 /* Adds a collective call that this rank began at begin_ns. Called by the thread that calls
  * anatomy_add_span(). Calls are numbered from 1, and a call has the same number on all ranks. */
 void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end_ns);
 
-/* Labels the oldest step, after the lane has passed the end of the step, and forgets the step's waits. */
+/* Labels the oldest step, and drops the waits of this step. Called after the lane has passed the end of the
+ * step. */
 void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count,
                       anatomy_figures *out);
 /* Returns the time in ns that the last step waited for each rank: [world]. */
@@ -141,27 +146,28 @@ const int64_t *anatomy_waited(const anatomy *a);
 
 /* ---- calls whose start on other ranks is known after the run ---- */
 
-/* Keeps the records of steps until `most_bytes` are used. A step needs some hundred bytes. Must be called
- * before the first step. */
+/* Keeps the records of steps until `most_bytes` bytes are used. A step needs some hundred bytes. Must be
+ * called before the first step. */
 enum { ANATOMY_KEPT_BYTES = 64 << 20 };
 void anatomy_keep_steps(anatomy *a, size_t most_bytes);
 bool anatomy_keeps_steps(const anatomy *a);
-/* Chooses whether to keep the step that ends next, and later ones, if there is room. */
+/* Chooses whether to keep the step that ends next and all later steps, as long as there is room. */
 void anatomy_keep_next(anatomy *a, bool keep);
 
-/* The start of a call on one rank, or on the last rank that began the call. */
+/* The start of a call on one rank, or on the rank that began the call last. */
 typedef struct anatomy_call {
     uint64_t number;
     anatomy_sent begin;
 } anatomy_call;
 /* Compares the numbers of two calls for qsort() and bsearch(). */
 int anatomy_by_number(const void *a, const void *b);
-/* Returns this rank's calls in kept steps, sorted by number: (*calls)[*count]. The caller frees them. */
+/* Sets *calls to an array of this rank's calls in kept steps, sorted by number, and *count to the number of
+ * calls. The caller frees the array. */
 status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count);
-/* Labels the kept steps again, in order, and calls `swept` for each of them. `step` is the index of the step
- * among all steps. calls[count] are sorted by number. `begin` of a call has the rank that began the call
- * last, and the time at which that rank began, on this rank's clock. `begin.rank` is ANATOMY_NOBODY if this
- * rank was the last, or if the last rank is not known. */
+/* Labels the kept steps again, in order, and calls `swept` for each step. `step` is the index of the step
+ * among all steps. calls[count] are sorted by number. The field `begin` of a call contains the rank that
+ * began the call last, and the time at which that rank began, on this rank's clock. `begin.rank` is
+ * ANATOMY_NOBODY if this rank was the last, or if the last rank is not known. */
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
                            const int64_t *waited_ns);
 void anatomy_sweep_again(anatomy *a, const anatomy_call *calls, int64_t count, anatomy_swept *swept,

@@ -4,8 +4,9 @@
 static const char *const part_names[STEP_PARTS] = {
     "data", "forward", "backward", "exposed_communication", "waiting", "optimizer", "other"};
 
-/* The position of the sweep: a stretch of the step in which no phase, wait or span begins or ends, and the
- * phase, wait and span that contain the stretch or follow it. */
+/* The position of the sweep. [begin_ns, end_ns) is an interval of the step in which no phase, wait or span
+ * begins or ends. The pointers point to the phase, the wait and the span that contain the interval or follow
+ * it. */
 typedef struct sweep {
     int64_t begin_ns, end_ns;
     const anatomy_phase *phase, *last_phase;
@@ -18,7 +19,7 @@ static void nearer(sweep *s, int64_t edge)
     if (edge > s->begin_ns && edge < s->end_ns) s->end_ns = edge;
 }
 
-/* Moves to the stretch that begins at `begin_ns`, in a step that ends at `end_ns`. */
+/* Moves to the interval that begins at `begin_ns`, in a step that ends at `end_ns`. */
 static void move(sweep *s, int64_t begin_ns, int64_t end_ns)
 {
     s->begin_ns = begin_ns;
@@ -65,7 +66,7 @@ void anatomy_sweep(const anatomy_step *step, int64_t *waited_ns, anatomy_figures
                .waits_end = step->waits + step->wait_count,
                .span = step->spans,
                .spans_end = step->spans + step->span_count};
-    int64_t since_ns = step->begin_ns; /* begin of the present part in the trace */
+    int64_t since_ns = step->begin_ns; /* Time at which the part `traced` begins in the trace. */
     step_part traced = STEP_OTHER;
     *out = (anatomy_figures){.waited_for = ANATOMY_NOBODY};
     while (s.end_ns < step->end_ns) {

@@ -8,7 +8,8 @@
 
 #include <stdatomic.h>
 
-/* Elements of a range, so few that the device does not start threads for a range. */
+/* Number of elements of a range. It is small enough that the device processes a range without starting
+ * threads. */
 enum { RANGE = 8192 };
 
 /* ---- ranges ----------------------------------------------------------------------------------- */
@@ -17,11 +18,11 @@ typedef struct range_job {
     piece_list pieces;
     sync_range_function function;
     void *context;
-    atomic_bool *failed; /* The thread that sets it writes `error`. */
+    atomic_bool *failed; /* The thread that sets `failed` to true writes `error`. */
     error_record *error;
 } range_job;
 
-/* Processes elements [first, end) of the pieces in their order. */
+/* Processes elements [first, end) of the list of pieces, counted over all pieces. */
 static void run_part(const void *argument, int thread, int64_t first, int64_t end)
 {
     const range_job *j = argument;

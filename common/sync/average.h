@@ -1,37 +1,38 @@
-/* Averages of tensors that several ranks have sent, and other passes over such tensors, on any device. On a
- * CPU host threads process the bytes, range by range. A GPU processes them in its own memory. A virtual
- * device has no bytes: its actor spends the time that the pass would take. */
+/* Functions that average the tensors of several ranks, or process them in other ways, on any device. On a
+ * CPU, host threads process the tensors range by range. A GPU processes tensors in GPU memory. On a virtual
+ * device tensors have no memory, and the functions only spend the time that a real device would take. */
 #ifndef COMMON_SYNC_AVERAGE_H
 #define COMMON_SYNC_AVERAGE_H
 
 #include "common/memory/piece.h"
 #include "common/sync/staging.h"
 
-/* Processes `ranges`, which are parts of piece `first` and of the pieces after it. */
+/* Processes `ranges`. The first range is a part of piece number `first`, and each further range is a part of
+ * the next piece. */
 typedef status (*sync_range_function)(void *context, int thread, int first, piece_list ranges);
 
-/* Calls `function` until all pieces are processed, and returns the first failure if there was one. On a CPU
- * each of `threads` threads receives ranges that stay in the cache, one range per call. On other devices
+/* Calls `function` until all pieces are processed, and returns the first failure if there was one. On a CPU,
+ * `threads` threads call `function`, with one range per call, which fits into the cache. On other devices
  * there is one call with all pieces. */
 status sync_run_ranges(const sync_staging *on, int threads, piece_list pieces, sync_range_function function,
                        void *context);
 
-/* An average: out[i] = (c[0][i] / before + c[1][i] / before + ...) / after, with contributions c of `count`
- * ranks in rank order. */
+/* Describes the average out[i] = (c[0][i] / before + c[1][i] / before + ...) / after. c[r] is the
+ * contribution of rank r, for `count` ranks. */
 typedef struct sync_average {
     const sync_staging *on;
     dtype type;
-    int threads; /* Threads that sum in host memory. 0 if a virtual GPU sums. */
+    int threads; /* Number of threads that sum in host memory, or 0 if a virtual GPU sums. */
     int count;
     double before, after;
-    char *out; /* Base address of an arena. `out` may be a contribution. */
-    /* Returns the address of arena element `element`, which is in piece `piece`, in the contribution of a
-     * rank. */
+    char *out; /* Base address of the arena for the result. May be the arena of a contribution. */
+    /* Returns the address of element `element` of the arena, which is in piece `piece`, in the contribution
+     * of a rank. */
     const char *(*source)(const void *context, int rank, int piece, int64_t element);
     const void *context;
-    const void **sources; /* [threads][count] For sync_average_ranges() on a CPU. */
-    /* For a GPU: the contribution that is in its memory, or -1, and memory in which a piece of the other
-     * contributions arrives. */
+    const void **sources; /* [threads][count] Scratch memory for sync_average_ranges() on a CPU. */
+    /* Used on a GPU. `local` is the rank whose contribution is in the memory of the GPU, or -1. `landing` is
+     * GPU memory for one piece of another rank's contribution. */
     int local;
     void *landing;
 } sync_average;
@@ -44,11 +45,11 @@ status sync_average_ranges(const sync_average *a, int thread, int first, piece_l
 status sync_bring(const sync_staging *on, dtype type, void *to, const void *data, bool local,
                   int64_t elements, double divisor);
 
-/* Spends, in virtual time, the time of one pass over `bytes`. `threads` threads of the host make the pass, or
- * the device if `threads` is 0. */
+/* In virtual time, spends the time of one pass over `bytes` bytes. `threads` host threads make the pass, or
+ * the device if `threads` is 0. Does nothing on a real device. */
 void sync_spend_pass(device *d, double bytes, int threads);
 
-/* Adds the values of another rank, in host memory. A virtual device has no values. */
+/* Adds `values` to `sums`, both in host memory. Does nothing on a virtual device. */
 void sync_add_values(const device *d, double *sums, const double *values, int64_t count);
 
 #endif

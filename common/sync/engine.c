@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-/* A function behind an interface rarely needs all of its parameters. */
+/* Functions that implement an interface rarely need all parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static const char *const divide_names[] = {"policy", "before", "after", NULL};
@@ -51,8 +51,8 @@ void sync_default_end_step(sync_engine *e)
 
 /* ---- calls (staged.c has the calls that copy between GPU and host) --------------------------------- */
 
-/* Returns the stream of the lane (anatomy.h): the GPU's stream if the engine works on a staged copy, else the
- * engine's stream. */
+/* Returns the compute stream that is the lane (anatomy.h). If the engine works on a staged copy, this is the
+ * stream of the GPU, else the stream of the engine. */
 static device_stream *lane_of(const sync_context *c)
 {
     return c->gpu ? c->gpu->compute : c->compute;
@@ -177,13 +177,13 @@ static bool is_to_report(const sync_context *c)
 {
     bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP,
          shards = c->params->shards != NULL;
-    if (!stops && c->rank != 0 && !shards) return false; /* rank 0 reports the same average */
+    /* All ranks have the same average, so only rank 0 reports it. */
+    if (!stops && c->rank != 0 && !shards) return false;
     return optimizer_reports_nonfinite(c->optimizer);
 }
 
 /* Reports a gradient that is not finite. If there are shards or stages, the rank that has the gradient
- * reports it. If there are neither shards nor stages, rank 0 reports the gradient, or every rank if
- * --on-nonfinite is "stop". */
+ * reports it. Otherwise rank 0 reports the gradient, or every rank if --on-nonfinite is "stop". */
 static status report(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
@@ -203,8 +203,9 @@ static const char *name_of_element(const param_set *set, int64_t element)
     return set->model->params[p].name;
 }
 
-/* The next step may have overwritten the gradients, except for shards. Therefore this function reads the
- * first element that is not finite from the optimizer, which stored it during the update. */
+/* The next step may have overwritten the gradients, unless they are sharded. Therefore this function gets the
+ * index of the first element that is not finite from the optimizer, which has stored the index during the
+ * update. */
 status sync_check_update(sync_engine *e, const sync_step *step)
 {
     const sync_context *c = &e->context;
@@ -256,7 +257,8 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
     return now ? report(e, step) : STATUS_OK;
 }
 
-/* Leaves out repeated parameters: the first of several stages that have a parameter counts it. */
+/* Skips repeated parameters. If several stages have the same parameter, only the first of these stages adds
+ * it to the norm. */
 status sync_default_norm(sync_engine *e)
 {
     const sync_context *c = &e->context;
@@ -277,7 +279,8 @@ status sync_take_norm(sync_engine *e)
     return sync_update_needs_norm(&e->context) ? e->type->norm(e) : STATUS_OK;
 }
 
-/* If there is a bfloat16 copy, writes it in the same pass, so that the next forward pass need not convert. */
+/* If there is a bfloat16 copy of the parameters, updates the copy in the same pass over memory, so that the
+ * next forward pass need not convert the parameters. */
 status sync_default_update(sync_engine *e, const sync_step *step, double scale, bool skipped)
 {
     const sync_context *c = &e->context;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* A function behind an interface rarely needs all of its parameters. */
+/* Functions that implement an interface rarely need all parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 static const sync_policy_info policies[] = {{"none", "this program", "one rank, no communication"}};

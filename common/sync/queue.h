@@ -1,5 +1,4 @@
-/* A queue from one thread to another, without a lock: one producer, one consumer, fixed size. Entries are
- * copied. */
+/* A lock-free queue of fixed size, with one producer thread and one consumer thread. Entries are copied. */
 #ifndef COMMON_SYNC_QUEUE_H
 #define COMMON_SYNC_QUEUE_H
 
@@ -17,20 +16,20 @@ typedef struct sync_queue {
     _Alignas(64) _Atomic uint32_t tail; /* number of the next entry to push; only the producer writes it */
 } sync_queue;
 
-/* Allocates room for at least `capacity` entries. */
+/* Allocates a queue with room for at least `capacity` entries. */
 status sync_queue_init(sync_queue *q, uint32_t capacity, size_t entry_bytes);
 void sync_queue_deinit(sync_queue *q);
 
-/* Returns false if the queue is full. */
+/* Adds an entry. Returns false if the queue is full. */
 bool sync_queue_push(sync_queue *q, const void *entry);
-/* Returns false if the queue is empty. */
+/* Removes the oldest entry and copies it to *entry. Returns false if the queue is empty. */
 bool sync_queue_pop(sync_queue *q, void *entry);
 
 /* A message from an engine's compute thread to the engine's agent. */
 typedef struct sync_event {
     int32_t kind;  /* defined by the engine */
-    int32_t index; /* parameter, bucket, ... */
-    int64_t value; /* step, count, ... */
+    int32_t index; /* index of a parameter, of a bucket, ... */
+    int64_t value; /* a step, a count, ... */
 } sync_event;
 
 #endif

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The handover's item for the buffers. Every other item is the index of a parameter, whose gradient is copied
- * to the host. */
+/* The item of the handover that stands for the buffers. Every other item is the index of a parameter whose
+ * gradient is copied to the host. */
 enum { ITEM_BUFFERS = -1 };
 
 typedef struct sync_staged {
@@ -18,11 +18,11 @@ typedef struct sync_staged {
     param_set *params;    /* arenas on the host */
     optimizer *optimizer; /* NULL if the engine updates the GPU's parameters */
     sync_staging compute,
-        copies; /* streams of the GPU; `copies` orders the copies of gradients and buffers to the host */
-    device_fence *computed; /* counts the items that the compute stream has computed */
+        copies;             /* streams of the GPU; gradients and buffers are copied to the host on `copies` */
+    device_fence *computed; /* number of items that the compute stream has computed */
     sync_handover arrived;
-    bool *uploaded; /* [param_count] parameters that were copied to the GPU in this step */
-    double *sums;   /* [sum_capacity] a layer's sums over the ranks */
+    bool *uploaded; /* [param_count] whether the parameter has been copied to the GPU in this step */
+    double *sums;   /* [sum_capacity] host copy of the values that a layer sums over the ranks */
     int sum_capacity;
     sync_step step;
 } sync_staged;
@@ -59,8 +59,8 @@ static status copy_all(const sync_staged *g, direction way)
     return sync_staging_end(&g->compute);
 }
 
-/* Copies `item` to the host when the compute stream has done the work launched so far. The compute stream
- * continues meanwhile. */
+/* Copies `item` to the host when the compute stream has done the work that has been launched so far. The
+ * compute stream does not wait for the copy. */
 static status bring_down(sync_staged *g, int item)
 {
     uint64_t number = g->arrived.added + 1;
@@ -222,8 +222,8 @@ status sync_need(sync_engine *e, int param)
     return copy(g, &g->compute, UP, &g->gpu.params->params, &g->params->params, g->params->pieces[param]);
 }
 
-/* Copies the buffers to the host before the engine's end_forward(), which may send the buffers of rank 0.
- * Gradients are copied after the buffers. */
+/* Copies the buffers to the host and then calls the engine's end_forward(), which may send the buffers of
+ * rank 0. Gradients are copied after the buffers. */
 status sync_end_forward(sync_engine *e, const sync_step *step)
 {
     sync_staged *g = e->staged;

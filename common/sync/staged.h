@@ -2,8 +2,8 @@
  * access.
  *
  * The engine receives a CPU device with a staged copy of parameters, gradients and buffers, and an optimizer.
- * It does not know the GPU. The train loop calls the functions of this file, which copy data and call the
- * engine:
+ * Except for updates_on_gpu, the engine does not use the GPU. The train loop calls the functions of engine.h,
+ * which copy data and call the engine:
  *
  *   begin_forward   copies buffers to the GPU
  *   need            copies the parameter to the GPU, before its first use
@@ -11,10 +11,11 @@
  *   ready           copies the gradient to the host during the backward pass
  *   reduce          waits until all gradients are on the host
  *
- * Copies to the host have a separate stream. The engine's function is called when the data have arrived.
+ * Copies to the host run on a separate stream. The function of the engine is called when the data have
+ * arrived.
  *
- * Reduction and optimizer run on the host. If the engine requires updates_on_gpu, the host has no
- * optimizer: the engine updates the GPU's parameters through sync_context.gpu.
+ * The reduction and the optimizer run on the host. If the engine requires updates_on_gpu, there is no
+ * optimizer on the host: the engine updates the parameters of the GPU through sync_context.gpu.
  *
  * The ledger counts neither the staged copy nor the buffers of transports. */
 #ifndef COMMON_SYNC_STAGED_H
@@ -23,12 +24,13 @@
 #include "common/sync/engine.h"
 
 /* Opens an engine of `type` on a staged copy. `needs` are the requirements of the engine, and `threads` is
- * the number of threads of the optimizer. Returns STATUS_CONFIG for engines that also move batches, or that
- * shard the state. */
+ * the number of threads of the optimizer. Returns STATUS_CONFIG if the engine also moves batches between
+ * ranks, or shards the state. */
 status sync_staged_open(const sync_context *context, const sync_engine_type *type,
                         const sync_requirements *needs, int threads, sync_engine **out);
 
-/* Copies the gradient down if the step synchronizes, and then calls the engine's ready(). */
+/* If the step synchronizes, copies the gradient to the host and then calls the engine's ready(). Otherwise
+ * only calls ready(). */
 status sync_staged_ready(struct sync_staged *g, int param);
 status sync_staged_finish(struct sync_staged *g);
 

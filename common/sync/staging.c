@@ -69,7 +69,8 @@ status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t va
         else
             clock_sleep_ns(NAP_NS);
     }
-    return device_stream_wait(s->stream, fence, value); /* returns the error if the fence has failed */
+    /* The fence has been reached or has failed. This call returns the error of a failed fence. */
+    return device_stream_wait(s->stream, fence, value);
 }
 
 /* ---- from launched to done --------------------------------------------------------------------- */
@@ -90,7 +91,7 @@ void sync_handover_close(sync_handover *h)
     h->items = NULL;
 }
 
-/* Hands over the items that the stream has reached. */
+/* Calls take() for the items whose work the stream has completed. */
 static status take_items(sync_handover *h)
 {
     while (h->taken < h->added && (!h->fence || device_fence_reached(h->fence, h->taken + 1)))

@@ -1,9 +1,9 @@
 /* Copies between memory of a device and memory of the host, for engines and their transports.
  *
- * On a GPU the memory is separate: the host cannot access GPU memory, and launched work ends later. Other
- * devices compute in host memory: a copy is a memcpy (which takes time in virtual time), a tensor needs no
- * staging buffer, and work ends before the launch returns. The functions below work on both kinds of
- * devices. */
+ * On a GPU the memory is separate: the host cannot access GPU memory, and work may end after the launch has
+ * returned. Other devices compute in host memory: a copy is a memcpy (on a virtual device it takes virtual
+ * time), a tensor needs no staging buffer, and work ends before the launch returns. The following functions
+ * work on both kinds of devices. */
 #ifndef COMMON_SYNC_STAGING_H
 #define COMMON_SYNC_STAGING_H
 
@@ -15,15 +15,17 @@ bool sync_memory_is_separate(const device *d);
 typedef struct sync_staging {
     device *device;
     device_stream *stream;
-    bool separate; /* A GPU: the host cannot access the memory. */
-    bool on_host;  /* A CPU: the memory is the host's. Both are false if the device has no bytes. */
+    bool separate; /* True for a GPU, whose memory the host cannot access. */
+    /* True for a CPU, which works in host memory. Both are false on a virtual device and on a device that
+     * plans. */
+    bool on_host;
 } sync_staging;
 
 sync_staging sync_staging_on(device *d, device_stream *s);
 
-/* Copy from the device to the host, from the host to the device, and within the memory of the device or a
- * peer. A copy may still run when the call returns. The host memory must be pinned, or must not be used
- * before sync_staging_end(). */
+/* Copy from the device to the host, from the host to the device, and within the memory of the device or of a
+ * peer GPU. A copy may still be running when the call returns. The host memory must be pinned, or must not be
+ * used before sync_staging_end(). */
 status sync_copy_down(const sync_staging *s, void *host, const void *data, int64_t bytes);
 status sync_copy_up(const sync_staging *s, void *data, const void *host, int64_t bytes);
 status sync_copy_within(const sync_staging *s, void *to, const void *from, int64_t bytes);
@@ -34,16 +36,16 @@ void sync_copy(device *d, void *to, const void *from, size_t bytes);
 status sync_staging_end(const sync_staging *s);
 
 /* Makes the stream wait until the fence has reached `value`. If the memory is separate, the host waits
- * instead of the stream: a GPU has few hardware queues, and the awaited work could be queued behind the wait.
- * A failed fence ends the wait with the fence's error. */
+ * instead of the stream. The reason is that a GPU has few hardware queues, so the awaited work could be
+ * queued behind the wait. If the fence fails, returns the error of the fence. */
 status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t value);
 
-/* A handover passes numbers through a stream. A thread launches work on the stream and then adds a number.
- * When the stream has completed the work, the thread receives the number. Numbers arrive in the order in
- * which they were added. Only one thread uses a handover. */
+/* A handover passes numbers, called items, through a stream. A thread launches work on the stream and then
+ * adds an item. When the stream has completed the work, the handover calls take() with the item. Items are
+ * taken in the order in which they were added. Only one thread uses a handover. */
 typedef struct sync_handover {
     device_stream *stream;
-    /* Count of the items whose work is complete. NULL if the memory is not separate, because every item is
+    /* Number of items whose work is complete. NULL if the memory is not separate, because then every item is
      * due when it is added. */
     device_fence *fence;
     uint64_t added, taken;
@@ -53,17 +55,18 @@ typedef struct sync_handover {
     void *context;
 } sync_handover;
 
-/* Opens a handover for at most `capacity` items at a time, which `take` receives. */
+/* Opens a handover with room for `capacity` items that have not been taken. `take` is called for each
+ * item. */
 status sync_handover_open(const sync_staging *s, int capacity, status (*take)(void *context, int item),
                           void *context, sync_handover *out);
 void sync_handover_close(sync_handover *h);
 
-/* Adds an item that is due when the stream has completed the work launched so far. Hands over all items that
- * are due now. */
+/* Adds an item, which is due when the stream has completed the work that has been launched so far. Calls
+ * take() for all items that are due now. */
 status sync_handover_add(sync_handover *h, int item);
 
-/* Waits for all items and hands them over. If none arrives for a second, synchronizes with the stream, which
- * reports a failed GPU. */
+/* Waits until all items are due, and calls take() for them. If no item becomes due within a second,
+ * synchronizes with the stream, which returns an error if the GPU has failed. */
 status sync_handover_end(sync_handover *h);
 
 #endif

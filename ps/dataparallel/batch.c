@@ -1,4 +1,4 @@
-/* Plans the batch, cuts it as torch.chunk does, and moves parts of tensors between rank 0 and the others. */
+/* Plans the batch, cuts it as torch.chunk does, and moves parts of tensors between rank 0 and other ranks. */
 #include "ps/dataparallel/dataparallel.h"
 
 status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
@@ -13,7 +13,8 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
     return STATUS_OK;
 }
 
-/* Cuts as torch.chunk does: ceil(batch / n) samples per rank, the last part smaller or absent. */
+/* Returns the part of a rank. Cuts the batch as torch.chunk does: every rank has ceil(batch / n) samples
+ * until no samples are left. The last ranks may have fewer samples, or none. */
 static dp_part part_of(int64_t samples, int world, int rank)
 {
     int64_t chunk = (samples + world - 1) / world, first = chunk * rank;
@@ -21,14 +22,13 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
-/* Counts the targets of a part, without ignored targets. `all_targets` is in host memory. */
+/* Counts the targets of a part, except ignored targets. `all_targets` is in host memory. If targets do not
+ * `exist`, as on a virtual device, returns the part's share of the counted targets. */
 static int64_t count_targets(const sync_exchange *x, const dp_part *p, const void *all_targets, bool exist)
 {
     int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
     if (x->target_type != DTYPE_I32) return count;
-    if (!exist)
-        return x->loaded > 0 ? p->samples * x->targets / x->loaded
-                             : 0; /* an equal share of the counted targets */
+    if (!exist) return x->loaded > 0 ? p->samples * x->targets / x->loaded : 0;
     const int32_t *targets = (const int32_t *)all_targets + first;
     for (int64_t i = 0; i < count; i++) counted += targets[i] != LOSS_IGNORE;
     return counted;
@@ -60,8 +60,8 @@ static int64_t part_bytes(const dp_flow *f, const dp_part *p)
     return p->samples * f->each;
 }
 
-/* Adds the transfer of a part between rank 0 and another rank. Rank 0 transfers the part of `peer`, and
- * another rank transfers its own part. */
+/* Adds the transfer of a part between rank 0 and another rank. On rank 0 it is the part of `peer`, on another
+ * rank the part of this rank. */
 static status add_part(dp_engine *e, const dp_flow *f, int peer)
 {
     bool root = dp_is_root(e), sends = root != f->to_root;
@@ -84,7 +84,8 @@ status dp_add_parts(dp_engine *e, const dp_flow *f)
     return STATUS_OK;
 }
 
-/* Copies parts that an exchange moves from the device to the host, or from the host up to the device. */
+/* Copies the parts that an exchange moves. If `up`, copies from the host to the device after the exchange,
+ * else from the device to the host before the exchange. */
 static status copy_parts(dp_engine *e, const dp_flow *f, bool up)
 {
     const dp_part *own = dp_mine(e);
@@ -110,7 +111,8 @@ status dp_exchange(dp_engine *e, const dp_flow *f, dp_call call)
 
 /* ---- the batch -------------------------------------------------------------------------------- */
 
-/* Describes inputs and, if every rank computes a loss, targets. Returns the number of flows. */
+/* Describes the flow of the inputs and, if every rank computes a loss, the flow of the targets. Returns the
+ * number of flows. */
 static int flows_of(const dp_engine *e, dp_flow flows[2])
 {
     const sync_exchange *x = context_of(e)->exchange;
@@ -121,7 +123,7 @@ static int flows_of(const dp_engine *e, dp_flow flows[2])
     return dp_one_loss(e) ? 1 : 2;
 }
 
-/* Scatters the batch by NCCL. The hub has moved the sizes of the parts. */
+/* Scatters the batch through NCCL. The hub has already sent the sizes of the parts. */
 static status scatter_by_nccl(dp_engine *e, const dp_flow *flows, int count)
 {
     TRY(dp_nccl_begin(e, DP_CALL_INPUTS));

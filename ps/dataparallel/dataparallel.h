@@ -1,11 +1,11 @@
-/* The policy `dp`: the iteration of torch.nn.DataParallel, with rank r in place of device r. The stages of
- * sync_engine_type:
+/* The policy `dp`: the iteration of torch.nn.DataParallel, with rank r in place of device r. `dp` implements
+ * these stages of sync_engine_type:
  *
  *   plan                    rank 0 loads the batches of all ranks
- *   inputs                  rank 0 sends ceil(batch / n) samples per rank, the last part smaller or absent
+ *   inputs                  rank 0 sends ceil(batch / n) samples to each rank; the last ranks may get fewer
  *   begin_forward           rank 0 replicates parameters and buffers
- *   gather_outputs          rank 0 gathers the outputs; with --dp-loss replica only in virtual time, as
- *                           --dp-gather says
+ *   gather_outputs          rank 0 gathers the outputs; with --dp-loss replica, ranks gather only in virtual
+ *                           time, and --dp-gather says which tensors
  *   loss                    rank 0 computes one loss over the whole batch; with --dp-loss replica every rank
  *                           computes a loss over its part
  *   output_gradient         rank 0 sends the gradient of the outputs
@@ -15,13 +15,13 @@
  * in the order of a step:
  *
  *   engine.c         open, connect and close; the table of functions
- *   batch.c          the batch: planned, cut, scattered; tensors that are cut like the batch
+ *   batch.c          plans, cuts and scatters the batch; moves other tensors that are cut like the batch
  *   step.c           replicate, gather outputs, loss, scatter the output gradient, reduce
  *   exchange.c       exchanges of tensors with rank 0, and the sum of gradients
- *   exchange_open.c  memory of the hub, and its end
- *   nccl.c           the same with NCCL's calls on memory of GPUs (--payload nccl)
+ *   exchange_open.c  opens and closes the hub
+ *   nccl.c           exchanges with NCCL's calls in GPU memory (--payload nccl)
  *   nccl_sim.c       the calls of nccl.c in virtual time
- *   memory.c         chunks, arenas, staging buffers of a GPU, the ledger, its formula by phase */
+ *   memory.c         chunks, arenas, staging buffers of a GPU, the ledger, the formula for each phase */
 #ifndef PS_DATAPARALLEL_DATAPARALLEL_H
 #define PS_DATAPARALLEL_DATAPARALLEL_H
 
@@ -30,37 +30,39 @@
 #include "ps/dataparallel/memory.h"
 #include "ps/handshake.h"
 
-/* Parameters first .. first + count - 1. */
+/* The parameters from `first` to first + count - 1, which are sent in one message. */
 typedef struct dp_chunk {
     int first, count;
-    int64_t bytes; /* Without padding. */
+    int64_t bytes; /* Size of the parameters, without padding. */
 } dp_chunk;
 
 typedef struct dp_chunks {
     dp_chunk *list;
     int count;
-    int most_pieces; /* Most parameters of a chunk. */
+    int most_pieces; /* Largest number of parameters in a chunk. */
     int64_t largest_bytes;
 } dp_chunks;
 
-/* Makes chunks as torch coalesces tensors, in the order of registration. A chunk ends when it has `limit`
- * bytes or more (broadcast_coalesced). If `within` is true, it ends before it would exceed `limit`
- * (reduce_add_coalesced). Sources: torch/csrc/cuda/comm.cpp and torch/csrc/utils/tensor_flatten.h. */
+/* Makes chunks as torch coalesces tensors, in the order of registration. If `within` is false, a chunk ends
+ * when it has `limit` bytes or more (broadcast_coalesced). If `within` is true, a chunk ends before it would
+ * exceed `limit` (reduce_add_coalesced). Sources: torch/csrc/cuda/comm.cpp and
+ * torch/csrc/utils/tensor_flatten.h. */
 status dp_chunks_make(const param_set *set, bool within, int64_t limit, ps_memory *memory, dp_chunks *out);
 
 /* The tensors that ranks exchange. If the host can access the device's memory, or in virtual time, tensors
- * are exchanged in place. Tensors of a GPU pass through staging buffers in pinned host memory. A tensor is
- * copied down before an exchange sends the tensor, and copied up after an exchange has received the tensor.
- * Under `--payload nccl` only tensors that the host reads have a staging buffer. The ledger does not count
- * staging buffers, because they belong to the transport. */
+ * are exchanged in place. Tensors of a GPU pass through staging buffers in pinned host memory: a tensor is
+ * copied to the host before an exchange sends it, and to the GPU after an exchange has received it. Under
+ * `--payload nccl` only tensors that the host reads have a staging buffer. The ledger does not count staging
+ * buffers, because they belong to the transport. */
 typedef enum dp_tensor {
     /* Ranks map the first five tensors, in the order of the PS_SEGMENT_ constants. */
     DP_TENSOR_PARAMS,
     DP_TENSOR_GRADS,
     DP_TENSOR_INPUT,
     DP_TENSOR_TARGET,
-    DP_TENSOR_OUTPUTS, /* Rank 0 only: the outputs of all ranks, later replaced by their gradients. */
-    DP_TENSOR_PART,    /* Other ranks only: the outputs of this rank, later replaced by their gradients. */
+    DP_TENSOR_OUTPUTS, /* On rank 0, outputs of all ranks, later replaced by the gradients of the outputs. */
+    /* On other ranks, outputs of this rank, later replaced by the gradients of the outputs. */
+    DP_TENSOR_PART,
     DP_TENSOR_BUFFERS,
     DP_TENSOR_SUMS, /* Values that a layer sums over the ranks. */
     DP_TENSORS
@@ -70,15 +72,15 @@ typedef struct dp_part {
     int64_t first, samples, targets;
 } dp_part;
 
-/* A tensor that is cut into the parts of the ranks. Rank 0 has the parts of all ranks in rank order, and
- * moves the parts of other ranks to or from them. Another rank has only its part. */
+/* A tensor that is cut into one part for each rank. Rank 0 has all parts in rank order, and sends the parts
+ * of other ranks to these ranks, or receives the parts. Any other rank has only one part. */
 typedef struct dp_flow {
     message_kind kind;
-    int key; /* header.key of its messages */
+    int key; /* Value of header.key in the messages of the flow. */
     bool to_root;
-    dp_tensor tensor; /* This rank's staging buffer. */
-    int segment;      /* Shared memory of rank 0. */
-    char *data;       /* This rank's memory. */
+    dp_tensor tensor; /* Names this rank's staging buffer. */
+    int segment;      /* Names the shared memory of rank 0. */
+    char *data;       /* Address of the tensor on this rank. */
     int64_t each;     /* Bytes per sample. */
 } dp_flow;
 
@@ -87,11 +89,11 @@ typedef struct dp_nccl_sim dp_nccl_sim;
 typedef struct dp_engine {
     sync_engine base;
     ps_options options; /* `payload` is PS_PAYLOAD_NCCL if --payload auto has chosen NCCL. */
-    int threads;        /* Threads of the host that sum, or 0 if the GPU sums. */
+    int threads;        /* Number of host threads that sum gradients, or 0 if the GPU sums. */
     ps_policy policy;
     ps_member member;
     dp_hub *hub;
-    sync_staging copies;               /* On the compute stream. */
+    sync_staging copies;               /* Copies tensors on the compute stream. */
     device *host;                      /* Device of the staging buffers, or NULL. */
     device_memory buffers[DP_TENSORS]; /* Staging buffers. `data` is NULL if a tensor has none. */
     dp_chunks replicate, reduce;
@@ -101,35 +103,36 @@ typedef struct dp_engine {
     size_t element;   /* Bytes of an element. */
 
     /* Used on rank 0. */
-    device_memory outputs; /* Outputs of all ranks, which the loss replaces by their gradients. */
-    /* GPU memory in which a chunk of gradients lands before it is added. */
+    /* Outputs of all ranks. The loss replaces the outputs by the gradients of the outputs. */
+    device_memory outputs;
+    /* GPU memory that receives a chunk of another rank's gradients before the chunk is added. */
     device_memory landing;
     double *shares; /* [world][largest_sum] */
 
     /* The current step. */
-    dp_part *parts;     /* [world] Only rank 0 knows the parts of other ranks. */
-    int64_t loaded;     /* Samples of all ranks. */
-    int present;        /* Ranks 0 .. present - 1 have samples. */
+    dp_part *parts;     /* [world] Parts of the batch. Only rank 0 sets the parts of other ranks. */
+    int64_t loaded;     /* Number of samples of all ranks. */
+    int present;        /* Number of ranks that have samples: ranks 0 to present - 1. */
     int contributors;   /* Number of ranks that had samples in a micro-batch of the step. */
     bool accumulates;   /* The gradients already include earlier micro-batches of the step. */
-    int64_t step, sums; /* `sums` counts the layers' sums of the step. */
+    int64_t step, sums; /* `sums` is the number of sums that layers have requested in the step. */
     int64_t settles;    /* Number of flushes. */
 
-    /* Bytes that the ledger counts, by account. */
+    /* Bytes that the ledger counts now for each kind of memory. */
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
 
     /* --payload nccl, with several ranks: NCCL broadcasts parameters and reduces gradients. */
     bool by_nccl;
-    process_group *calls; /* Calls of NCCL. NULL without NCCL and in virtual time. */
+    process_group *calls; /* Calls of NCCL. NULL if NCCL is not used, and in virtual time. */
     collective_world *library;
     collective_group *ranks;
     bool warm;
     dp_nccl_sim *virtual_calls; /* Calls of NCCL in virtual time, else NULL. */
 } dp_engine;
 
-/* nccl.c: tensors through NCCL. All ranks call these functions, which enqueue work in the order of the
- * compute stream. In virtual time only broadcasts and reductions exist, and the hub moves the parts of the
- * batch and of the outputs. */
+/* nccl.c: moves tensors through NCCL. All ranks call these functions, which enqueue work in the order of the
+ * compute stream. In virtual time these functions run only broadcasts and reductions, and the hub moves the
+ * parts of the batch and of the outputs. */
 /* Calls of the process group. */
 typedef enum dp_call {
     DP_CALL_REPLICATE,
@@ -139,8 +142,8 @@ typedef enum dp_call {
     DP_CALL_GRADIENT,
     DP_CALL_START
 } dp_call;
-/* Copies the options, and chooses the payload and the threads. Fails with STATUS_CONFIG if the device cannot
- * use the payload. */
+/* Copies the options to `e`. Chooses the payload and the number of threads. Fails with STATUS_CONFIG if the
+ * device cannot use the payload. */
 status dp_choose_payload(dp_engine *e, const ps_options *options);
 /* Returns when all ranks have joined, or fails after the connect time-out. */
 status dp_nccl_open(dp_engine *e);
@@ -151,10 +154,10 @@ status dp_nccl_replicate(dp_engine *e);
 status dp_nccl_reduce(dp_engine *e, const dp_sum *sum);
 void dp_nccl_collect(const dp_engine *e, sync_counters *out);
 void dp_nccl_end_step(sync_engine *e);
-/* Begin and end a call. In virtual time they do nothing. */
+/* Begin and end a call. In virtual time, these functions do nothing. */
 status dp_nccl_begin(dp_engine *e, dp_call call);
 status dp_nccl_end(dp_engine *e);
-/* Adds `bytes` bytes at `data` to the call, from or to rank `peer`. */
+/* Adds a send or a receive of `bytes` bytes at `data` to the call. The other side is rank `peer`. */
 status dp_nccl_add(dp_engine *e, bool sends, int peer, void *data, int64_t bytes);
 
 /* nccl_sim.c: calls in virtual time. dp_nccl_sim_run() returns when the call has ended. */
@@ -220,10 +223,12 @@ static inline char *dp_remote(const dp_engine *e, int segment)
 /* memory.c: allocates all memory, and frees it. */
 status dp_open_memory(dp_engine *e);
 void dp_close_memory(dp_engine *e);
-/* Returns the address that an exchange uses for the tensor at `data`: its staging buffer, if there is one. */
+/* Returns the address that an exchange uses for the tensor at `data`, which is the address of the tensor's
+ * staging buffer if there is one, else `data`. */
 char *dp_address(const dp_engine *e, dp_tensor tensor, void *data);
-/* Copy bytes [offset, offset + bytes) between `data` and its staging buffer, if there is one. dp_stage_down()
- * returns when the copy has ended. dp_stage_up() copies in the order of the compute stream. */
+/* Copy bytes [offset, offset + bytes) between `data` and the tensor's staging buffer. Do nothing if there is
+ * no staging buffer. dp_stage_down() copies to the buffer, and returns when the copy has ended. dp_stage_up()
+ * copies from the buffer in the order of the compute stream. */
 status dp_stage_down(dp_engine *e, dp_tensor tensor, const void *data, int64_t offset, int64_t bytes);
 status dp_stage_up(dp_engine *e, dp_tensor tensor, void *data, int64_t offset, int64_t bytes);
 /* Copies from device memory to host memory. Returns when the copy has ended. */
@@ -232,9 +237,9 @@ status dp_copy_down(dp_engine *e, void *host, const void *data, int64_t bytes);
 /* batch.c */
 status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
-/* Adds the parts of all ranks to the present exchange, or to the present call of NCCL. */
+/* Adds the parts of all ranks to the current exchange, or to the current call of NCCL. */
 status dp_add_parts(dp_engine *e, const dp_flow *f);
-/* Moves the parts of all ranks. */
+/* Moves the parts of all ranks in one exchange, or in one call of NCCL. */
 status dp_exchange(dp_engine *e, const dp_flow *f, dp_call call);
 
 /* step.c */
@@ -247,13 +252,14 @@ status dp_reduce(sync_engine *e, const sync_step *step);
 status dp_flush(sync_engine *e);
 status dp_group_sum(sync_engine *e, double *values, int count);
 
-/* memory.c: count the allocations and frees of a step in the ledger. */
+/* memory.c: record the allocations and frees of a step in the ledger. */
 void dp_account_begin_batch(dp_engine *e); /* frees gradients before the first micro-batch of a step */
 void dp_account_replicate(dp_engine *e);
-/* Counts the outputs of all ranks, and `more` values that PyTorch's loss keeps in addition, if rank 0
- * computes one loss. */
+/* If rank 0 computes one loss, counts the outputs of all ranks, and `more` tensors of the same size that
+ * PyTorch's loss keeps in addition. */
 void dp_account_outputs(dp_engine *e, int more);
-/* Frees everything that only one loss needs, and counts the gradient of this rank's part. */
+/* Removes the memory that is needed because rank 0 computes one loss, and counts the gradient of this rank's
+ * part. */
 void dp_account_end_loss(dp_engine *e);
 void dp_account_gradient_ready(dp_engine *e, int param);
 void dp_account_begin_reduce(dp_engine *e);

@@ -31,8 +31,8 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
 
 /* ---- open ------------------------------------------------------------------------------------- */
 
-/* Removes the parameters from the ledger on every rank except 0, because these ranks begin every forward pass
- * with a replica. */
+/* Removes the parameters from the ledger on every rank except rank 0. The other ranks have no parameters
+ * between steps: every forward pass begins with a new replica. */
 static void count_owned_params(const dp_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -47,7 +47,7 @@ static int larger(int a, int b)
     return a > b ? a : b;
 }
 
-/* Returns the bytes per sample of the keys and values of all attention layers. */
+/* Returns the size per sample of the key and value tensors of all attention layers, in bytes. */
 static int64_t cache_bytes(const nn_program *program)
 {
     int64_t bytes = 0;
@@ -60,8 +60,8 @@ static int64_t cache_bytes(const nn_program *program)
     return bytes;
 }
 
-/* Returns the bytes per sample that a replica returns in addition to its loss, in virtual time
- * (simulation_config.gathered). */
+/* Returns the number of bytes per sample that a replica returns in addition to its loss. 0 except in virtual
+ * time (simulation_config.gathered). */
 static int64_t returned_bytes(device *d, const nn_program *program, int64_t output_bytes)
 {
     const simulation *s = sim_device_simulation(d);
@@ -173,8 +173,8 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Pins or unpins the shared memory that this rank's GPU copies from or to: on rank 0 the gradients of other
- * ranks, on other ranks all memory of rank 0. */
+/* Pins or unpins the shared memory that this rank's GPU copies from or to. On rank 0 this is the gradients of
+ * other ranks, on other ranks all shared memory of rank 0. */
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;
@@ -188,7 +188,7 @@ static void dp_close(sync_engine *base)
 {
     dp_engine *e = dp_engine_of(base);
     dp_hub_close(&e->hub);
-    dp_nccl_close(e); /* must precede the closing of memory that NCCL's calls read */
+    dp_nccl_close(e); /* NCCL's calls read memory that is freed next, so NCCL is closed first. */
     pin_segments(e, false);
     ps_leave(&e->member);
     dp_close_memory(e);

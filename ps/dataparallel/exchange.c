@@ -17,8 +17,9 @@ static int64_t region_bytes(const dp_region *r)
 
 /* ---- sums of gradients ------------------------------------------------------------------------- */
 
-/* Returns the address of arena element `element`, in the gradient of a rank. `context` is the transfers of
- * the key, which rank 1 begins. The gradient of rank 0 is where the sum will be. */
+/* Returns the address of element `element` of the arena in the gradient of a rank. `context` points to the
+ * transfers of the key, which begin with the transfer of rank 1. The sum will replace the gradient of rank
+ * 0. */
 static const char *contribution(const void *context, int rank, int index, int64_t element)
 {
     const dp_transfer *transfer = (const dp_transfer *)context + (rank > 0 ? rank - 1 : 0);
@@ -82,7 +83,8 @@ static status send_transfer(dp_hub *h, dp_transfer *transfer, int64_t now_ns)
     return STATUS_OK;
 }
 
-/* Sends all transfers that can be sent now. A peer that has no room is skipped until the next call. */
+/* Sends all transfers that can be sent now. If there is no room for a message to a peer, transfers to this
+ * peer are left for the next call. */
 static status send_transfers(dp_hub *h, int64_t now_ns, bool *worked)
 {
     int blocked = -1;
@@ -102,7 +104,7 @@ static status send_transfers(dp_hub *h, int64_t now_ns, bool *worked)
 
 /* ---- receiving -------------------------------------------------------------------------------- */
 
-/* Fails, and releases the message. */
+/* Releases the message, and returns an error. */
 static status malformed(dp_hub *h, ps_message *m)
 {
     const message_header *got = &m->header;
@@ -124,7 +126,7 @@ static dp_transfer *find_transfer(dp_hub *h, const ps_message *m)
     return NULL;
 }
 
-/* Records the times at which communication was in progress: from the send to the arrival, and from begin_ns
+/* Records when communication was in progress: from the send of the message to its arrival, and from begin_ns
  * until now. */
 static void record_message(dp_hub *h, const ps_message *m, int64_t begin_ns)
 {
@@ -135,8 +137,8 @@ static void record_message(dp_hub *h, const ps_message *m, int64_t begin_ns)
         h->last = (anatomy_sent){.ns = m->header.sent_ns, .ready_ns = m->header.ready_ns, .rank = m->peer};
 }
 
-/* Copies the tensor of a message, or sums when the last tensor of its key has arrived. Takes over the
- * message. */
+/* Copies the tensor of a message. If the tensor is to be summed, computes the sum instead when the tensors of
+ * all ranks for the key have arrived. Takes over the message. */
 static status receive_transfer(dp_hub *h, dp_transfer *transfer, ps_message *m, int64_t now_ns)
 {
     const dp_region *r = &transfer->region;
@@ -162,8 +164,8 @@ static status receive_transfer(dp_hub *h, dp_transfer *transfer, ps_message *m, 
 }
 
 /* Handles a message of the running exchange, and holds other messages for a later exchange. Between exchanges
- * the compute thread lists transfers, so the agent must not read them. A peer is at most one exchange ahead,
- * so a message that exceeds `held_capacity` is an error of the peer. */
+ * the agent must not read the transfers, because the compute thread is changing the list. A peer is at most
+ * one exchange ahead, so a message that exceeds `held_capacity` is an error of the peer. */
 static status handle(void *context, ps_message *m, int64_t now_ns)
 {
     dp_hub *h = context;
@@ -210,8 +212,8 @@ static status check_departures(dp_hub *h)
     return STATUS_OK;
 }
 
-/* Fails if the exchange has made no progress for the stall limit. Other ranks wait longer than rank 0, which
- * knows the late rank and reports it. */
+/* Fails if the exchange has made no progress within the stall limit. Other ranks wait longer than rank 0, so
+ * that rank 0, which knows the late rank, reports it first. */
 static status check_stall(dp_hub *h, int64_t now_ns, int64_t *deadline_ns)
 {
     const sync_context *c = h->context;
@@ -307,12 +309,12 @@ static rank_operation operation_of(const dp_hub *h)
 status dp_hub_run(dp_hub *h, const dp_sum *sum)
 {
     const sync_context *c = h->context;
-    if (!h->port.agent) h->count = 0; /* The device only plans memory. */
+    if (!h->port.agent) h->count = 0; /* There is no agent if the device only plans memory. */
     if (h->count == 0) return STATUS_OK;
     rank_operation before = rank_slot_operation(c->slot);
     rank_operation during = operation_of(h);
     if (!h->only_control)
-        TRY(sync_staging_end(&h->compute)); /* Wait until the tensors to send are complete. */
+        TRY(sync_staging_end(&h->compute)); /* Wait until the tensors that will be sent have been computed. */
     h->sum = sum ? *sum : (dp_sum){0};
     uint64_t exchange = (uint64_t)++h->posted;
     sync_agent_wake(h->port.agent);

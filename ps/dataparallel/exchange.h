@@ -5,7 +5,7 @@
  * arrives before its exchange has begun is held until then. An exchange ends when every message has arrived
  * and every frame has left.
  *
- *   rank 0 to rank r   CONTROL          count = samples of the part of rank r, DP_INT_...
+ *   rank 0 to rank r   CONTROL          count = number of samples of rank r's part, DP_INT_...
  *                      INPUTS           key = 0 for inputs, 1 for targets (--dp-loss replica)
  *                      PARAMETERS       key = chunk of the replication
  *                      BUFFERS          all buffers
@@ -28,7 +28,7 @@
 #define DP_FLUSH (INT64_C(1) << 48)
 enum { DP_INT_TARGETS, DP_INT_TOTAL, DP_INT_PRESENT };
 
-/* Pieces of an arena at `base`, with elements of `element` bytes. */
+/* A list of pieces of the arena at `base`. An element has `element` bytes. */
 typedef struct dp_region {
     char *base;
     piece_list pieces;
@@ -38,41 +38,42 @@ typedef struct dp_region {
 typedef enum dp_direction {
     DP_SEND,
     DP_RECEIVE,
-    DP_REDUCE /* Receive, then add the tensors of all transfers of a key. */
+    DP_REDUCE /* Receive. When all transfers of a key have arrived, add their tensors. */
 } dp_direction;
 
 typedef struct dp_transfer {
     dp_direction direction;
     int peer;
-    message_header header; /* Set by the caller, and replaced by the received header. */
-    dp_region region;      /* Pieces of the tensor, or no pieces if the message has no tensor. */
-    piece whole;           /* The only piece of `region`, if it has one piece. */
-    /* The tensor passes through shared memory, and the message is only a notice. `remote` is the region's
-     * base in the peer's memory. A send copies the tensor to `remote`, or leaves the copy to the peer if
-     * `remote` is NULL. A receive copies the tensor from `remote`. If `remote` is NULL, the peer has put the
-     * tensor in place, or the compute thread copies it after the exchange. */
+    /* Header to send or to expect, set by the caller. A receive replaces it by the received header. */
+    message_header header;
+    dp_region region; /* Memory of the tensor. It has no pieces if the message has no tensor. */
+    piece whole;      /* Storage for the piece of `region` if there is only one. */
+    /* `shared` is true if the tensor passes through shared memory, and the message is only a notice. `remote`
+     * is the base of the region in the peer's memory. A send copies the tensor to `remote`, and a receive
+     * copies the tensor from `remote`. If `remote` is NULL, neither copies: the peer copies the tensor, or
+     * the compute thread copies it after the exchange. */
     bool shared;
     char *remote;
     bool copied, done;
-    ps_message message; /* Held for the sum of a DP_REDUCE. */
+    ps_message message; /* Message of a DP_REDUCE transfer, kept until the sum has been computed. */
 } dp_transfer;
 
-/* How DP_REDUCE transfers of one key are summed. The sum of this rank's gradient and the transfers, in rank
- * order, replaces this rank's gradient. */
+/* Describes the sums of DP_REDUCE transfers. For each key, this rank's gradient and the gradients of the
+ * transfers are added in rank order, and the sum replaces this rank's gradient. */
 typedef struct dp_sum {
-    int present;          /* Transfers are listed by key, `present` - 1 for each key. */
-    double before, after; /* Gradients are divided by `before`, the sum by `after`. */
+    int present;          /* Number of ranks in the sum. Each key has `present` - 1 consecutive transfers. */
+    double before, after; /* Gradients are divided by `before`, the sum is divided by `after`. */
 } dp_sum;
 
 typedef struct dp_hub {
     /* Set by the owner of the hub. Everything is borrowed and outlives the hub. */
     const sync_context *context;
     int most_transfers; /* Largest number of transfers in an exchange. */
-    int keys;           /* Number of keys of a sum. */
+    int keys;           /* Largest number of keys in an exchange with a sum. */
     int threads;        /* Threads of the host that sum, or 0 if the GPU sums. */
-    void *landing;      /* GPU memory for a key that has arrived, or NULL if the host sums. */
-    /* True with --payload nccl. On GPUs NCCL moves the tensors in device memory, so an exchange need not wait
-     * until they have been computed. */
+    void *landing;      /* GPU memory for a gradient that has arrived, or NULL if the host sums. */
+    /* True with --payload nccl. On GPUs NCCL then moves the tensors of the device, so an exchange need not
+     * wait until these tensors have been computed. */
     bool only_control;
     const char *url; /* Rank 0's URL for error messages. NULL on rank 0. */
 
@@ -80,8 +81,8 @@ typedef struct dp_hub {
     ps_memory memory;
     ps_port port;
 
-    /* The fields before `posted` belong to the compute thread until it posts an exchange, then to the agent
-     * until `done` is reached. */
+    /* The compute thread uses the fields before `posted` until it posts an exchange. Then the agent uses
+     * these fields until the fence `done` is reached. */
     dp_transfer *transfers; /* [most_transfers] */
     int count;
     dp_sum sum;             /* `present` is 0 if the exchange has no sum. */
@@ -92,16 +93,16 @@ typedef struct dp_hub {
     /* Used by the agent. */
     int64_t finished; /* Number of exchanges that have ended. */
     bool running;
-    int listed; /* Number of transfers of the running exchange, else 0. */
+    int listed; /* Number of transfers of the running exchange, or 0 if none is running. */
     int open_transfers;
     int *arrived;     /* [keys] Number of transfers of a key that have arrived. */
-    ps_message *held; /* [held_capacity] Messages that arrived before their exchange. */
+    ps_message *held; /* [held_capacity] Messages that arrived before the exchange to which they belong. */
     int held_count, held_capacity;
     transport_ticket ticket;
     int64_t begun_ns, last_message_ns;
     int64_t leaving_ns;   /* Time at which the exchange sent its first message, or 0. */
-    const void **sources; /* [threads][world] Contributions to a sum on the host. */
-    sync_staging staging; /* On a stream of the agent. */
+    const void **sources; /* [threads][world] Addresses of the gradients that a thread of the host adds. */
+    sync_staging staging; /* Copies and sums on a stream of the agent. */
 } dp_hub;
 
 /* exchange_open.c: opens a hub with the owner's fields of `setup`. The caller then opens the port. */

@@ -1,4 +1,4 @@
-/* Opens and closes a hub: memory, agent. */
+/* Opens and closes a hub with its memory and its agent. */
 #include "ps/dataparallel/exchange.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ static status open_parts(dp_hub *h)
     ps_memory *m = &h->memory;
     h->compute = sync_staging_on(c->device, c->compute);
     h->ticket.wake = true;
-    /* Messages of the current exchange and of the next one. */
+    /* Messages of the current exchange and of the next exchange may be held. */
     h->held_capacity = 2 * h->most_transfers + c->world;
     h->transfers = ps_allocate(m, h->most_transfers, sizeof *h->transfers);
     h->held = ps_allocate(m, h->held_capacity, sizeof *h->held);

@@ -1,5 +1,5 @@
-/* The memory of a rank under `dp`: chunks of parameters, arenas, staging buffers, the ledger's count over the
- * phases of a step, and the formula that this count is compared with. */
+/* The memory of a rank under `dp`: chunks of parameters, arenas, staging buffers, the bytes that the ledger
+ * counts in each phase of a step, and the formula with which these bytes are compared. */
 #include "ps/dataparallel/dataparallel.h"
 
 #include "common/memory/plan.h"
@@ -36,7 +36,8 @@ status dp_chunks_make(const param_set *set, bool within, int64_t limit, ps_memor
 
 /* ---- arenas and staging buffers ------------------------------------------------------------------ */
 
-/* Allocates memory for the outputs of all ranks, which the loss replaces by their gradients. */
+/* Allocates memory for the outputs of all ranks. The loss replaces the outputs by the gradients of the
+ * outputs. */
 static status open_outputs(dp_engine *e)
 {
     const sync_context *c = &e->base.context;
@@ -63,13 +64,13 @@ static status open_staging(dp_engine *e)
     size_t arena = (size_t)c->params->arena_elements * e->element;
     bool root = dp_is_root(e), nccl = e->options.payload == PS_PAYLOAD_NCCL;
     size_t bytes[DP_TENSORS] = {[DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
-    if (nccl && root) bytes[DP_TENSOR_TARGET] = x->target->bytes; /* rank 0 counts targets */
+    if (nccl && root) bytes[DP_TENSOR_TARGET] = x->target->bytes; /* rank 0 counts the targets of each part */
     if (!nccl) {
         bytes[DP_TENSOR_INPUT] = x->input->bytes;
         bytes[DP_TENSOR_TARGET] = x->target->bytes;
         bytes[DP_TENSOR_BUFFERS] = c->params->buffers.bytes;
-        /* Every rank except rank 0 receives frames in the buffer of parameters, and exports this buffer in
-         * place of segments that the rank does not have. */
+        /* Every rank except rank 0 receives frames in the staging buffer of the parameters. For segments that
+         * it does not have, the rank exports this buffer instead. */
         bytes[DP_TENSOR_PARAMS] = arena;
         bytes[root ? DP_TENSOR_OUTPUTS : DP_TENSOR_GRADS] = root ? e->outputs.bytes : arena;
         bytes[DP_TENSOR_PART] = root ? 0 : (size_t)(x->largest * x->output_bytes);
@@ -137,9 +138,8 @@ status dp_stage_up(dp_engine *e, dp_tensor tensor, void *data, int64_t offset, i
 
 /* ---- the ledger -------------------------------------------------------------------------------- */
 
-/* Sets the bytes that the ledger counts for an account. PyTorch's lifetimes need more memory than this
- * program allocates. If the lifetimes are PyTorch's, the ledger counts the bytes that PyTorch would hold, for
- * as long as PyTorch would hold the bytes. */
+/* Sets the number of bytes that the ledger counts for an account. If the lifetimes are PyTorch's, the ledger
+ * counts the bytes that PyTorch would hold at this time. They may be more than this program has allocated. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
     if (bytes > *account)
@@ -156,7 +156,7 @@ static int64_t param_bytes(const dp_engine *e)
 
 void dp_account_begin_batch(dp_engine *e)
 {
-    /* Frees the replica of an evaluation, or the buffers of the last micro-batch. */
+    /* Removes the replica of an evaluation, or the buffers of the previous micro-batch. */
     if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, 0);
     if (e->accumulates) return;
     hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
@@ -178,8 +178,8 @@ void dp_account_outputs(dp_engine *e, int more)
          e->loaded * (x->output_bytes + (dp_lean(e) ? 0 : more * x->loss_output_bytes)));
 }
 
-/* Counts the gradient of this rank's part like a value of the program, because the program later removes it
- * from the ledger. */
+/* Counts the gradient of this rank's part in the same way as a value of the program, because the program
+ * later removes the gradient from the ledger. */
 void dp_account_end_loss(dp_engine *e)
 {
     const sync_exchange *x = e->base.context.exchange;
@@ -254,7 +254,8 @@ const char *ps_dp_formula(const ps_dp_sizes *s, ps_dp_phase p)
 
 int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p)
 {
-    int64_t rest = s->kept + s->state + s->batch + s->ahead; /* G + S, and the batches */
+    /* G + S, and the additional bytes of the current and the next batch */
+    int64_t rest = s->kept + s->state + s->batch + s->ahead;
     switch (p) {
     case PS_DP_OPTIMIZED:
         return 2 * s->parameters + s->state + s->buffers + s->ahead;

@@ -1,6 +1,6 @@
-/* The memory of the policy `dp` by phase, as in torch.nn.DataParallel. A formula of a few sizes, derived in
- * docs/ps.md, gives the bytes that device 0 holds in excess of another device. Reports and tests compare the
- * ledger with the formula. */
+/* The memory that the policy `dp` needs in each phase, as in torch.nn.DataParallel. For each phase, a formula
+ * gives the number of bytes that device 0 holds in excess of another device. The formulas are derived in
+ * docs/ps.md. Reports and tests compare the ledger with the formulas. */
 #ifndef PS_DP_MEMORY_H
 #define PS_DP_MEMORY_H
 
@@ -15,19 +15,21 @@ typedef struct ps_dp_sizes {
     int64_t kept;       /* G, gradients that are kept between steps: P with --keep-grads, else 0. */
     int64_t state;      /* S, state of the optimizer. */
     int64_t outputs;    /* O, outputs of the whole batch, or 0 if replicas compute the losses. */
-    /* L, outputs in the type in which the loss computes: O, or twice O if activations are bfloat16. */
+    /* L, outputs in the type in which the loss computes. Equal to O, or to twice O if activations are
+     * bfloat16. */
     int64_t loss_outputs;
     int64_t other_output; /* O/n, outputs of the samples of one other device. */
     /* Buffers of the model. Device 0 always has the buffers, and other devices receive the buffers with the
      * parameters. */
     int64_t buffers;
-    int64_t batch; /* Batch on device 0 minus the part of another device. */
+    int64_t batch; /* Size of the batch on device 0 minus the size of another device's part. */
     int64_t ahead; /* Next batch, which only device 0 has prefetched (--prefetch). */
     bool lean;     /* --dp-lifetimes lean */
 } ps_dp_sizes;
 
-/* Columns: name, description, formula of the difference with PyTorch's lifetimes, the same with autocast to
- * bfloat16, formula with lean lifetimes, and the ledger's phase at whose end the difference is measured. */
+/* Columns: name; description; formula with PyTorch's lifetimes; formula with PyTorch's lifetimes and autocast
+ * to bfloat16; formula with lean lifetimes; phase of the ledger. The difference is measured at the end of
+ * this phase. */
 #define PS_DP_PHASE_LIST(X)                                                                                  \
     X(OPTIMIZED, "after the optimizer, before zero_grad", "2P + S", "2P + S", "2P + S", OPTIMIZER_STEP)      \
     X(REPLICATED, "after replicate", "G + S", "G + S", "G + S", BEGIN)                                       \
@@ -50,13 +52,14 @@ typedef struct ps_dp_phase_info {
 
 const ps_dp_phase_info *ps_dp_phase_describe(ps_dp_phase p);
 
-/* Returns the formula that holds for these sizes. */
+/* Returns the text of the formula that applies to the lifetimes and types in `s`. */
 const char *ps_dp_formula(const ps_dp_sizes *s, ps_dp_phase p);
 
-/* Returns device 0's bytes minus another device's bytes, without workspace. */
+/* Returns by how many bytes device 0 holds more than another device, without workspace, according to the
+ * formula. */
 int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p);
 
-/* Returns the ledger's bytes at the end of a phase, without workspace. */
+/* Returns the number of bytes in the ledger at the end of a phase, without workspace. */
 int64_t ps_dp_measured(const ledger *l, ps_dp_phase p);
 
 #endif

@@ -3,17 +3,16 @@
  * of the batch, outputs, and gradients of outputs. ZeroMQ carries values that the hosts read, such as the
  * sizes of the parts and the sums of layers.
  *
- * A stage is one call of the process group (common/process_group/process_group.h) in stream order, and
- * consists of collective calls. All ranks make the same calls of the process group, but a rank adds only the
- * sends and receives in which it takes part. All ranks take part in broadcasts and reductions. A rank without
- * samples ignores the parameters and adds zeros to the gradients. */
+ * Each stage makes one call of the process group (common/process_group/process_group.h). The call runs in
+ * stream order, and consists of several calls of NCCL. All ranks make the same calls of the process group,
+ * but a rank adds only the sends and receives in which it takes part. All ranks take part in broadcasts and
+ * reductions. A rank without samples ignores the parameters and adds zeros to the gradients. */
 #include "common/device/sim/device_sim.h"
 #include "common/trace/trace.h"
 #include "ps/dataparallel/dataparallel.h"
 
 #include <string.h>
 
-/* Tags of calls that send no bucket. */
 enum { TAG_PARAMETERS = -1, TAG_BUFFERS = -2, TAG_GRADIENTS = -3, TAG_PART = -4 };
 
 /* Names of the calls in the trace. */
@@ -91,7 +90,7 @@ status dp_nccl_replicate(dp_engine *e)
     return dp_nccl_end(e);
 }
 
-/* Divides all gradients, including the padding between them. */
+/* Divides all elements of the arena of gradients, including the padding. */
 static status divide(dp_engine *e, double divisor)
 {
     const param_set *set = context_of(e)->params;
@@ -127,9 +126,9 @@ status dp_nccl_add(dp_engine *e, bool sends, int peer, void *data, int64_t bytes
 
 /* ---- open and close --------------------------------------------------------------------------- */
 
-/* Makes calls of each kind, size and pair of ranks, because NCCL may connect at a first call. The calls use
- * the initial parameters, and the arena of gradients as scratch memory, because no gradient has been computed
- * yet. */
+/* Makes calls of each kind and size, and between rank 0 and each other rank, because NCCL may connect at the
+ * first call. The calls broadcast the initial parameters. All other calls use the arena of gradients as
+ * scratch memory, because no gradient has been computed yet. */
 status dp_nccl_warm_up(dp_engine *e)
 {
     dp_flow part = {.data = context_of(e)->params->grads.data, .each = 1};

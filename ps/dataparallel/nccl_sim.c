@@ -1,4 +1,4 @@
-/* The calls of nccl.c in virtual time. All ranks join each call, which runs over a ring of all
+/* The calls of nccl.c in virtual time. All ranks join each call, and the call runs over a ring of all
  * ranks. */
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
@@ -11,14 +11,16 @@ struct dp_nccl_sim {
     device_fence *done;
     int64_t calls;
     int rank;
-    anatomy_sent last;       /* The rank that joined the running call last, and the time. */
-    int64_t bytes, messages; /* Sent so far, and as many received. */
+    /* Time at which the last rank joined the running call, and the number of that rank. */
+    anatomy_sent last;
+    int64_t bytes, messages; /* Sent so far. This rank has received the same numbers. */
 };
 
 static void on_moving(void *context)
 {
     dp_nccl_sim *n = context;
-    bool late = n->group->members[n->rank].at == n->group->at; /* No rank joined later than this one. */
+    /* True if no rank joined later than this rank. */
+    bool late = n->group->members[n->rank].at == n->group->at;
     n->last.ns = sim_to_ns(simulation_now(n->group->simulation));
     n->last.rank = late ? ANATOMY_NOBODY : n->group->last;
 }

@@ -1,4 +1,4 @@
-/* The stages of a step. Each stage is an exchange with the hub, and waits for it. */
+/* The stages of a step. Each stage runs an exchange with the hub, and waits until the exchange has ended. */
 #include "ps/dataparallel/dataparallel.h"
 
 #include "common/device/sim/device_sim.h"
@@ -22,8 +22,8 @@ static int64_t buffer_bytes(const dp_engine *e)
     return context_of(e)->params->buffer_elements * (int64_t)e->element;
 }
 
-/* Adds the transfers of a replica. Buffers always travel in message frames, because rank 0's forward pass
- * changes the buffers before other ranks could copy them from shared memory. */
+/* Adds the transfers of a replica. Buffers are always sent in message frames: if other ranks copied the
+ * buffers from shared memory, rank 0's forward pass might change the buffers before the copy. */
 static void add_replica(dp_engine *e, int peer, int64_t step)
 {
     const param_set *set = context_of(e)->params;
@@ -86,7 +86,8 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
     dp_engine *e = dp_engine_of(base);
     TRY(replicate(e, step->index, false));
     sim_device_await_wiring(base->context.device);
-    sim_device_share_interpreter(base->context.device, e->present); /* one thread per replica */
+    /* Each replica is a thread of one interpreter, which the threads share. */
+    sim_device_share_interpreter(base->context.device, e->present);
     return STATUS_OK;
 }
 
@@ -99,7 +100,8 @@ status dp_flush(sync_engine *base)
 
 /* ---- outputs and loss -------------------------------------------------------------------------- */
 
-/* Describes the outputs, or their gradients, which replace them. */
+/* Describes the flow of the outputs or, if `gradients`, of the gradients of the outputs. The gradients
+ * replace the outputs in memory. */
 static dp_flow outputs_of(const dp_engine *e, bool gradients)
 {
     const sync_exchange *x = context_of(e)->exchange;
@@ -113,8 +115,8 @@ static dp_flow outputs_of(const dp_engine *e, bool gradients)
                      .each = x->output_bytes};
 }
 
-/* Gathers the tensors that replicas return in addition to the loss, in virtual time. Only the time of this
- * gather matters, so no values move. Rank 0 is also charged for the copy of the tensors of rank 0. */
+/* In virtual time, gathers the tensors that replicas return in addition to the loss. The gather only takes
+ * time and moves no values. Rank 0 also spends the time of copying the tensors of rank 0. */
 static status gather_returned(dp_engine *e)
 {
     dp_flow returned = outputs_of(e, false);
@@ -199,7 +201,8 @@ static status reduce(dp_engine *e, const sync_step *step)
     return dp_hub_run(e->hub, &sum);
 }
 
-/* Ends a micro-batch that only accumulates: waits until no rank reads rank 0's parameters any more. */
+/* Ends a micro-batch that only accumulates gradients. Waits until no rank reads the parameters of rank 0 any
+ * more. */
 static status acknowledge(dp_engine *e, const sync_step *step)
 {
     for (int r = 1; dp_is_root(e) && r < e->present; r++)
@@ -227,7 +230,8 @@ status dp_reduce(sync_engine *base, const sync_step *step)
 
 /* ---- sums of layers ---------------------------------------------------------------------------- */
 
-/* Moves values to or from rank 0. On rank 0 the values of rank r begin at values[r * stride]. */
+/* Moves `count` values of each rank to or from rank 0. On rank 0 the values of rank r begin at values[r *
+ * stride]. */
 static status move_sums(dp_engine *e, bool to_root, int64_t number, double *values, int count, int64_t stride)
 {
     bool root = dp_is_root(e);
@@ -239,7 +243,7 @@ static status move_sums(dp_engine *e, bool to_root, int64_t number, double *valu
     return dp_hub_run(e->hub, NULL);
 }
 
-/* Sums `values`, in host memory, over the ranks with samples. */
+/* Sums `values`, which are in host memory, over the ranks that have samples. */
 static status sum_over_ranks(dp_engine *e, double *values, int count)
 {
     int64_t number = e->sums++;

@@ -1,6 +1,6 @@
-/* The part of the reduction that depends on the consistency policy: valid pushes and pulls, the moment when a
- * key is reduced (with a whole iteration, after the norm, or with each push), pulls that are due, and
- * flushes. */
+/* The part of the reduction that depends on the consistency policy. It determines whether a push or a pull is
+ * valid, when a key is reduced (with a whole iteration, after the norm, or with each push), when the reply to
+ * a pull is due, and how flushes end. */
 #include "ps/server/server.h"
 
 #include <inttypes.h>
@@ -36,7 +36,8 @@ static char *copies_of(const ps_server *s, int64_t iteration, int worker)
 
 void server_keep_push(ps_server *s, int key, int worker, ps_message *m)
 {
-    if (m->header.frames == 0) ps_port_release(&s->port, m); /* the gradient is mapped */
+    /* the server reads the gradient in mapped memory, so the message is not needed */
+    if (m->header.frames == 0) ps_port_release(&s->port, m);
     /* Under ssp a rank continues before its push is summed, so the server copies the push. */
     if (s->copies_memory.data) {
         char *copies = copies_of(s, m->header.step, worker);
@@ -86,7 +87,7 @@ static status find_in_push(ps_server *s, int worker, int key, const char **name)
     return STATUS_OK;
 }
 
-/* Reports gradients that are not finite in keys [first, first + count) of the push of `worker`, or of the
+/* Reports gradients that are not finite in keys [first, first + count). Checks the push of `worker`, or the
  * averages if `worker` is negative. */
 static status report_nonfinite(ps_server *s, int worker, int first, int count, int64_t step)
 {
@@ -116,7 +117,8 @@ status server_check_update(const server_work *work)
 
 /* ---- the norm over all keys, of all servers: clipping, skipping ---------------------------------- */
 
-/* Computes the shard's squared norm of the push of `worker`, or of the averages if `worker` is negative. */
+/* Sets *sum to the sum of squares over this server's shard of the push of `worker`, or of the averages if
+ * `worker` is negative. */
 static status sum_squares(ps_server *s, int worker, double *sum)
 {
     const char *grads;
@@ -134,7 +136,8 @@ static status sum_squares(ps_server *s, int worker, double *sum)
     return STATUS_OK;
 }
 
-/* Computes the shard's squared norm, and sends it to the worker that adds up the norms of all servers. */
+/* Computes the squared norm of this server's shard of the push of `of_worker`, or of the averages if
+ * `of_worker` is negative. Sends it to `worker`, which adds up the squared norms of all servers. */
 static status share_norm(ps_server *s, int worker, int of_worker)
 {
     server_worker *w = &s->workers[worker];
@@ -206,7 +209,7 @@ static status update_iteration(ps_server *s, bool *worked)
     int key;
     if (s->norm.known) return update_after_norm(s, worked);
     if (s->needs_norm && s->norm.summed == s->count)
-        return STATUS_OK; /* norms of other servers have not arrived */
+        return STATUS_OK; /* The norm over all servers has not arrived. */
     TRY(server_reduce_next(s, s->policy->server_optimizer && !s->needs_norm, &key));
     if (key < 0) return STATUS_OK;
     *worked = true;
@@ -327,7 +330,8 @@ static status check_flushed_iterations(const ps_server *s)
     return STATUS_OK;
 }
 
-/* Registers a flush. The server replies when all ranks have requested a flush and all updates are done. */
+/* Registers the flush that a worker has requested. The server replies when all ranks have requested a flush
+ * and all updates are done. */
 static status flush(ps_server *s, int worker, int64_t pull, int64_t iteration)
 {
     s->workers[worker].flush_pull = pull;
@@ -346,7 +350,8 @@ static status flush(ps_server *s, int worker, int64_t pull, int64_t iteration)
     return STATUS_OK;
 }
 
-/* Copies the initial parameters of a key from the adjacent rank, and to the GPU if it updates a copy. */
+/* Copies the initial parameters of a key from the adjacent rank to the server. If a GPU updates parameters in
+ * a copy, also copies the parameters to the GPU. */
 static status start_key(ps_server *s, int key, const char *params)
 {
     piece_list pieces = server_pieces(s, key);
@@ -359,7 +364,8 @@ static status start_key(ps_server *s, int key, const char *params)
     return s->updated_memory.data ? sync_staging_end(&s->staging) : STATUS_OK;
 }
 
-/* Starts a server next to a rank from the rank's parameters. */
+/* Starts a server that is next to a rank with the parameters of the rank. Does nothing unless `worker` is
+ * that rank. */
 static status initialize(ps_server *s, int worker)
 {
     if (s->initialized || worker != s->port.partner) return STATUS_OK;

@@ -1,9 +1,9 @@
-/* Opens and closes a server: memory, agent. */
+/* Opens and closes a server with its memory and its agent. */
 #include "ps/server/server.h"
 
 #include <stdlib.h>
 
-/* Allocates the state of keys, workers, buffers and sums of layers. */
+/* Allocates the state for keys, workers, buffers, and sums of layers. */
 static status open_state(ps_server *s)
 {
     int64_t count = s->count, slots = count * s->world;
@@ -30,9 +30,10 @@ static status open_state(ps_server *s)
     return ps_memory_check(m, "a parameter server");
 }
 
-/* Chooses the memory for the server's parameters. Under sync a server next to a rank works in the rank's
- * parameters, because no rank reads a key that all ranks have pushed. Under ssp and async the server has a
- * copy. A server in a separate process works in the parameters of its process. */
+/* Chooses the memory for the server's parameters. Under sync, a server next to a rank updates the rank's
+ * parameters in place. This is safe because a rank that has pushed a key does not read it before the update.
+ * Under ssp and async the server has a copy. A server in a separate process updates the parameters of that
+ * process. */
 static status open_params(ps_server *s)
 {
     const param_set *set = s->set;
@@ -46,9 +47,9 @@ static status open_params(ps_server *s)
     return STATUS_OK;
 }
 
-/* Chooses the memory for the parameters that the GPU updates. Under sync these are the rank's parameters on
- * the GPU, because no rank reads a key that all ranks have pushed. Under ssp and async the server has a copy
- * of the shard. */
+/* Chooses the memory for the parameters that the GPU updates. Under sync, the GPU updates the rank's
+ * parameters in place, as open_params() explains. Under ssp and async the server has a copy of the shard on
+ * the GPU. */
 static status open_on_gpu(ps_server *s, const sync_context *gpu)
 {
     size_t extent = (size_t)server_bytes(s, s->shard->end - s->shard->begin);
@@ -67,7 +68,8 @@ static status open_on_gpu(ps_server *s, const sync_context *gpu)
                                                         (size_t)server_bytes(s, largest), &s->landing));
 }
 
-/* Allocates the averages, except under async, and under ssp the copies of pushed gradients. */
+/* Allocates the memory for averages, except under async. Under ssp, also allocates the memory for copies of
+ * pushed gradients. */
 static status open_arenas(ps_server *s)
 {
     int64_t extent = server_bytes(s, s->shard->end - s->shard->begin), arenas = 0;

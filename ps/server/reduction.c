@@ -1,8 +1,8 @@
-/* The parameter server's reduction, as every server runs it: receive pushes, sum in rank order, average,
- * update, reply.
+/* The reduction of the parameter server. Every server runs five steps: receive pushes, sum in rank order,
+ * average, update, reply.
  *
- * The model is cut into keys (ps/keys.h). Every key passes through these five steps independently, so one key
- * is updated while the next is still in transit:
+ * The model is cut into keys (ps/keys.h). Every key passes through the five steps independently, so one key
+ * can be updated while the pushes of the next key are still in transit:
  *
  *     rank 0    push g[0] ──┐                                                    ┌──> parameters to rank 0
  *     rank 1    push g[1] ──┤ average    = (g[0] + g[1] + ... + g[n-1]) / n      ├──> parameters to rank 1
@@ -10,17 +10,18 @@
  *     rank n-1  push g[n-1]─┘ parameters = optimizer(parameters, average)        └──> parameters to rank n-1
  *
  * The sum starts when the last push of an iteration has arrived. The sum always runs in rank order, because
- * floating-point addition is not associative: in order of arrival every run would give another result. The
- * rank order is also a promise to other policies. The ring engine's `ddp` and `zero1` with --algorithm
- * two-shot, sync, and ssp with staleness 0 give bit-identical results if --divide is the same (docs/ps.md
- * names an exception for clipping).
+ * floating-point addition is not associative: if pushes were added in order of arrival, the result would
+ * differ from run to run. Other policies add in the same order. Therefore sync, ssp with staleness 0, and the
+ * ring engine's `ddp` and `zero1` with --algorithm two-shot give bit-identical results if --divide is the
+ * same (docs/ps.md names an exception for clipping).
  *
  * consistency.c decides when a key is reduced. sync and ssp reduce whole iterations. async applies each push
- * separately. A gradient is in the frames of its message, in shared memory of the rank that pushed it, or in
- * the memory of the rank's GPU. server_gradient() returns the address.
+ * separately. A pushed gradient is in the frames of the message, in shared memory of the rank that pushed it,
+ * or in the memory of that rank's GPU. server_gradient() returns the address.
  *
- * A server whose rank computes on a GPU sums and updates there. If the rank has a staged copy on the host
- * (common/sync/staged.h), the new parameters are then copied down, because replies are sent from the host. */
+ * If the rank of a server computes on a GPU, the server sums and updates on this GPU. If the engine works on
+ * a staged copy in host memory (common/sync/staged.h), the updated parameters are then copied to the host,
+ * because replies are sent from the host. */
 #include "ps/server/server.h"
 
 #include "common/trace/trace.h"
@@ -50,7 +51,7 @@ status server_receive_push(ps_server *s, ps_message *m)
     return STATUS_OK;
 }
 
-/* Returns the address of arena element `element`, in the push of a rank. */
+/* Returns the address of element `element` of the arena in the push of a rank. */
 static const char *contribution(const void *context, int worker, int piece, int64_t element)
 {
     const server_work *work = context;
@@ -66,7 +67,8 @@ static status update(const server_work *work, const char *grads, piece_list piec
                             work->step.optimizer_step, work->step.rate, work->scale);
 }
 
-/* Spends the time of an update in virtual time. It reads and writes parameters and state. */
+/* In virtual time, spends the time of an update, which reads the gradients, and reads and writes parameters
+ * and optimizer state. */
 static void spend_update(const server_work *work)
 {
     const ps_server *s = work->server;
@@ -74,7 +76,8 @@ static void spend_update(const server_work *work)
     sync_spend_pass(s->device, (double)server_key_bytes(s, work->key) * (3 + 2 * states), s->threads);
 }
 
-/* 4. Update. Under async each piece of a push has an address of its own. */
+/* 4. Update. Under async, the pieces of a push may be at unrelated addresses, so each piece is updated
+ * separately. */
 static status update_ranges(const server_work *work, int first, piece_list ranges)
 {
     ps_server *s = work->server;
@@ -92,8 +95,8 @@ static status update_ranges(const server_work *work, int first, piece_list range
     return sync_staging_end(&s->staging);
 }
 
-/* 2. Sum, 3. average, 4. update, while the elements are in the cache. Each thread processes a different
- * range. */
+/* 2. Sum, 3. average, 4. update. One function does all three steps, while the elements are in the cache. Each
+ * thread processes a different range. */
 static status reduce_ranges(void *context, int thread, int first, piece_list ranges)
 {
     const server_work *work = context;
@@ -135,7 +138,7 @@ status server_reduce_next(ps_server *s, bool updates, int *key)
 {
     *key = s->complete.count > 0 ? ps_key_queue_first(&s->complete) : -1;
     if (*key >= 0 && !transport_sent(&s->keys[*key].ticket))
-        *key = -1; /* replies of the last iteration still read the key */
+        *key = -1; /* replies of the previous iteration are still being sent from the key's memory */
     if (*key < 0) return STATUS_OK;
     ps_key_queue_drop(&s->complete);
     ps_update_step step = s->steps[s->keys[*key].updates % s->window];
@@ -193,7 +196,8 @@ status server_send_replies(ps_server *s, bool *worked)
         ps_key_queue *outbox = &s->workers[w].outbox;
         while (outbox->count > 0) {
             status rc = reply(s, ps_key_queue_first(outbox), w);
-            if (rc == STATUS_AGAIN) break; /* no room on the link: the next call continues here */
+            /* There is no room on the link. The next call continues with this reply. */
+            if (rc == STATUS_AGAIN) break;
             if (rc != STATUS_OK) return rc;
             ps_key_queue_drop(outbox);
             *worked = true;

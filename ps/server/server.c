@@ -46,7 +46,7 @@ static bool carries_key(const ps_server *s, const ps_message *m)
     return ps_has_frames_of(m, ps_key_pieces(s->plan, (int)h->key), (int64_t)s->element);
 }
 
-/* Stores the initial parameters that rank 0 sends to a server in a separate process. */
+/* Stores initial parameters of a key, which rank 0 sends to a server in a separate process. */
 static status receive_initial(ps_server *s, ps_message *m)
 {
     int key = (int)m->header.key - s->first;
@@ -66,7 +66,7 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
     ps_server *s = context;
     const message_header *h = &m->header;
     status rc;
-    (void)now_ns; /* virtual time has no stalls */
+    (void)now_ns; /* The stall limit uses the wall clock, because virtual ranks do not stall. */
     s->received_ns = m->arrived_ns;
     s->last_message_ns = clock_now_ns();
     switch (h->kind) {
@@ -106,8 +106,8 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
 
 /* ---- ranks that others wait for --------------------------------------------------------------- */
 
-/* Describes the message that others wait for from `worker`, for example "has not pushed conv1.weight of step
- * 3". Returns NULL if there is none. */
+/* Describes the message from `worker` that other ranks wait for, for example "has not pushed conv1.weight of
+ * step 3". Returns NULL if no rank waits for `worker`. */
 static const char *owes(const ps_server *s, int worker, char *text, size_t size)
 {
     int64_t iteration = INT64_MAX;

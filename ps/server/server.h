@@ -1,14 +1,15 @@
 /* A server sums the pushes of its shard's keys in rank order, updates the keys, and replies to pulls. Server
- * 0 also keeps the buffers and sums values for layers. A server is a state machine that an agent drives: a
- * thread next to a rank, or the main thread of a separate process. Keys are numbered from the shard's first.
+ * 0 also keeps the buffers and sums values for layers. A server is a state machine that an agent drives. The
+ * agent is a thread in the process of a rank, or the main thread of a separate process. In these files, key 0
+ * is the first key of the shard.
  *
  * The files, in the order in which a gradient passes through them:
  *
  *   open.c         memory, start and end
  *   server.c       the agent: receives messages, notices stalls and departures
  *   reduction.c    one key: receive pushes, sum in rank order, average, update, reply
- *   consistency.c  when a key is reduced (clipping, ssp, async), when a pull is due, flushes
- *   shared.c       buffers and layers' sums, on server 0 */
+ *   consistency.c  when a key is reduced (clipping, ssp, async), when a reply is due, flushes
+ *   shared.c       buffers and sums of layers, on server 0 */
 #ifndef PS_SERVER_H
 #define PS_SERVER_H
 
@@ -18,7 +19,7 @@
 #include "ps/port.h"
 #include "ps/protocol.h"
 
-/* Returns the contribution to an update or a reply that `worker` has sent. */
+/* Returns the time and the sender of a message that contributes to an update or a reply. */
 static inline anatomy_sent server_sent(const message_header *h, int worker)
 {
     return (anatomy_sent){.ns = h->sent_ns, .ready_ns = h->ready_ns, .rank = worker};
@@ -36,46 +37,51 @@ static inline anatomy_sent server_later(anatomy_sent a, anatomy_sent b)
     return b.ns > a.ns ? b : a;
 }
 
-/* Pushes of a key in one iteration. */
+/* The pushes of one key in one iteration: their number, and the push that was sent last. */
 typedef struct server_arrival {
     int count;
     anatomy_sent last;
 } server_arrival;
 
 typedef struct server_key {
-    /* Number of updates so far. Under sync and ssp also the iteration whose pushes are collected. */
+    /* Number of updates so far. Under sync and ssp, also the number of the iteration whose pushes are summed
+     * next. */
     int64_t updates;
-    int64_t received;  /* Pushes so far, applied or not (async). */
+    /* Number of pushes that have arrived, including pushes that have not been applied (async). */
+    int64_t received;
     int64_t flushed;   /* Number of updates at which a flush ends. */
     anatomy_sent last; /* The push that the last update waited for. */
-    /* Ticket of the replies that are being sent. The key must not change until all replies have left. */
+    /* Ticket of the replies that are being sent. The parameters of the key must not change until all replies
+     * have left. */
     transport_ticket ticket;
 } server_key;
 
-/* One key and one worker: the last push, and the reply that the worker waits for. */
+/* The state of one key for one worker: the last push, and the reply that the worker waits for. */
 typedef enum reply_state { REPLY_NONE, REPLY_WAITS, REPLY_QUEUED } reply_state;
 typedef struct server_slot {
-    ps_message push; /* The last push, whose frames are still needed. */
+    ps_message push; /* The last push, kept as long as its frames are needed. */
     int64_t pushed;  /* Number of iterations pushed. */
     int64_t applied; /* Number of pushes applied (async). */
     reply_state reply;
-    int64_t pull; /* Number of the pull that is replied to. */
-    /* Updates that the key must have before the reply. Under async this number counts only updates with the
-     * worker's pushes, unless the worker flushes. */
+    int64_t pull; /* Number of the pull to which `reply` belongs. */
+    /* Number of updates that the key must have received before the reply. Under async, only updates with
+     * pushes of this worker count, unless the worker flushes. */
     int64_t needs;
-    int64_t arrived_ns; /* Time at which the pull, or the push that pulls, arrived. */
+    int64_t arrived_ns; /* Time at which the pull, or the push that includes a pull, arrived. */
     int64_t pushed_ns;  /* Time at which the last push arrived (async, ssp). */
     anatomy_sent last;  /* The push that the reply waited for. */
-    /* Updates between the worker's last read and its last push (async), or -1 if already reported. */
+    /* Number of updates between the worker's last read and the update with its last push (async). -1 if this
+     * number has already been reported. */
     int64_t staleness;
 } server_slot;
 
 typedef struct server_worker {
     char *params, *grads; /* Arenas of the worker, or NULL if they are not mapped. */
-    ps_key_queue outbox;  /* Keys of which a reply is due. */
-    /* A flush that waits for the other ranks. flush_pull is 0 if there is none. */
+    ps_key_queue outbox;  /* Keys whose replies to this worker are due. */
+    /* A flush that has been requested and has not ended. flush_pull is 0 if there is none. */
     int64_t flush_pull, flush_iteration;
-    /* A pull for buffers that is due, and the oldest iteration whose buffers it accepts. */
+    /* Number of a pull for buffers that has not been answered, and the oldest iteration whose buffers are a
+     * valid reply. */
     int64_t buffers_pull, buffers_iteration;
     int64_t buffers_arrived_ns; /* Time at which the pull for buffers arrived. */
     bool had_buffers;
@@ -83,9 +89,10 @@ typedef struct server_worker {
     /* The worker's share of a layer's sum. The kind is NONE if the share has not arrived. */
     ps_message layer_share;
     bool norm_due;       /* `norm` must be sent to the worker. */
-    double norm;         /* The shard's part of a squared norm. */
+    double norm;         /* This server's part of a squared norm. */
     ps_update_step push; /* The last push (async). */
-    /* Number of keys of the last push, if updates wait for the norm (async). */
+    /* Number of keys of the current iteration that the worker has pushed, if updates wait for the norm
+     * (async). */
     int pushed_keys;
     double scale; /* Factor for the worker's gradients (async). */
     bool skips;   /* The worker's push is not applied (async). */
@@ -95,16 +102,16 @@ typedef struct server_apply {
     int key, worker;
 } server_apply;
 
-/* The state of the agent's thread. While the agent runs a reduction on several threads, they read this
- * state. */
+/* The state of a server, which only the agent writes. If the agent runs a reduction on several threads, these
+ * threads read the state. */
 typedef struct ps_server {
     /* Set by the owner of the server. Everything is borrowed and outlives the server. */
-    const sync_context *context; /* Context of the adjacent rank, or of the process. */
+    const sync_context *context; /* Context of the adjacent rank, or of the server's separate process. */
     const ps_policy *policy;
     const ps_plan *plan;
     int index;
     bool colocated; /* The server is in the process of rank `index`, whose worker is the port's partner. */
-    int threads;    /* Threads that sum and update. */
+    int threads;    /* Number of threads that sum and update. */
 
     ps_port port;
     _Atomic int64_t update_ns; /* Time spent in updates. */
@@ -113,22 +120,25 @@ typedef struct ps_server {
     /* Fixed when the server is opened. */
     const ps_shard *shard;
     device *device;
-    /* The rank's parameters if the server is next to a rank, otherwise separate ones without gradients. */
+    /* The rank's parameters if the server is next to a rank, otherwise separate parameters without
+     * gradients. */
     param_set *set;
     optimizer *optimizer;
     int world;
     int first, count;     /* Range of keys of the shard. */
     int64_t window;       /* Number of iterations whose pushes are collected at the same time. */
     size_t element;       /* Bytes of an element. */
-    double before, after; /* Gradients are divided by `before`, their sum by `after`. */
+    double before, after; /* Gradients are divided by `before`, their sum is divided by `after`. */
     bool needs_norm;      /* Updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
-    bool writes;          /* Replies are written into the workers' arenas if these are mapped. */
-    sync_staging staging; /* On the device that sums and updates: the host, or the rank's GPU. */
-    /* Base addresses of arenas of the whole model, of which only the shard's elements are used: parameters
-     * that replies carry, parameters that the optimizer updates, and averages. `params` and `updated` differ
-     * only with a GPU. */
+    bool writes;          /* The server writes replies into the workers' arenas if the arenas are mapped. */
+    /* Stream and copies of the device that sums and updates, which is the host or the rank's GPU. */
+    sync_staging staging;
+    /* Base addresses of three arenas: parameters that replies contain, parameters that the optimizer updates,
+     * and averages. Addresses count from the first element of the model, but only the elements of the shard
+     * are used. `params` and `updated` differ only if a GPU updates. */
     char *params, *updated, *averages;
-    /* Gradients of the adjacent rank on the GPU under sync, or NULL if gradients come from the host. */
+    /* Under sync, the gradients of the adjacent rank in GPU memory. NULL if gradients are read from host
+     * memory. */
     const char *own_grads;
     device_memory landing; /* GPU memory for one piece of a pushed gradient. */
     device_memory params_memory, updated_memory, averages_memory, copies_memory;
@@ -142,12 +152,13 @@ typedef struct ps_server {
     ps_update_step *steps;   /* [window] */
     ps_key_queue complete;   /* Keys that all ranks have pushed (sync, ssp). */
     int incomplete;          /* Number of pairs (key, iteration) that some ranks have pushed, but not all. */
-    bool initialized;        /* The server has parameters to send. */
+    bool initialized;        /* True if the server has received its initial parameters. */
     int initial_keys;        /* Number of keys whose initial parameters worker 0 has sent. */
     int flushing;            /* Number of ranks that wait for a flush. */
     int flush_replies;       /* Number of replies to a flush that are still to be sent. */
 
-    /* Used under sync and ssp if updates wait for the norm. All keys are summed, then all are updated. */
+    /* Used under sync and ssp if updates wait for the norm. First all keys are summed, then all keys are
+     * updated. */
     struct {
         int summed, next_update;
         bool known;
@@ -155,18 +166,20 @@ typedef struct ps_server {
         double scale;
         anatomy_sent last; /* The latest push of any key. */
     } norm;
-    struct {                /* Pushes to be applied, in order of arrival (async). */
-        server_apply *list; /* [count * world] A ring. */
+    struct {                /* Pushes that have not been applied, in order of arrival (async). */
+        server_apply *list; /* [count * world] A circular queue. */
         int first, count;
         int64_t first_step; /* Step of the optimizer at a key's first update. */
     } apply;
     struct {                      /* Used on server 0. */
         char *data;               /* Packed buffers in host memory. */
         int64_t bytes, iteration; /* `iteration` is -1 if there are no buffers yet. */
-        int64_t received;         /* Last iteration whose buffers arrived, accepted or not. */
-        ps_message next;          /* Buffers to be accepted. The kind is NONE if there are none. */
-        anatomy_sent last;        /* The message of rank 0 that brought `data`. */
-        bool acknowledge;         /* An acknowledgement must be sent to rank 0. */
+        /* Last iteration whose buffers have arrived, even if they have not been accepted. */
+        int64_t received;
+        /* Buffers that have arrived and have not been accepted. The kind is NONE if there are none. */
+        ps_message next;
+        anatomy_sent last; /* The message of rank 0 that brought `data`. */
+        bool acknowledge;  /* An acknowledgement must be sent to rank 0. */
         transport_ticket ticket;
     } buffers;
     struct { /* Used on server 0. */
@@ -174,7 +187,7 @@ typedef struct ps_server {
         int shares;
         int replies;           /* Number of replies that must still be sent, to the last `replies` workers. */
         anatomy_sent last;     /* The latest share that has arrived. */
-        message_header header; /* Header of the last share, which the next shares must match. */
+        message_header header; /* Header of the last share. Further shares must match this header. */
         message_header reply;
         transport_ticket ticket;
     } layer;
@@ -208,14 +221,14 @@ static inline piece_list server_pieces(const ps_server *s, int key)
     return ps_key_pieces(s->plan, s->first + key);
 }
 
-/* Returns the base address of an arena whose element `first` is at `data`. */
+/* Returns the address of element 0 of an arena whose element `first` is at `data`. */
 static inline char *server_as_arena(const void *data, int64_t first, size_t element)
 {
     return (char *)((uintptr_t)data - (uintptr_t)first * element);
 }
 
-/* server.c: sends as ps_port_send() does, but drops messages to a rank that has disconnected. The receiving
- * side reports the lost rank. */
+/* server.c: sends as ps_port_send() does, but drops messages to a rank that has disconnected.
+ * check_departures() reports the lost rank if other ranks wait for it. */
 status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
                    transport_ticket *ticket, int64_t payload);
 /* Copies a key's pieces between arenas in host memory. */
@@ -225,13 +238,13 @@ void server_copy_pieces(const ps_server *s, int key, char *to, const char *from)
 typedef struct server_work {
     ps_server *server;
     int key;
-    bool sums;    /* Compute the average over the ranks, in rank order. */
-    bool updates; /* Run the optimizer. */
+    bool sums;    /* Whether to compute the average over the ranks, in rank order. */
+    bool updates; /* Whether to run the optimizer. */
     int worker;   /* Rank whose gradient the optimizer uses, or -1 for the average. */
     ps_update_step step;
     double scale;
 } server_work;
-/* Handles a gradient that has arrived, of a key of the shard. Takes over the message. */
+/* Handles a pushed gradient of a key of the shard. Takes over the message. */
 status server_receive_push(ps_server *s, ps_message *m);
 /* Sums the first key that all ranks have pushed, and updates the key if `updates` is true. *key is -1 if no
  * key is complete. */
@@ -246,20 +259,20 @@ status server_send_replies(ps_server *s, bool *worked);
 status server_check_push(ps_server *s, int key, int worker, ps_message *m);
 /* Keeps the pushed gradient readable until it is summed. */
 void server_keep_push(ps_server *s, int key, int worker, ps_message *m);
-/* Returns the address of a piece that `worker` pushed for the key's present iteration. It is in host memory,
- * but for the rank of the server if `own_grads` is set. */
+/* Returns the address of a piece that `worker` pushed for the key's current iteration. The piece is in host
+ * memory, or in GPU memory if `own_grads` is set and `worker` is the rank of the server. */
 const char *server_gradient(const ps_server *s, int key, int worker, int piece);
-/* Sets *grads to the base address of an arena that contains this piece, in the memory of the device that
- * updates. On a GPU the next call overwrites the piece. */
+/* Makes the piece readable for the device that updates. Sets *grads so that the piece is at its offset in an
+ * arena at *grads. On a GPU the next call overwrites the piece. */
 status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(ps_server *s, int key, int worker, ps_update_step step);
 void server_end_iteration(ps_server *s, int key);
-/* Handles the squared norm of the gradient over all servers. The gradient is the push of `worker` under
- * async, else the average of the iteration. */
+/* Handles the sum of the squared norms of all servers. It belongs to the push of `worker` under async, else
+ * to the averages of the iteration. */
 status server_receive_norm(ps_server *s, int worker, double sum_squares);
 /* Stops the server or warns if an update found gradients that are not finite, as --on-nonfinite says. */
 status server_check_update(const server_work *work);
-/* Reduces or updates at most one key. */
+/* Reduces or updates one key if a key is ready. */
 status server_update(ps_server *s, bool *worked);
 status server_receive_pull(ps_server *s, int worker, const message_header *h);
 void server_await_update(ps_server *s, int key, int worker, int64_t pull, int64_t updates);
@@ -271,8 +284,8 @@ status server_receive_buffers(ps_server *s, ps_message *m);
 status server_receive_layer_share(ps_server *s, ps_message *m);
 status server_send_shared(ps_server *s, bool *worked);
 
-/* server.c: starts an agent with a separate thread, or runs the agent in the calling thread until all workers
- * have disconnected. */
+/* server.c: ps_server_start() starts the agent in a separate thread. ps_server_serve() runs the agent in the
+ * calling thread until all workers have disconnected. */
 status ps_server_start(ps_server *s);
 status ps_server_serve(ps_server *s);
 

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Fails, and releases the message. */
+/* Releases the message, and returns an error. */
 static status unexpected(ps_server *s, ps_message *m, const char *expected)
 {
     ps_port_release(&s->port, m);
@@ -43,9 +43,9 @@ static bool buffers_due(const ps_server *s, int worker)
     return w->buffers_pull > 0 && s->buffers.iteration >= 0 && s->buffers.iteration >= w->buffers_iteration;
 }
 
-/* Returns true if a rank still needs the present buffers, because it has pulled them or has never had any.
- * The check for ranks that have never had buffers matters only at first: later, rank 0 sends new buffers
- * only after all ranks have received the buffers of the last iteration. */
+/* Returns true if a rank still needs the current buffers, because the rank has pulled them or has never
+ * received buffers. The second condition matters only in the first iteration. Later, rank 0 sends new buffers
+ * only after all ranks have received the buffers of the previous iteration. */
 static bool buffers_needed(const ps_server *s)
 {
     bool by_iterations = s->policy->consistency != PS_ASYNC && s->buffers.iteration >= 0;

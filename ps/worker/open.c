@@ -1,4 +1,4 @@
-/* Opens and closes a worker: memory, fences. */
+/* Opens and closes a worker with its memory and its fences. */
 #include "ps/worker/worker.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static status open_arrays(ps_worker *p)
         w->servers[j].on_the_way = ps_allocate(m, plan->key_count, sizeof *w->servers[j].on_the_way);
         ps_key_queue_init(&w->servers[j].queue, plan->key_count, p->policy->priority, m);
     }
-    /* The pushes of an iteration, and the few other events of a step. */
+    /* Room for two iterations of pushes, and for the few other events of a step. */
     return sync_queue_init(&p->shared.events, (uint32_t)(2 * plan->param_count + 16), sizeof(sync_event));
 }
 

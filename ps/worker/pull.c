@@ -1,4 +1,4 @@
-/* The receiving half of a worker's agent: replies of the servers. */
+/* The receiving half of a worker's agent, which handles the replies of the servers. */
 #include "ps/worker/worker.h"
 
 #include "common/net/status_table.h"
@@ -18,7 +18,7 @@ static status malformed(const ps_message *m)
 
 /* ---- replies ---------------------------------------------------------------------------------- */
 
-/* Returns the last contribution that a reply waited for, if another rank sent it. */
+/* Returns the last contribution that a reply waited for, or ANATOMY_NOBODY if this rank sent it. */
 static anatomy_sent last_of(const worker *w, const message_header *h)
 {
     bool other =
@@ -27,8 +27,9 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
     return (anatomy_sent){.ns = h->last_ns, .ready_ns = h->ready_ns, .rank = (int)h->last_rank};
 }
 
-/* Records when the reply to a request that was sent at left_ns was in progress: from the request until the
- * server had received it, and from the last contribution until now (sum, update and reply). */
+/* Records when communication for a request was in progress. The first interval begins when the request was
+ * sent, at left_ns, and ends when it arrived at the server. The second interval begins when the last
+ * contribution was sent, and ends now. It contains the sum, the update and the reply. */
 static void record_reply(const worker *w, const message_header *h, int64_t left_ns)
 {
     anatomy *a = w->context->anatomy;
@@ -64,7 +65,7 @@ static bool was_requested(const worker *w, const ps_message *m)
     return ps_has_frames_of(m, ps_key_pieces(w->plan, (int)h->key), (int64_t)w->shared->element);
 }
 
-/* Copies the key's elements to `arena`, unless the server has written them there. */
+/* Copies the elements of the key to `arena`, unless the server has written them to the arena. */
 static void copy_key(worker *w, const ps_message *m, char *arena)
 {
     const char *from = w->servers[m->peer].params;
@@ -89,8 +90,8 @@ static void key_arrived(worker *w, int key)
     }
 }
 
-/* Reports averages that are not finite. Every rank that updates has the same average, so rank 0 warns for
- * all. */
+/* Reports averages that are not finite. All ranks update with the same averages, so only rank 0 prints a
+ * warning. */
 static status report_nonfinite(worker *w, int64_t step)
 {
     const sync_context *c = w->context;
@@ -105,7 +106,7 @@ static status report_nonfinite(worker *w, int64_t step)
 static status update_key(worker *w, int key, double scale)
 {
     const sync_context *c = w->context;
-    int64_t iteration = w->keys[key].received - 2; /* the iteration of the average */
+    int64_t iteration = w->keys[key].received - 2; /* the iteration to which the average belongs */
     int64_t begin = ps_port_now(w->port);
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
                          ps_key_pieces(w->plan, key), w->shared->iterations[iteration % 2].optimizer_step,
@@ -120,15 +121,15 @@ static status update_key(worker *w, int key, double scale)
     return STATUS_OK;
 }
 
-/* Handles the average of a key. If updates need the norm, waits until the averages of all keys have
- * arrived. */
+/* Handles the average of a key. If updates need the norm, updates all keys when the averages of all keys have
+ * arrived, otherwise updates the key at once. */
 static status receive_average(worker *w, int key)
 {
     const sync_context *c = w->context;
     if (!sync_update_needs_norm(c)) return update_key(w, key, 1.0);
     if (++w->averages < w->plan->key_count) return STATUS_OK;
     w->averages = 0;
-    /* The norm needs all keys, so every update has waited for the push that was sent last. */
+    /* The norm needs all keys, so each of the updates has waited for the push that was sent last. */
     for (int k = 0; k < w->plan->key_count; k++)
         if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
     for (int k = 0; k < w->plan->key_count; k++) w->keys[k].last = w->keys[key].last;
@@ -146,8 +147,8 @@ static status receive_average(worker *w, int key)
     return STATUS_OK;
 }
 
-/* Traces a key's request and reply. If a push requested the reply, a flow of the trace connects the gradient,
- * the push and the reply. */
+/* Writes the request and the reply of a key to the trace. If a push requested the reply, an arrow of the
+ * trace connects the gradient, the push and the reply. */
 static void trace_key(worker *w, int key, int64_t now_ns)
 {
     trace *t = w->context->trace;

@@ -1,4 +1,5 @@
-/* The sending half of a worker's agent: events that the compute thread posted become messages. */
+/* The sending half of a worker's agent, which turns events that the compute thread has posted into
+ * messages. */
 #include "ps/worker/worker.h"
 
 #include "common/net/status_table.h"
@@ -135,7 +136,8 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
         if (w->handing_over) continue;
         count_overtaken(w, s, w->keys[key].ready_ns);
         rank_slot_agent(c->slot, RANK_PUSH, key, now_ns);
-        if (w->policy->consistency == PS_ASYNC) continue; /* the server reports the staleness with a reply */
+        /* Under async, the server reports the staleness in a reply. */
+        if (w->policy->consistency == PS_ASYNC) continue;
         worker_record_staleness(w, w->keys[key].iteration - w->keys[key].updates_seen);
         if (w->policy->consistency != PS_SYNC) continue;
         w->keys[key].requested = w->keys[key].iteration + 2;
@@ -147,8 +149,8 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
 /* Sends a pull. A pull for keys follows the pushes that its reply must include. A pull only for buffers
- * precedes the iteration's pushes, so that the server has every pull for the buffers of the next iteration
- * when the server updates this iteration. */
+ * precedes the pushes of the iteration. Therefore the server has received the pulls for the next iteration's
+ * buffers from all ranks when it updates. */
 static status send_pull(worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];
@@ -226,7 +228,7 @@ static status send_norm(worker *w, int server)
     return STATUS_OK;
 }
 
-/* STATUS_AGAIN is no failure: the next call tries again. */
+/* Turns STATUS_AGAIN into STATUS_OK, because the next call of the agent tries again. */
 static status or_later(status rc)
 {
     return rc == STATUS_AGAIN ? STATUS_OK : rc;

@@ -1,4 +1,5 @@
-/* A worker's stages, which the compute thread calls. The stages post events and wait on fences. */
+/* The stages of a worker, which the compute thread calls. The stages post events for the agent and wait on
+ * fences. */
 #include "ps/engine_impl.h"
 #include "ps/worker/worker.h"
 
@@ -23,8 +24,9 @@ static status post(ps_worker *w, worker_event kind, int index, int64_t value)
     return STATUS_OK;
 }
 
-/* Makes the compute stream wait for the fence. `last` points to the last contribution, which is written
- * before the fence is reached, or is NULL if only this rank contributes. */
+/* Makes the compute stream wait for the fence. `last` points to a description of the message that was waited
+ * for, which the agent writes before the fence is reached. `last` is NULL if the wait does not depend on
+ * other ranks. */
 static status wait_for(ps_worker *w, device_fence *fence, uint64_t value, const anatomy_sent *last)
 {
     const sync_context *c = w->context;
@@ -47,7 +49,7 @@ static bool pulls_with_push(const ps_worker *w)
     return w->policy->consistency == PS_SYNC;
 }
 
-/* Requests the parameters and buffers that `iteration` begins with. */
+/* Requests the parameters and buffers with which `iteration` begins. */
 static status post_pull(ps_worker *w, uint32_t flags, uint64_t pull, int64_t iteration)
 {
     w->shared.pull_iteration = iteration;
@@ -77,8 +79,8 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
     return post_pull(w, PS_PULL_KEYS | PS_PULL_BUFFERS, ++w->compute.pulls, w->compute.iteration);
 }
 
-/* Makes the buffers ready for a forward pass. Rank 0 waits until the buffers are packed, because the pass
- * changes the buffers. Other ranks wait for rank 0's buffers, and copy them into place. */
+/* Makes the buffers ready for a forward pass. Rank 0 waits until the agent has packed the buffers, because
+ * the pass changes them. Other ranks wait for rank 0's buffers, and copy them to the arena. */
 static status wait_for_buffers(ps_worker *w)
 {
     const param_set *set = w->context->params;
@@ -97,8 +99,8 @@ static status wait_for_buffers(ps_worker *w)
     return STATUS_OK;
 }
 
-/* Sets the gradients of a rank without samples to zero. Waits for all parameters first, because servers may
- * read the last iteration's gradients until its parameters have arrived. */
+/* Sets the gradients of a rank without samples to zero. Before that, waits for all parameters, because a
+ * server may read the gradients of the previous iteration until the parameters have arrived. */
 static status clear_gradients(ps_worker *w)
 {
     for (int i = 0; i < w->plan->param_count; i++) TRY(wait_for_param(w, i));
@@ -161,7 +163,7 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
     if (!w->compute.has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->plan->param_count; i++) {
         if (w->compute.pushed[i]) continue;
-        TRY(wait_for_param(w, i)); /* the forward pass may not have used the parameter */
+        TRY(wait_for_param(w, i)); /* Unused parameters have not been waited for in the forward pass. */
         TRY(push(w, i));
     }
     wake(w);
@@ -177,9 +179,8 @@ static status wait_for_pull(ps_worker *w)
     return wait_for_buffers(w);
 }
 
-/* Waits until this rank has the parameters after all updates. Under async the other ranks may have ended when
- * this rank has not made a step yet. A rank without a step makes its first pull here, because all ranks must
- * request the flush. */
+/* Waits until this rank has the parameters after all updates. All ranks must request the flush. Under async,
+ * a rank may not have made any step when the other ranks end, so it may make its first pull here. */
 status ps_worker_flush(sync_engine *e)
 {
     ps_worker *w = worker_of(e);

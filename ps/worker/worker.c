@@ -1,4 +1,4 @@
-/* A worker's agent: its loop, and errors if servers do not reply. */
+/* The agent of a worker: its progress function, and errors if servers do not reply. */
 #include "ps/worker/worker.h"
 
 #include "common/base/clock.h"
@@ -24,7 +24,7 @@ void worker_record_staleness(worker *w, int64_t late)
 
 /* ---- servers that this rank waits for -------------------------------------------------------------- */
 
-/* Writes the server's name and place, for example "parameter server 1 in the process of rank 1". */
+/* Writes the name and the location of a server, for example "parameter server 1 in the process of rank 1". */
 static const char *name_server(const worker *w, int server, char *text, size_t size)
 {
     const char *url = w->servers[server].url;
@@ -56,7 +56,8 @@ static status check_departures(worker *w)
     return STATUS_OK;
 }
 
-/* Returns the worker's stall limit. Servers have a shorter limit, because they know which rank is late. */
+/* Returns the worker's stall limit. The limit of servers is shorter, so that a server, which knows the late
+ * rank, reports it first. */
 static int64_t patience(const worker *w)
 {
     int64_t limit = w->context->stall_timeout_ns;
@@ -98,8 +99,8 @@ static status check_stall(worker *w, int64_t now_ns, int64_t *deadline_ns)
 
 /* ---- the agent -------------------------------------------------------------------------------- */
 
-/* Replaces the transport's error of a lost peer, which names the peer by number, by an error that names the
- * server. */
+/* If the transport has reported a lost peer, replaces the error, which contains only the peer's number, by an
+ * error that names the server. */
 static void name_lost_server(worker *w)
 {
     char name[192];

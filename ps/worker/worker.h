@@ -1,9 +1,9 @@
-/* A rank's side of the parameter server. The compute thread calls the stages, which post events and wait on
- * fences. The rank's agent pops the events, pushes gradients and receives parameters.
+/* The worker is the part of a rank that talks to the servers. The compute thread calls the stages, which post
+ * events and wait on fences. The rank's agent pops the events, pushes gradients and receives parameters.
  *
  * The files, in the order in which a gradient passes through them:
  *
- *   open.c    memory, fences and end
+ *   open.c    opens and closes a worker: memory, fences
  *   step.c    the compute thread: a gradient is ready, parameters are needed
  *   worker.c  the agent: its loop, stalls and departures
  *   push.c    the agent's sending half: events become messages
@@ -24,18 +24,18 @@
 typedef enum worker_event {
     WORKER_PUSH,    /* The index is a parameter, the value an iteration. */
     WORKER_PULL,    /* The index holds flags (PS_PULL_...), the value is the number of the pull. */
-    WORKER_BUFFERS, /* The value is the iteration that begins with rank 0's present buffers. */
-    WORKER_SUM,     /* The index says how many numbers are summed, the value is the number of the sum. */
+    WORKER_BUFFERS, /* The value is the iteration that begins with rank 0's current buffers. */
+    WORKER_SUM,     /* The index is the number of values to sum, the value is the number of the sum. */
 } worker_event;
 
-/* A server, and the messages to be sent to it. */
+/* The state of one server, and the messages that must be sent to the server. */
 typedef struct worker_server {
     /* The server's arena if the worker copies from it. NULL if replies are in frames or already in place. */
     const char *params;
     bool maps_us;    /* The server has mapped this rank's gradients, so pushes need no frames. */
     const char *url; /* Address for error messages, or NULL if the server is the partner. */
     ps_key_queue queue;
-    int *on_the_way; /* Keys whose frames are being sent, oldest first: a ring. */
+    int *on_the_way; /* Circular queue of keys whose frames are being sent, oldest first. */
     int first_on_the_way, count_on_the_way;
     int64_t bytes_on_the_way;
     int64_t latest_ready_ns; /* Latest ready_ns of the pushed keys. */
@@ -44,39 +44,40 @@ typedef struct worker_server {
     double norm_share; /* The server's part of the squared norm, negative if it has not arrived. */
 } worker_server;
 
-/* A key on its way to its server and back. */
+/* The state of one key: its last push, and the last reply. */
 typedef struct worker_key {
     int missing; /* Number of parameters that cannot be pushed yet. */
     transport_ticket ticket;
-    int64_t iteration; /* Iteration that is pushed, or was pushed last. */
+    int64_t iteration; /* Iteration that is being pushed, or that was pushed last. */
     /* Time at which the gradient was ready, and time at which the push or the pull left. */
     int64_t ready_ns, left_ns;
     bool traced;                 /* The key was ready while the trace was on. */
     int64_t pushed_ns;           /* Time at which the push left (async, ssp). */
     int64_t requested, received; /* Numbers of pulls. */
-    int64_t updates_seen;        /* Number of updates that the parameters had. */
-    anatomy_sent last;           /* The most recently sent message that the last reply needed. */
+    int64_t updates_seen;        /* Number of updates that the received parameters include. */
+    /* The message that was sent last among the messages that the last reply needed. */
+    anatomy_sent last;
 } worker_key;
 
 /* Used by the compute thread, which calls the stages. */
 typedef struct worker_compute {
-    int64_t iteration; /* The current iteration, or the next. */
+    int64_t iteration; /* The current iteration, or between iterations the next. */
     uint64_t pulls;
-    uint64_t packs, summed; /* Numbers of packings and sums requested. */
-    uint64_t unpacked;      /* The pull whose buffers are in place. */
+    uint64_t packs, summed; /* Number of requests to pack the buffers, and number of requested sums. */
+    uint64_t unpacked;      /* Number of the pull whose buffers have been copied to the arena. */
     bool begun;             /* The iteration's first micro-batch has begun. */
     bool synchronize;
     bool has_data; /* A micro-batch of the iteration had samples. */
-    bool *pushed;  /* [param_count] Pushed in this iteration. */
+    bool *pushed;  /* [param_count] Whether the parameter has been pushed in this iteration. */
 } worker_compute;
 
-/* Used by both threads. A field is fixed when the worker is opened, written before an event is posted or a
- * fence is reached, or atomic. */
+/* Fields that both threads use. A field is constant after the worker has been opened, or is written before an
+ * event is posted or a fence is reached, or is atomic. */
 typedef struct worker_shared {
     size_t element; /* Bytes of an element. */
-    /* Whether the server reads pushed frames in this rank's memory until all ranks have pushed the key.
-     * Pushes of lent frames spend no credit, because the server may need other keys before releasing the
-     * frames. */
+    /* Whether the server reads the frames of a push in this rank's memory until all ranks have pushed the
+     * key. The frames are then lent, and use no credit, because the server may need other keys before it
+     * releases the frames. */
     bool lends_frames;
     /* Whether this rank sends its buffers to all ranks, and whether this rank receives rank 0's buffers. */
     bool gives_buffers, takes_buffers;
@@ -84,26 +85,30 @@ typedef struct worker_shared {
     /* Data from the compute thread to the agent. The next three fields are written before an event is
      * posted. */
     sync_queue events;
-    /* Indexed by iteration modulo 2, because the agent ends an iteration before the next but one begins. */
+    /* Index is the iteration modulo 2. Two entries are enough, because the agent ends iteration i before
+     * iteration i + 2 begins. */
     ps_update_step iterations[2];
     int64_t pull_iteration; /* Iteration of the last pull. */
     double *sum_values;
 
     ps_port port;
-    char *packed_buffers;   /* Rank 0's buffers, to be sent or received. */
-    device_fence **arrived; /* [param_count] Number of the pull whose parameters have arrived. */
+    char *packed_buffers; /* Rank 0's buffers, to be sent or received. */
+    /* [param_count] Fence of each parameter: number of the last pull whose parameters have arrived. */
+    device_fence **arrived;
     device_fence *packed, *buffers_arrived, *summed;
-    /* The most recently sent message that each parameter, the buffers and the sum needed. The agent writes
-     * the next three fields before the agent reaches the fence that the compute thread waits for. */
+    /* For each parameter, for the buffers and for the sum: the message that was sent last among the messages
+     * that were needed. The agent writes these fields before it reaches the fence that the compute thread
+     * waits for. */
     anatomy_sent *params_last; /* [param_count] */
     anatomy_sent buffers_last, sum_last;
 
     _Atomic int64_t update_ns;
-    _Atomic int64_t skipped;   /* Number of updates that servers have skipped. */
-    _Atomic int64_t overtaken; /* Number of pushes that left after a key that was ready later. */
+    _Atomic int64_t skipped; /* Number of updates that servers have skipped. */
+    /* Number of pushes that were sent after the push of a key that became ready later. */
+    _Atomic int64_t overtaken;
 } worker_shared;
 
-/* Used by the agent. */
+/* Fields that only the agent uses. */
 typedef struct worker {
     const sync_context *context;
     const ps_policy *policy;
@@ -114,15 +119,17 @@ typedef struct worker {
     /* ---- pushes ---- */
     worker_server *servers; /* [server_count] */
     worker_key *keys;       /* [key_count] */
-    /* The queues hold initial parameters for servers in separate processes. */
+    /* True while the queues contain the initial parameters for servers in separate processes. */
     bool handing_over;
     int64_t pull, buffers_pull; /* Numbers of the last pulls for keys and for buffers. */
 
     /* ---- pulls ---- */
-    int *missing_keys; /* [param_count] Keys that are missing from the current pull. */
+    /* [param_count] Number of keys of the parameter that have not arrived in the current pull. */
+    int *missing_keys;
     int replies_due;
-    int64_t waiting_since_ns; /* Time since which replies are due. */
-    bool flows;               /* A flow of the trace passes through the slice from waiting_since_ns on. */
+    int64_t waiting_since_ns; /* Time at which `replies_due` last became positive. */
+    /* True if an arrow of the trace ends in the slice that begins at waiting_since_ns. */
+    bool flows;
     int64_t buffers_left_ns, sum_left_ns; /* Times at which buffers and the sum were requested. */
     int64_t last_message_ns;              /* Time from which the stall limit counts. */
 
@@ -164,9 +171,10 @@ static inline int64_t worker_key_bytes(const worker *w, int key)
     return w->plan->keys[key].elements * (int64_t)w->shared->element;
 }
 
-/* Expects `replies` more replies. */
+/* Records that the servers owe `replies` more replies. */
 void worker_await(worker *w, int replies, int64_t now_ns);
-/* Records that the parameters from which a push was computed lacked `late` updates. */
+/* Records the staleness of a push: `late` updates were missing from the parameters from which the push was
+ * computed. */
 void worker_record_staleness(worker *w, int64_t late);
 
 /* push.c: turns events into messages. */
@@ -184,7 +192,7 @@ void ps_worker_close(ps_worker **worker);
 /* worker.c */
 status ps_worker_start(ps_worker *w);
 
-/* step.c: the stages of the engine, as sync_engine_type describes them. */
+/* step.c: the stages of the engine. sync_engine_type describes them. */
 status ps_worker_begin_forward(sync_engine *e, const sync_step *step);
 status ps_worker_need(sync_engine *e, int param);
 status ps_worker_end_forward(sync_engine *e, const sync_step *step);

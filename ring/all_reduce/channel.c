@@ -1,12 +1,13 @@
-/* Rings over shared memory: the functions of a channel, the collectives except all-reduce, and the table
- * entry of the ring algorithm (shm_algorithm_ring).
+/* Rings over shared memory: the functions of a channel, all collectives of the ring except all-reduce, and
+ * the table entry of the ring algorithm (shm_algorithm_ring).
  *
  *   reduce-scatter   the first half of all-reduce, shifted by one chunk so that chunk r ends at rank r
  *   all-gather       the second half
  *   broadcast        a chain from the root along the ring, slice by slice */
 #include "ring/all_reduce/shm.h"
 
-enum { MOST_SLICES = 1 << 16 }; /* Most slices per chunk, so that a call's steps fit into SHM_STEP_BITS. */
+/* Most slices per chunk. The limit keeps the steps of a call within SHM_STEP_BITS. */
+enum { MOST_SLICES = 1 << 16 };
 
 static int left_of(const shm_queue *q)
 {
@@ -74,7 +75,8 @@ static int chunk_of_step(const ring_channel *c)
 
 static void await_next(ring_channel *c)
 {
-    /* A step of a chain needs the same step of the left neighbor. A step of a ring needs the step before. */
+    /* In a chain, step s begins after the left neighbor's step s. In a ring, it begins after the neighbor's
+     * step s-1. */
     bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST;
     if (c->step < c->steps)
         ring_channel_await_left(c, c->step + chain, ring_channel_slice(c, chunk_of_step(c)));

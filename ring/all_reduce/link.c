@@ -1,15 +1,17 @@
 /* An emulated link between ranks. The link only delays calls, so that runs on one machine show the effect of
  * a network.
  *
- * Each step of a ring is a message from the left neighbor and takes latency + bytes / bandwidth. The
- * slices of a step arrive one after another. The 2(n-1) steps of bytes/n each take the textbook's
+ * Each step of a ring is a message from the left neighbor and takes latency + bytes / bandwidth. The slices
+ * of a step arrive one after another. The 2(n-1) steps of an all-reduce, each with bytes/n, take the
+ * textbook's
  *
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
  *
- * Two-shot moves the same bytes in two halves, reduce-scatter and all-gather. In each half a rank exchanges
- * messages with all peers at the same time, so a call takes two latencies. A call of two-shot is charged as a
- * whole, from the time at which all ranks have arrived; the copies through shared memory count as part of the
- * transfer. Every call that is not a ring is charged as a whole, like two-shot. */
+ * Two-shot moves the same number of bytes in two halves, a reduce-scatter and an all-gather. In each half a
+ * rank exchanges messages with all peers at the same time, so a call takes two latencies. A call of two-shot
+ * is one transfer on the link, which begins when all ranks have arrived. The time of the copies through
+ * shared memory counts as part of this transfer. Every call that does not run as a ring is charged like a
+ * call of two-shot. */
 #include "ring/all_reduce/shm.h"
 
 static int64_t busier_way_bytes(const shm_queue *q)
@@ -27,9 +29,10 @@ void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows)
     q->due_ns = 0;
 }
 
-/* Returns the time at which the transfer arrives, and occupies the link until then. The link is free from
- * in_ns on. A transfer that began before this rank waited for it uses the link from in_ns on, even if this
- * rank notices the transfer late. */
+/* Returns the time at which the transfer arrives, and occupies the link until then. The adapter's in_ns is
+ * the time from which the link is free. A transfer that began before this rank began to wait uses the link
+ * from in_ns on, even if this rank notices the transfer late. Other transfers do not begin before
+ * ready_ns. */
 static int64_t carry(shm_queue *q, int64_t ready_ns)
 {
     net_adapter *a = &shm_world_of(q)->adapter;
@@ -49,7 +52,7 @@ bool shm_is_due(shm_queue *q, int64_t now_ns)
     return true;
 }
 
-/* Returns the number of consecutive messages of a call of two-shot. */
+/* Returns the number of messages that follow each other in a call of two-shot. */
 static int depth(const shm_queue *q)
 {
     bool twice = q->call->kind == COLLECTIVE_ALL_REDUCE || q->call->kind == COLLECTIVE_REDUCE;

@@ -1,7 +1,9 @@
-/* The operands of a call: how they are exposed to the peers, the rounds, and the copies. */
+/* The operands of a call: how a rank exposes its operands to the peers, the rounds of a call, and the
+ * copies. */
 #include "ring/all_reduce/shm.h"
 
-/* Returns the window that contains [data, data + bytes), and the offset in the window. */
+/* Returns the index of the window that contains [data, data + bytes). Sets *offset to the offset of `data` in
+ * the window. */
 static int find_window(const shm_world *w, const void *data, int64_t bytes, int64_t *offset)
 {
     for (int i = 0; i < w->base.config.window_count; i++) {
@@ -66,7 +68,7 @@ bool shm_fits_inline(const shm_queue *q)
 
 /* ---- in place --------------------------------------------------------------------------------- */
 
-/* The members whose operand a peer reads or writes. */
+/* The members whose operand is read or written by peers. */
 typedef enum exposure { OF_NONE, OF_FIRST, OF_ROOT, OF_ALL } exposure;
 
 static const struct {
@@ -86,8 +88,8 @@ static bool is_exposed(const shm_queue *q, bool out, int member)
     return e == OF_ALL || (e == OF_ROOT && member == c->root) || (e == OF_FIRST && member == 0);
 }
 
-/* Returns true if every rank has a list of pieces for all `count` elements, so that the list is also valid
- * for the buffers of its peers. */
+/* Returns true if every rank has a list of pieces for all `count` elements. A rank then uses its list for the
+ * buffers of its peers, too. */
 static bool everyone_has_layout(collective_kind kind)
 {
     return kind != COLLECTIVE_GATHER && kind != COLLECTIVE_SCATTER && kind != COLLECTIVE_SEND &&
@@ -99,8 +101,8 @@ static const shm_description *description(const shm_queue *q, int member)
     return &q->members[member].slot->calls[(q->base.completed + 1) & 1];
 }
 
-/* Returns true if the exposed operands are in windows and have the same layout on all members. *layout is
- * the hash of this layout, or 0 if nothing is exposed. */
+/* Returns true if the exposed operands are in windows and have the same layout on all members. Sets *layout
+ * to the hash of the layout, or to 0 if nothing is exposed. */
 static bool is_alike(const shm_queue *q, bool outs, uint64_t *layout)
 {
     bool first = true;
@@ -123,7 +125,7 @@ bool shm_can_be_in_place(const shm_queue *q)
     if (kind == COLLECTIVE_REDUCE_SCATTER && q->algorithm == &shm_algorithm_ring)
         return false; /* Partial sums need a separate buffer. */
     if (!is_alike(q, false, &in) || !is_alike(q, true, &out)) return false;
-    /* Only the root has a layout of its output. */
+    /* Only the root has an output, and therefore a layout of the output. */
     if (kind == COLLECTIVE_REDUCE) return out == 0 || out == in;
     return (in == 0 && out == 0) || everyone_has_layout(kind);
 }
@@ -224,8 +226,8 @@ static int parts_of(const shm_queue *q)
     return collective_is_cut(q->call->kind) ? q->size : 1;
 }
 
-/* Returns the index of part `part` in a buffer that holds `held`, or -1 if the buffer does not contain the
- * part. `part` is 0 if the call is not cut into parts. */
+/* Returns the index of the first element of part `part` in a buffer that holds the elements `held`, or -1 if
+ * the buffer does not contain the part. `part` is 0 if the call is not cut into parts. */
 static int64_t part_at(const shm_queue *q, collective_extent held, int part)
 {
     if (collective_is_cut(q->call->kind)) return collective_part_at(q->call, held, q->size, part);
@@ -312,8 +314,8 @@ static int64_t chunk_bytes(const shm_queue *q, int chunk)
 }
 
 /* Counts the bytes of a ring. In n-1 steps, rank r sends all chunks except chunk k, and receives all chunks
- * except chunk k-1. k is r in a reduce-scatter call, whose part r ends at rank r, and r+1 in other calls. In
- * the second half of an all-reduce, k is one larger. */
+ * except chunk k-1. In a reduce-scatter call, whose part r ends at rank r, k is r. In other calls k is r+1,
+ * and r+2 in the second half of an all-reduce. */
 static collective_traffic ring_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;
@@ -333,8 +335,8 @@ static collective_traffic ring_moved(const shm_queue *q)
     return m;
 }
 
-/* Counts the bytes of two-shot. Every rank sends its values of the other ranks' shares to these ranks, and
- * its reduced share to all ranks that need the result. */
+/* Counts the bytes of two-shot. Every rank sends its values in the share of another rank to that rank. Then
+ * it sends the share that it has reduced to all ranks that need the result. */
 static collective_traffic shares_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;

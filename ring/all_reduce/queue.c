@@ -1,9 +1,11 @@
-/* Runs a call from start to end: the call is queued, all members arrive, and rounds follow. */
+/* Runs a call of a queue. The call begins when all members have arrived, and then runs in rounds. */
 #include "ring/all_reduce/shm.h"
 
 #include <stdio.h>
 
-enum { PEER_CHECK_NS = 1000000 }; /* Period at which a blocked world checks its peers. */
+enum {
+    PEER_CHECK_NS = 1000000
+}; /* Interval between checks whether the peers of a blocked world are alive. */
 
 static uint64_t position_of(uint64_t sequence, uint64_t step)
 {
@@ -66,8 +68,8 @@ static status check_same_call(const shm_queue *q)
     return STATUS_OK;
 }
 
-/* Writes the names of the ranks with the lowest position, which are late. The awaited rank need not be late:
- * in a ring it may itself wait for another rank. */
+/* Writes the numbers of the late ranks, which are the ranks with the lowest position. The awaited rank need
+ * not be one of them, because in a ring the awaited rank may wait for another rank. */
 static void name_late_ranks(const shm_queue *q, char *text, size_t size)
 {
     uint64_t positions[SHM_MAX_RANKS], last = UINT64_MAX;
@@ -94,7 +96,8 @@ static status stalled(const shm_queue *q)
 
 static void begin_call(shm_queue *q)
 {
-    int64_t now_ns = clock_now_ns(); /* The call may have been posted after the caller read its clock. */
+    /* The caller of progress() may have read the clock before the call was posted. */
+    int64_t now_ns = clock_now_ns();
     q->call = &queued(q)->call;
     q->in = piece_buffer_of(&q->call->in, q->call->type);
     q->out = piece_buffer_of(&q->call->out, q->call->type);
@@ -145,8 +148,8 @@ static void begin_round(shm_queue *q)
     shm_await(q, q->step, shm_everyone(q));
 }
 
-/* Finds the last member to arrive. All ranks compute the same time, because every member has stored its time
- * of arrival. */
+/* Finds the member that arrived last. All ranks find the same member and time, because every member has
+ * stored its time of arrival in its slot. */
 static void start_call(shm_queue *q)
 {
     collective_times *times = &queued(q)->times;
@@ -176,7 +179,7 @@ static status all_have_arrived(shm_queue *q)
 static void end_round(shm_queue *q)
 {
     collective_kind kind = q->call->kind;
-    /* Two-shot writes the results of other kinds directly to `out`. */
+    /* For all other kinds, two-shot writes the results directly to `out`. */
     bool in_area =
         q->algorithm == &shm_algorithm_ring || kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE;
     if (q->mode == SHM_STAGED && in_area) shm_copy_out(q);
@@ -186,7 +189,7 @@ static void end_round(shm_queue *q)
         end_call(q);
 }
 
-/* Continues after a wait, up to the next wait. */
+/* Does the work between the end of a wait and the next wait. */
 static status advance(shm_queue *q, int64_t now_ns)
 {
     q->base.since_ns = now_ns;

@@ -1,12 +1,13 @@
 /* Ring all-reduce: every rank ends with the sum of all ranks' buffers.
  *
- * The ranks form a ring, and each reads only from its left neighbor. Every link therefore carries the same
- * traffic, 2(n-1)/n of the buffer: less than two buffers for any number of ranks. No all-reduce can send less
- * (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009).
+ * The ranks form a ring, and each rank reads only from its left neighbor. Every link therefore carries the
+ * same traffic, 2(n-1)/n times the size of the buffer. This is less than twice the buffer for any number of
+ * ranks. No all-reduce can send less (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
+ * clusters of workstations", JPDC 2009).
  *
  * The buffer is cut into n chunks. In step s rank r works on chunk (r - 1 - s) mod n:
  *
- *   reduce-scatter, steps 0 to n-2        add the left neighbor's partial sum to the own values
+ *   reduce-scatter, steps 0 to n-2        add the left neighbor's partial sum to rank r's values
  *   all-gather,     steps n-1 to 2(n-1)-1 copy the left neighbor's finished chunk
  *
  * Five ranks with buffers a to e, chunks 0 to 4; "ea4" is e4 + a4, capitals are finished sums:
@@ -24,18 +25,19 @@
  *
  * Chunk c is summed in the order c, c+1, ..., c-1, so every run gives bit-identical results.
  *
- * Chunks are worked on in slices. A rank may begin slice i of step s when its left neighbor has finished
+ * Chunks are processed in slices. A rank may begin slice i of step s when its left neighbor has finished
  * slice i of step s-1, which produced the input. This is the only wait.
  *
  * The wait also keeps a rank from overwriting values that its right neighbor still has to read. Rank r writes
- * chunk r+1 only once. It writes chunk r only in step n-1, after rank r+1 has read the old values in step 0.
- * Rank r writes each of the remaining chunks twice, in steps s and s+n. Step s+n of rank r depends on step
- * s+1 of rank r+1, because the chain of waits goes once around the ring. In step s+1 rank r+1 has read the
- * chunk.
+ * chunk r+1 only once, in step n-2. It writes chunk r only in step n-1, after rank r+1 has read the old
+ * values in step 0. Rank r writes each of the remaining chunks twice, in steps s and s+n. Step s+n of rank r
+ * depends on step s+1 of rank r+1, because the chain of waits goes once around the ring. Rank r+1 reads the
+ * chunk in step s+1, so it has read the chunk before rank r writes it again.
  *
- * At the end each rank waits for its right neighbor, before the caller may change the buffers.
+ * At the end each rank waits until its right neighbor has finished. Then the caller may change the buffers.
  *
- * The last two functions below are the algorithm. channel.c registers the ring as shm_algorithm_ring. */
+ * The last two functions of this file are the algorithm. channel.c puts them into the table as
+ * shm_algorithm_ring. */
 #include "ring/all_reduce/channel.h"
 
 static int chunk_of_step(const ring_channel *c)

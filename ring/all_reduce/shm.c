@@ -14,16 +14,17 @@
 #include <unistd.h>
 
 enum {
-    /* Checks before the first yield. Few, since the awaited rank may need this processor. */
+    /* Number of checks before the first yield. The number is small, because the awaited rank may need this
+     * processor. */
     SPIN_ROUNDS = 20,
-    YIELD_NS = 100000,    /* Time of yielding before the first sleep. */
-    SLEEP_NS = 100000000, /* Most time between checks of the peers. */
+    YIELD_NS = 100000,    /* Time for which a waiting thread yields before its first sleep. */
+    SLEEP_NS = 100000000, /* Longest sleep between two checks of the peers. */
 };
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Passes the segments `own` to the other members of the exchange `name`, and maps the segments of these
- * members. */
+/* Passes the segments `own` of this rank to the other members of the exchange `name`, and maps the segments
+ * of the other members. */
 static status exchange(const collective_config *c, const char *name, int rank, int members,
                        const shm_segment *own, int count, shm_segment *peers)
 {
@@ -105,8 +106,8 @@ static void shm_world_wake(collective_world *world)
     doorbell_ring(&((shm_world *)world)->bells[world->config.rank]->bell);
 }
 
-/* Returns true if there was a wake-up since the last progress, or if a call can advance. Sets *idle if
- * only a wake-up or a known time can end the wait. */
+/* Returns true if the doorbell has rung since the last call of progress, or if a call can advance. Sets *idle
+ * to true if only the doorbell or the known arrival time of a transfer can end the wait. */
 static bool something_happened(shm_world *w, bool *idle)
 {
     *idle = true;
@@ -144,8 +145,8 @@ static void shm_world_wait(collective_world *world, int64_t deadline_ns)
         if (idle) break;
         processor_pause();
     }
-    /* Waits are long with an emulated link. Another program may keep the processor for 4 ms after a yield,
-     * but not after a sleep. */
+    /* Waits are long if a link is emulated, so the thread then sleeps instead of yielding. After a yield
+     * another program may keep the processor for 4 ms, but not after a sleep. */
     bool yields = !net_link_is_emulated(&w->adapter.link);
     for (int64_t until = clock_now_ns() + YIELD_NS; yields && !idle && clock_now_ns() < until;) {
         if (something_happened(w, &idle)) return;
@@ -188,7 +189,8 @@ status shm_check_peers(shm_world *w, shm_queue *q)
         shm_bell *bell = w->bells[rank];
         bool gave_up = atomic_load_explicit(&bell->gave_up, memory_order_acquire);
         if (!gave_up && !is_dead(w, rank)) continue;
-        if (shm_queue_may_advance(q)) return STATUS_OK; /* The peer had published the awaited step. */
+        /* The peer published the awaited step before it gave up or died. */
+        if (shm_queue_may_advance(q)) return STATUS_OK;
         if (!(q->unmet >> m & 1)) continue;
         if (gave_up) return peer_gave_up(bell, rank);
         char text[128];
@@ -201,8 +203,9 @@ status shm_check_peers(shm_world *w, shm_queue *q)
 
 /* ---- groups ----------------------------------------------------------------------------------- */
 
-/* A member's segment contains its slot of queue 0, then a slot for each rank that it sends to, then a slot
- * for each rank that it receives from. Receivers expose nothing, so receive slots have no areas. */
+/* A member's segment contains the member's slot of queue 0, then a slot for each rank to which it can send,
+ * then a slot for each rank from which it can receive. A receiver exposes no operand, so its slot has no
+ * areas. */
 static int64_t main_bytes(void)
 {
     return (int64_t)sizeof(shm_slot) + 2 * SHM_INLINE_BYTES + SHM_STAGING_BYTES;
@@ -223,7 +226,7 @@ static char *segment_of(const shm_group *g, int member)
     return member == g->base.rank ? g->own.data : g->peers[member].data;
 }
 
-/* Return the slot in which `owner` sends to `to`, and the slot in which `owner` receives from `from`. */
+/* Return the slot of `owner` in the queue for sends to `to`, and in the queue for receives from `from`. */
 static char *send_slot(const shm_group *g, int owner, int to)
 {
     return segment_of(g, owner) + main_bytes() + to * send_bytes();

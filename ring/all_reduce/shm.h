@@ -6,14 +6,14 @@
  * queue per direction for its sends.
  *
  * Only the owner writes a slot; the other members of the queue read the slot. The position in a slot counts
- * calls and the steps within a call, and only grows. Ranks wait for each other only in one way: until a
- * member's position has reached p. Publishing a step has release semantics, so a rank that sees the position
- * may read everything that the member wrote before.
+ * calls and the steps within a call, and only grows. There is only one kind of wait: a rank waits until the
+ * position of another member has reached a given value. Publishing a step has release semantics, so a rank
+ * that sees the position may read everything that the member wrote before.
  *
  * A call begins when every member has written its description of the call to its slot and has published step
- * "arrived". After the arrival each member compares the descriptions of all members with its own. All members
- * choose the same mode from the descriptions. INLINE is possible only in two-shot. A member chooses INLINE
- * before it publishes "arrived".
+ * "arrived". After the arrival each member compares the descriptions of all members with its own. The
+ * descriptions determine the mode, so all members choose the same mode. INLINE is possible only in two-shot,
+ * and is chosen before a member publishes "arrived".
  *
  *   INLINE     the operands fit in the slot and were copied there before the arrival; no other wait follows
  *   IN_PLACE   all operands that peers access are in windows and have the same layout; there is one round
@@ -31,19 +31,20 @@
 #include <stdatomic.h>
 
 enum {
-    SHM_MAX_RANKS = COLLECTIVE_MOST_SHARED_RANKS, /* Ranks of a world; a mask has 64 bits. */
+    SHM_MAX_RANKS = COLLECTIVE_MOST_SHARED_RANKS, /* Most ranks of a world, because a mask has 64 bits. */
     SHM_STEP_BITS = 24,                           /* Bits of a position that count the steps of one call. */
     SHM_INLINE_BYTES = 32 << 10,
     SHM_STAGING_BYTES = 512 << 10,
     SHM_PAIR_INLINE_BYTES = 2 << 10,
     SHM_PAIR_STAGING_BYTES = 32 << 10,
-    SHM_RING_SLICE_BYTES = 256 << 10, /* Bytes of a ring's slice. */
+    SHM_RING_SLICE_BYTES = 256 << 10, /* Largest size of a slice of the ring. */
     SHM_NO_WINDOW = -1,
 };
 
 /* ---- shared ----------------------------------------------------------------------------------- */
 
-/* Wake-up and failure report of a rank, one per rank and world. */
+/* The doorbell that wakes a rank, and the error that the rank reports when it gives up. Each world has one
+ * for each rank. */
 typedef struct shm_bell {
     _Alignas(64) doorbell bell;
     atomic_int pid;
@@ -65,10 +66,12 @@ typedef struct shm_description {
     int64_t arrived_ns; /* Time of the arrival on the clock that all ranks share. */
 } shm_description;
 
-/* A member's part of a call queue. In the segment, two inline areas and a staging area follow the slot. */
+/* The data of a call queue that one member writes. In the segment, two inline areas and a staging area follow
+ * the slot. */
 typedef struct shm_slot {
     _Alignas(64) _Atomic uint64_t position; /* sequence << SHM_STEP_BITS | steps */
-    /* Call n is at n % 2, since a member is at most one call ahead. */
+    /* Descriptions of two calls: call n is at index n % 2. Two are enough, because a member is at most one
+     * call ahead of another member. */
     _Alignas(64) shm_description calls[2];
 } shm_slot;
 
@@ -76,11 +79,11 @@ typedef struct shm_slot {
 
 typedef struct shm_queue shm_queue;
 
-/* A collective algorithm: a state machine over the steps of one round. */
+/* A collective algorithm, which is a state machine that runs the steps of one round. */
 typedef struct shm_algorithm {
-    uint32_t kinds; /* Mask of the kinds that the algorithm serves. Two-shot serves all kinds. */
+    uint32_t kinds; /* Mask of the collectives that the algorithm can run. Two-shot can run all of them. */
     /* Begins a round, and sets the first wait. Called when all members have exposed their operands. Two-shot
-     * does all its work before the wait. The ring has no work before its first wait. */
+     * does all its work in this function, the ring does none. */
     void (*begin_round)(shm_queue *q);
     /* Does the next piece of work when the wait has ended. Returns true when the round is done. NULL if the
      * first wait ends the round. */
@@ -91,7 +94,7 @@ typedef struct shm_algorithm {
 COLLECTIVE_SHM_LIST(SHM_DECLARE)
 #undef SHM_DECLARE
 
-/* Two inline areas of shm_queue.area_bytes and a staging area follow the slot. */
+/* In memory, two inline areas of shm_queue.area_bytes each and a staging area follow the slot. */
 typedef struct shm_member {
     int rank;
     shm_slot *slot;
@@ -103,18 +106,19 @@ typedef enum shm_phase {
     SHM_ARRIVING,
     SHM_PREPARED,
     SHM_RUNNING,
-    /* Used only with an emulated link: the work is done, but the link has not yet carried all bytes. */
+    /* The work is done, but the emulated link has not yet carried all bytes. */
     SHM_LEAVING
 } shm_phase;
 
 struct shm_queue {
     collective_queue base;
     int size, me;
-    shm_member *members;                 /* [size] */
-    int64_t area_bytes;                  /* Bytes of one inline area. */
-    int64_t inline_bytes, staging_bytes; /* Bytes in use per area. */
+    shm_member *members; /* [size] */
+    int64_t area_bytes;  /* Bytes of one inline area. */
+    int64_t inline_bytes,
+        staging_bytes; /* Bytes of an inline area and of the staging area that may be used. */
 
-    /* The call in progress, number base.completed + 1. */
+    /* The call in progress, which has the number base.completed + 1. */
     shm_phase phase;
     shm_mode mode;
     const shm_algorithm *algorithm;
@@ -122,18 +126,20 @@ struct shm_queue {
     piece_buffer in, out;
     uint64_t step;          /* Step published last. */
     uint64_t target, unmet; /* Awaited position, and mask of the members that have not reached it. */
-    /* Emulated link: the transfer that must arrive before the wait ends. */
+    /* The transfer that must arrive before the wait ends. Used only if a link is emulated. */
     bool charged; /* Whether there is a transfer. */
     int64_t charge_bytes;
-    bool charge_latency; /* Whether the transfer is a separate message and pays the latency. */
-    bool was_there;      /* Whether the transfer began before this rank began to wait. */
-    int64_t due_ns;      /* Arrival time. 0 if not known yet. */
+    bool
+        charge_latency; /* Whether the transfer is a separate message, which takes the latency of the link. */
+    bool was_there;     /* Whether the transfer began before this rank began to wait. */
+    int64_t due_ns;     /* Arrival time. 0 if not known yet. */
 
-    /* Range of elements of the present round. Offsets count from the start of each part if the call is cut
-     * into parts (collective_is_cut()), else from the start of the buffer. */
+    /* First element and number of elements of the current round, and the end of the last round. They count
+     * from the start of each part if the call is cut into parts (collective_is_cut()), else from the start of
+     * the buffer. */
     int64_t round_at, round_count, round_end;
-    /* Addresses that the members expose, and the layout of the exposed memory, which is the same on all
-     * members. The memory is the buffers in mode IN_PLACE, else the areas. */
+    /* Layout of the memory that the members expose, which is the same on all members, and the address of the
+     * memory of each member. In mode IN_PLACE members expose their buffers, otherwise their areas. */
     piece_layout in_layout, out_layout;
     char *exposed_in[SHM_MAX_RANKS], *exposed_out[SHM_MAX_RANKS];
     ring_channel ring;
@@ -147,12 +153,12 @@ typedef struct shm_group {
 } shm_group;
 
 typedef struct shm_world {
-    collective_world base; /* `seen` is the last value of this rank's doorbell. */
+    collective_world base; /* base.seen is the last value that was read from this rank's doorbell. */
     collective_window windows[COLLECTIVE_MAX_WINDOWS];
     shm_segment bell_segment;
     shm_segment *peers; /* [world * (1 + window_count)]: bell, then windows, of each rank. */
     shm_bell *bells[SHM_MAX_RANKS];
-    /* pidfds. -1 if the rank is in the same process or pidfds are not available. */
+    /* A pidfd for each rank, or -1 if the rank is in the same process or pidfds are not available. */
     int death_fds[SHM_MAX_RANKS];
     int64_t checked_ns; /* Time of the last check of the peers. */
     net_adapter adapter;
@@ -192,52 +198,57 @@ static inline shm_world *shm_world_of(const shm_queue *q)
     return (shm_world *)q->base.group->world;
 }
 
-/* link.c: an emulated link. A wait also lasts until the link has carried the awaited bytes. */
+/* link.c: an emulated link. A wait does not end before the link has carried the awaited bytes. */
 static inline bool shm_link_is_emulated(const shm_queue *q)
 {
     return q->size > 1 && net_link_is_emulated(&shm_world_of(q)->adapter.link);
 }
-/* Adds `bytes` to the present wait. `own_message` adds the latency of a message; `follows` allows the
- * bytes to follow earlier bytes of the same call without a gap. */
+/* Makes the current wait last until the link has carried `bytes`. `own_message` adds the latency of a
+ * message. If `follows` is true and the bytes are available now, the link carries them directly after earlier
+ * bytes of the call. */
 void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows);
-/* Returns true if the link has carried the awaited bytes. Called when the awaited positions are reached. */
+/* Returns true if the link has carried the awaited bytes. Called when the awaited members have reached the
+ * position. */
 bool shm_is_due(shm_queue *q, int64_t now_ns);
-/* Charges a finished call as a whole, if its steps were not charged. All members had arrived at
- * `arrived_ns`. */
+/* Makes a finished call wait until the link has carried all bytes of the call in one transfer, which begins
+ * at `arrived_ns`, when all members have arrived. Used if the steps of the call have not been charged. */
 void shm_charge_call(shm_queue *q, int64_t arrived_ns);
 
 /* operands.c: operands that a call exposes to its peers, its rounds and its copies. */
 shm_description shm_describe(const shm_queue *q, int64_t now_ns);
 bool shm_fits_inline(const shm_queue *q);
-/* Returns true if all operands that peers access are in windows and have the same layout. The result is the
- * same on every rank. */
+/* Returns true if all operands that peers access are in windows and have the same layout. All ranks get the
+ * same result. */
 bool shm_can_be_in_place(const shm_queue *q);
-/* Sets the first round and the exposed addresses for q->mode. */
+/* Sets the first round, and the addresses that the members expose in mode q->mode. */
 void shm_first_round(shm_queue *q);
 /* Sets the next round. Returns false if there is none. */
 bool shm_next_round(shm_queue *q);
-/* Returns the number of elements from round_at that belong to this round: elements of part `part` if the
- * call is cut into parts, else of the whole. */
+/* Returns the number of elements of this round, which begin at round_at. Counts the elements of part `part`
+ * if the call is cut into parts, else all elements. */
 int64_t shm_round_part(const shm_queue *q, int part);
 /* Returns the index of element `at` of part `part` in the exposed operand of a member. `part` is 0 if the
  * call is not cut into parts. */
 int64_t shm_exposed_index(const shm_queue *q, int part, int64_t at);
 piece_buffer shm_exposed_in(const shm_queue *q, int member);
 piece_buffer shm_exposed_out(const shm_queue *q, int member);
-/* Returns the first element of share `rank` if `count` elements are cut at cache lines. */
+/* Returns the first element of the share of `rank` when `count` elements are divided among the ranks at cache
+ * lines. */
 static inline int64_t shm_share_begin(const shm_queue *q, int64_t count, int rank)
 {
     int64_t line = 64 / dtype_size(q->call->type);
     if (rank >= q->size) return count;
     return (int64_t)((__int128)count * rank / q->size) / line * line;
 }
-/* Copies the elements that this rank keeps for itself from `in` to `out`. */
+/* Copies the elements that this rank would send to itself from `in` to `out`. */
 void shm_place_own_part(shm_queue *q);
 /* Copies this rank's elements of the round from `in` to its area. Used only in modes STAGED and INLINE. */
 void shm_copy_in(shm_queue *q);
-/* Copies the results of the round from this rank's area to `out`, except elements already placed there. */
+/* Copies the results of the round from this rank's area to `out`, except elements that shm_place_own_part()
+ * has copied. */
 void shm_copy_out(shm_queue *q);
-/* Copies the elements that `out` needs from the peers. Used only by kinds of calls that do not reduce. */
+/* Copies the elements that `out` needs from the operands of the peers. Used only for collectives that do not
+ * reduce. */
 void shm_fetch(shm_queue *q);
 
 /* Returns the bytes and messages that a call moves between this rank and its peers. Bytes that a peer writes

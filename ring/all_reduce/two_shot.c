@@ -1,21 +1,22 @@
 /* Two-shot all-reduce: each rank reduces its share, one n-th, of all buffers (shot one) and writes the result
  * to all ranks (shot two). No rank forwards data that it has received.
  *
- * all_reduce of three ranks over a = a0 a1 a2, b, c (share r is cut on cache lines):
+ * An all-reduce of three ranks with the buffers a = a0 a1 a2, b and c (shares begin at cache lines):
  *
  *   rank 0 reads a0 b0 c0, writes s0 = (a0 + b0) + c0 to all three ranks
  *   rank 1 reads a1 b1 c1, writes s1 to all three
  *   rank 2 reads a2 b2 c2, writes s2 to all three
  *
- * Each rank waits twice: until all have arrived, and until all have written. Each rank reads (n-1)/n of a
- * buffer from its peers, and the peers write as much to the rank's buffer. The bytes are the same as in a
- * ring, without the ring's 2(n-1) consecutive steps. Sums are computed in rank order.
+ * Each rank waits twice: until all ranks have arrived, and until all ranks have written. Each rank reads
+ * (n-1)/n of a buffer from its peers, and the peers write the same number of bytes to the rank's buffer.
+ * Two-shot moves as many bytes as a ring, but does not need the ring's 2(n-1) consecutive steps. Sums are
+ * computed in rank order.
  *
  * In mode INLINE (operands in the slots) every rank computes the whole result itself, after a single wait. */
 #include "ring/all_reduce/shm.h"
 
-/* Reduces the exposed operands of all ranks over `count` elements from in_at, and writes the result to
- * `outs`. */
+/* Reduces `count` elements of the exposed operands of all ranks, beginning at element in_at. Writes the
+ * result to all of `outs`. */
 static void reduce_exposed(shm_queue *q, int64_t in_at, char *const *outs, int out_count,
                            piece_layout out_layout, int64_t out_at, int64_t count)
 {

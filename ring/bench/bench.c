@@ -61,7 +61,7 @@ static bool next_word(const char **list, char word[32])
     return word[0] != '\0';
 }
 
-/* Finds the words of a list, for example "ring,two-shot", in `words`, and returns their indices. */
+/* Looks up each word of a list such as "ring,two-shot" in `words`, and returns the indices. */
 static status parse_list(const char *what, const char *list, const char *const *words, size_t word_count,
                          int *out, int most, int *count)
 {
@@ -83,8 +83,8 @@ static status add_system(const char *library, collective_algorithm algorithm, be
     return collective_choose_algorithm(library, algorithm, &out[(*count)++].algorithm);
 }
 
-/* Returns the algorithm that an old value of --collective names, such as "two-shot". Returns AUTO for other
- * words. */
+/* Older versions took the algorithm as a value of --collective. Returns the algorithm if `word` is one of
+ * these values, such as "two-shot", else AUTO. */
 static collective_algorithm renamed(const char *word)
 {
     static const char *const old[] = {COLLECTIVE_RENAMED};
@@ -131,7 +131,9 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "--collective: expected a name, got none");
 }
 
-enum { KINDS = COLLECTIVE_SEND }; /* kinds with a size, in which all ranks take part */
+enum {
+    KINDS = COLLECTIVE_SEND
+}; /* The kinds before this one have a size, and all ranks take part in them. */
 
 static status parse_operations(const char *list, int *out, int *count)
 {
@@ -204,8 +206,8 @@ static void summarize(const bench_case *c, int ranks, double *times, int count, 
     out->bus_gbs = out->algorithm_gbs * bus_factor(c->kind, ranks);
 }
 
-/* Measures all systems at one size. In each of BENCH_TURNS turns every system runs a part of the iterations.
- * `times` is [count][BENCH_MOST_ITERATIONS]. */
+/* Measures all systems at one size. The systems take BENCH_TURNS turns, and run a part of the iterations in
+ * each turn. `times` is [count][BENCH_MOST_ITERATIONS]. */
 static status measure(bench_rank *b, const bench_case *c, double *times, ring_bench_times *out)
 {
     const ring_bench_options *o = b->config->options;

@@ -1,9 +1,10 @@
 /* Times collectives as nccl-tests does, with the same columns and definitions of bandwidth (nccl-tests,
  * doc/PERFORMANCE.md). Algorithm bandwidth is bytes / time. Bus bandwidth is algorithm bandwidth times a
- * factor of the operation, so it can be compared with the hardware's bandwidth for any number of ranks.
+ * factor that depends on the operation. For any number of ranks, bus bandwidth can be compared with the
+ * bandwidth of the hardware.
  *
- * A time is measured from a barrier to the end of the slowest rank. Results are checked bit for bit, with
- * operands whose sums are exact. */
+ * A time is measured from a barrier to the end of the slowest rank. Operands have exact sums, so that results
+ * can be checked bit for bit. */
 #ifndef RING_BENCH_BENCH_H
 #define RING_BENCH_BENCH_H
 
@@ -20,9 +21,10 @@ typedef struct ring_bench_options {
     const char *operations;  /* Operations, for example "all_reduce". */
     int64_t begin, end;      /* Smallest and largest size in bytes. */
     int64_t factor;
-    int64_t iterations; /* Measured calls of a size, or 0 to choose by size. */
-    int64_t warmups;    /* Calls before the measured calls, or -1 for a fifth of the measured calls. */
-    int type, op;       /* Indices of choices (bench.c). */
+    int64_t iterations; /* Number of measured calls per size. If it is 0, the number depends on the size. */
+    /* Number of calls before the measured calls, or -1 for a fifth of the number of measured calls. */
+    int64_t warmups;
+    int type, op; /* Indices into the choices of --type and --op (bench.c). */
     int64_t root;
     bool check;
     const char *link; /* Emulated link between the ranks, for example "1Gbit/s,50us", or NULL. */
@@ -30,11 +32,11 @@ typedef struct ring_bench_options {
 
 extern const option_table ring_bench_option_table;
 
-/* One rank's part. All ranks call ring_bench() at about the same time. */
+/* The arguments of ring_bench() on one rank. All ranks call ring_bench() at about the same time. */
 typedef struct ring_bench_config {
     int rank, world;
     uint64_t job_token;
-    int64_t timeout_ns; /* Limit for connecting, and for a call. */
+    int64_t timeout_ns; /* Longest time that connecting, or one call, may take. */
     const ring_bench_options *options;
 } ring_bench_config;
 
@@ -43,8 +45,9 @@ typedef struct ring_bench_times {
     bool run; /* False if the operation has no in-place form (all_to_all). */
     int iterations;
     double median_us, mean_us, best_us, p90_us, p99_us, worst_us;
-    double algorithm_gbs, bus_gbs; /* Bandwidths of the median, in 1e9 bytes per second. */
-    int64_t wrong;                 /* Wrong elements of all ranks, or -1 if not checked. */
+    double algorithm_gbs, bus_gbs; /* Bandwidths in 1e9 bytes per second, computed from the median time. */
+    /* Number of wrong elements on all ranks, or -1 if results were not checked. */
+    int64_t wrong;
 } ring_bench_times;
 
 typedef struct ring_bench_row {
@@ -68,17 +71,17 @@ status ring_bench_check(const ring_bench_options *options, int world);
 status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
 
 /* Write a report: a header of '#' lines, one line per row, and a footer with the average. A line has at most
- * 80 columns. `before` is the previous row, or NULL for the first. Column heads precede the line if the
- * library, the algorithm, the operation, the type or the root has changed. */
+ * 80 columns. `before` is the previous row, or NULL for the first row. Column heads precede a row if it
+ * differs from the previous row in the library, the algorithm, the operation, the type or the root. */
 void ring_bench_header(const ring_bench_config *config, text_buffer *out);
 void ring_bench_line(const ring_bench_row *row, const ring_bench_row *before, text_buffer *out);
 void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);
 
-/* Returns a row as an object: a new reference, or NULL without memory. */
+/* Returns a new JSON object that describes a row, or NULL if there is no memory. */
 json_t *ring_bench_json(const ring_bench_row *row);
 
-/* Measures two-shot and ring for 2, 4, ... and `world` ranks at several sizes, and makes a table of the
- * faster algorithms. All ranks call this function, and rank 0 gets the table. */
+/* Measures two-shot and ring for 2, 4, ... and `world` ranks at several sizes. Makes a table that names the
+ * faster algorithm for each case. All ranks call this function, and rank 0 gets the table. */
 status ring_bench_tune(const ring_bench_config *config, collective_tuning *out);
 
 #endif

@@ -17,13 +17,14 @@ typedef struct bench_case {
     bool in_place;
 } bench_case;
 
-/* A library and an algorithm, measured together. */
+/* A library with one of its algorithms. The benchmark compares systems. */
 typedef struct bench_system {
     const char *library;
     collective_algorithm algorithm;
 } bench_system;
 
-/* A rank's worlds. All use the same memory, which has two buffers of the largest size. */
+/* The worlds that a rank has opened. All worlds use the same memory, which contains two buffers of the
+ * largest size. */
 typedef struct bench_rank {
     const ring_bench_config *config;
     shm_segment memory;
@@ -36,7 +37,7 @@ typedef struct bench_rank {
     double *times; /* [BENCH_MOST_ITERATIONS] */
 } bench_rank;
 
-/* Returns the systems that the options name. `out` has room for BENCH_MOST_SYSTEMS. */
+/* Lists the systems that the options name. `out` has room for BENCH_MOST_SYSTEMS systems. */
 status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *count);
 
 status bench_rank_open(const ring_bench_config *config, const bench_system *systems, int count,
@@ -51,8 +52,8 @@ int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, in
 
 void bench_sort(double *times, int count);
 
-/* Runs `iterations` calls on a group, and adds their times to times[*used]. A time is the time of the slowest
- * rank, in us. */
+/* Runs `iterations` calls on a group. Appends the time of each call on the slowest rank, in us, to the *used
+ * elements of `times`. */
 status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
                   double *times, int *used);
 status bench_check(const bench_rank *b, collective_group *group, const bench_case *c, int64_t *wrong);

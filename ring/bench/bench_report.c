@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACE_WIDTH = 28 }; /* Width of the columns of one place. */
+enum { PLACE_WIDTH = 28 }; /* Width of the columns for out of place, and for in place. */
 
 void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 {
@@ -24,8 +24,8 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     text_append(out, "# p90 and p99 are in the JSON\n");
 }
 
-/* Appends the values that are the same in the rows below, and the columns' heads. The root is -1 if the
- * operation has none. */
+/* Appends the values that are common to the following rows, and the column heads. The root is printed as -1
+ * if the operation has no root. */
 static void append_group(const ring_bench_row *row, text_buffer *out)
 {
     text_append(out, "#\n# %s %s, %s, %s, %s, root %d\n", row->collective, row->algorithm,

@@ -44,7 +44,9 @@ status bench_rank_open(const ring_bench_config *config, const bench_system *syst
                  failed);
     for (int i = 0; i < count; i++) {
         out->systems[i] = systems[i];
-        out->count++; /* bench_rank_close() closes world i even if opening fails */
+        /* The count is incremented first, so that bench_rank_close() closes this world even if opening it
+         * fails. */
+        out->count++;
         TRY_GOTO(rc, open_world(out, i), failed);
     }
     return STATUS_OK;

@@ -1,4 +1,4 @@
-/* Measures whether two-shot or ring is faster on this machine, by number of ranks and by size. */
+/* Measures for each number of ranks and each size whether two-shot or ring is faster on this machine. */
 #include "ring/bench/bench_impl.h"
 
 #include <stdio.h>
@@ -34,7 +34,7 @@ static status measure_size(bench_rank *b, collective_group *const *groups, int64
     return STATUS_OK;
 }
 
-/* Adds the rows of `ranks` ranks. Neighboring sizes with the same result become one row. The last row covers
+/* Adds the rows for `ranks` ranks. Adjacent sizes with the same result become one row. The last row covers
  * all larger sizes. */
 static void add_rows(collective_tuning *t, int ranks, const collective_algorithm *faster)
 {

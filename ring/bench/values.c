@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Returns a small integer. For products most operands are 1, so that float16 holds the product of 16
- * ranks. */
+/* Returns a small integer. For products most operands are 1, so that the product of 16 operands is exact in
+ * float16. */
 static int operand(const bench_case *c, int rank, int64_t i)
 {
     int mixed = (int)((i * 7 + rank * 3 + i / 5) % 7);
@@ -38,8 +38,8 @@ static int owner_of(const bench_case *c, int ranks, int64_t i)
     return rank;
 }
 
-/* Returns element i of the whole result on rank `me`. For all_to_all returns element i that the rank
- * receives. */
+/* Returns element i of the result that rank `me` would have if it received the whole result. For all_to_all,
+ * returns element i of the elements that the rank receives. */
 static double result_at(const bench_case *c, int me, int ranks, int64_t i)
 {
     int64_t part = collective_part_count(c->count, ranks, me);

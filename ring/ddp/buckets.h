@@ -1,6 +1,6 @@
-/* Buckets of gradients: how they are assigned, launched and waited for (schedule.c), and the names of rules
- * and orders (buckets.c). Buckets are plain data, without a device or a thread, and nothing is allocated
- * after open. */
+/* Buckets of gradients. schedule.c assigns gradients to buckets, and determines when a bucket is launched and
+ * waited for. buckets.c contains the names of rules and orders. Buckets are plain data: these functions use
+ * no device and no thread, and allocate nothing after open. */
 #ifndef RING_DDP_BUCKETS_H
 #define RING_DDP_BUCKETS_H
 
@@ -10,14 +10,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* When a bucket is closed. Columns: name, name in reports. A bucket holds one element type. */
+/* Rules that say when a bucket is closed. Columns: name, name in reports. All gradients of a bucket have the
+ * same element type. */
 #define BUCKET_RULE_LIST(X)                                                                                  \
     X(REACH_BYTES, "reach_bytes")       /* the limit in bytes is reached */                                  \
     X(REACH_ELEMENTS, "reach_elements") /* the limit in elements is reached */                               \
     X(WITHIN_BYTES, "within_bytes")     /* the next tensor would exceed the limit */                         \
     X(ONE, "one")                       /* never, so there is one bucket per type */                         \
     X(EACH, "each")                     /* after every tensor */                                             \
-    X(UNITS, "units")                   /* after the last tensor of its unit */
+    X(UNITS, "units")                   /* after the last tensor of a unit */
 
 #define BUCKET_RULE_ENUM(name, text) BUCKET_##name,
 typedef enum bucket_rule { BUCKET_RULE_LIST(BUCKET_RULE_ENUM) BUCKET_RULE_COUNT } bucket_rule;
@@ -44,8 +45,9 @@ typedef struct bucket_tensor {
     int unit; /* Tensors with the same number share a bucket (BUCKET_UNITS). */
 } bucket_tensor;
 
-/* Limits in bytes or elements, as the rule says. `first_limit` is the limit of the first bucket of each
- * element type, and `limit` is the limit of all other buckets. */
+/* How gradients are assigned to buckets. The rule determines whether limits are in bytes or elements.
+ * `first_limit` is the limit of the first bucket of each element type, and `limit` is the limit of all other
+ * buckets. */
 typedef struct bucket_plan {
     bucket_rule rule;
     bucket_order order;
@@ -53,7 +55,7 @@ typedef struct bucket_plan {
 } bucket_plan;
 
 typedef struct bucket {
-    int first, count; /* Range of bucket_schedule.tensors. */
+    int first, count; /* Tensors of the bucket, as a range of bucket_schedule.tensors. */
     dtype type;
     int64_t elements, bytes;
     int pending; /* Number of gradients that are not ready in this step. */

@@ -133,8 +133,8 @@ static void ended(void *engine, const process_call *job, const process_times *t)
                     TRACE_NO_INDEX, t->traced_ns, t->finished_ns);
 }
 
-/* The compute thread calls accounted() and waited(). These functions write the times of jobs to the buckets'
- * records and to the trace. */
+/* The compute thread calls accounted() and waited(). The two functions write the times of jobs to the records
+ * of buckets and to the trace. */
 
 static void accounted(void *engine, const process_times *t)
 {
@@ -142,7 +142,7 @@ static void accounted(void *engine, const process_times *t)
     if (t->tag == 0) return;
     ring_bucket_record *r = ring_record(e, t->tag);
     r->ready_ns = t->ready_ns;
-    /* The agent may have read its clock before the bucket was ready. */
+    /* The agent's time may be too early, because it may have read the clock before the bucket was ready. */
     r->launched_ns = t->posted_ns > r->ready_ns ? t->posted_ns : r->ready_ns;
     r->started_ns = t->started_ns;
     r->finished_ns = t->finished_ns;
@@ -246,8 +246,8 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
     return ring_await(e, job);
 }
 
-/* Gathers which ranks have data. If the collectives are NCCL, the hosts gather without the GPU, because the
- * next pass needs the result while the GPU is still busy with the last pass. */
+/* Exchanges which ranks have data. If the library is NCCL, the exchange uses host memory instead of the GPU,
+ * because the next pass needs the result while the GPU is still busy with the previous pass. */
 status ring_gather_activity(ring_engine *e)
 {
     if (!e->host_group) return ring_run_job(e, RING_JOB_ACTIVITY, 0);
@@ -287,14 +287,16 @@ static status warm_up(ring_engine *e, collective_group *group, collective_call c
     return call.count > 0 ? collective_enqueue(group, &call, e->stream, &ticket) : STATUS_OK;
 }
 
-/* Calls for PowerSGD use the memory of the bucket, because its factors keep their values between steps. */
+/* If the hook is PowerSGD, the calls use the memory of the bucket instead of the factors, because the factors
+ * must keep their values between steps. */
 static status warm_up_bucket(ring_engine *e, int k)
 {
     if (e->settings.policy.sharding) {
         collective_call call = ring_scatter_call(e, k);
         collective_buffer shard = call.out;
         TRY(warm_up(e, e->shard_group, call));
-        /* Gathers gradients instead of parameters, which may still differ between ranks. */
+        /* Gathers gradients, because parameters may still differ between ranks and must not be
+         * overwritten. */
         call.kind = COLLECTIVE_ALL_GATHER;
         call.out = call.in;
         call.in = shard;

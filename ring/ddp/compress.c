@@ -1,5 +1,5 @@
-/* PowerSGD in the engine. A bucket takes two all-reduces. The first sends P of each matrix and the
- * uncompressed tensors, the second sends Q. */
+/* PowerSGD in the engine. A bucket takes two all-reduces. The first all-reduce sums P of each matrix and the
+ * uncompressed tensors. The second all-reduce sums Q of each matrix. */
 #include "common/device/sim/device_sim.h"
 #include "ring/engine_impl.h"
 
@@ -88,8 +88,8 @@ static void spend_matmul(ring_engine *e, op_kind kind, int64_t m, int64_t in, in
     spend(e, &(op_desc){.kind = kind, .type = DTYPE_F32, .u.linear = {.m = m, .in = in, .out = out}});
 }
 
-/* Phase 1 first makes P orthonormal. For each column this takes a dot product and a sum with every column
- * before it, the norm, and a division. */
+/* Phase 1 first makes the columns of P orthonormal. Each column takes a dot product and a sum with every
+ * preceding column, then a norm and a division. */
 static status virtual_project(ring_engine *e, const powersgd_matrix *x, int phase)
 {
     int rank = e->powersgd.rank;
@@ -160,7 +160,8 @@ void ring_powersgd_close(ring_engine *e)
     free(e->powersgd.factors);
 }
 
-/* Places a bucket's P and uncompressed tensors at `*end`, its Q after them, and advances `*end`. */
+/* Places P and the uncompressed tensors of a bucket at `*end`, and Q of the bucket after them. Advances
+ * `*end`. */
 static status lay_out(ring_engine *e, int k, float **end)
 {
     const nn_model *m = e->base.context.params->model;

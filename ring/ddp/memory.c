@@ -38,7 +38,8 @@ status ring_memory_open(ring_engine *e)
         e->settings.options.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
     m->factor_count = factor_count(e);
     m->group_capacity = group_capacity(c->program);
-    if (e->settings.policy.sharding && m->group_capacity == 0) m->group_capacity = 1; /* for the norm */
+    /* The norm needs one value. */
+    if (e->settings.policy.sharding && m->group_capacity == 0) m->group_capacity = 1;
     int64_t factors = plan_align(m->bucket_bytes);
     int64_t group = factors + plan_align(m->factor_count * (int64_t)sizeof(float));
     int64_t order = group + plan_align(m->group_capacity * (int64_t)sizeof(double));
@@ -50,7 +51,8 @@ status ring_memory_open(ring_engine *e)
     m->factors = (float *)(m->buckets + factors);
     m->control = calloc(1, (size_t)(total - group));
     if (!m->control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    /* In virtual time, collectives move these values between the ranks' host memories. */
+    /* In virtual time there is no device memory. Collectives move these values between the ranks' host
+     * memories. */
     char *values = device_get_info(c->device)->real ? m->buckets + group : m->control;
     char *host = e->stream ? m->control : values; /* The host cannot access the memory of a GPU. */
     m->group = (double *)values;
@@ -108,8 +110,9 @@ static void append_piece(piece_list *list, piece *pieces, piece p)
         pieces[list->count++] = p;
 }
 
-/* Lists the pieces of each bucket's gradients in the arena, and merges adjacent pieces. The order is the
- * order of the arena if gradients are reduced there, else the order in which gradients are packed. */
+/* Lists the pieces of the arena that hold the gradients of each bucket, and merges adjacent pieces. If
+ * gradients are reduced in the arena, pieces are in the order of the arena, else in the order in which
+ * gradients are packed. */
 static void list_pieces(ring_engine *e)
 {
     const param_set *set = e->base.context.params;

@@ -14,7 +14,8 @@ static char *gradient(const ring_engine *e, int param)
     return (char *)grads->data + set->grads_placed[param].offset * dtype_size(set->type);
 }
 
-/* Returns the address at which a gradient is reduced. Mixed precision reduces a bfloat16 copy. */
+/* Returns the address at which a gradient is reduced. Under mixed precision, this is the address of a
+ * bfloat16 copy. */
 static char *reduced_gradient(const ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
@@ -57,7 +58,8 @@ static double divisor_after(const ring_engine *e)
     return e->compute.active / e->settings.predivide;
 }
 
-/* Converts between a gradient in the device's layout and the sent values, which are in PyTorch's layout. */
+/* Converts a gradient in the device's layout to the values that are sent, which have PyTorch's layout, or
+ * back. */
 static status convert_plain(ring_engine *e, int param, void *grad, void *sent, bool packs, double divisor)
 {
     const param_set *set = e->base.context.params;
@@ -73,8 +75,8 @@ static status convert_plain(ring_engine *e, int param, void *grad, void *sent, b
     return packs ? STATUS_OK : device_layout_pack(d, layout, plain, grad);
 }
 
-/* Copies gradients from their arena to the memory in which they are reduced if `packs`, else back. Divides
- * them by `divisor`. */
+/* If `packs`, copies gradients from their arena to the memory in which they are reduced, else back. Divides
+ * the copies by `divisor`. */
 static status convert(ring_engine *e, const int *params, int count, bool packs, double divisor)
 {
     const param_set *set = e->base.context.params;
@@ -109,8 +111,8 @@ static status ring_unpack(ring_engine *e, int k)
 
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
-/* Returns true if gradients are packed after the backward pass, into a buffer that is freed after the copy
- * back. */
+/* Returns true if gradients are packed after the backward pass, into a buffer that is freed when the results
+ * have been copied back. */
 static bool flattens_late(const ring_engine *e)
 {
     return e->plan->launch == RING_AFTER_BACKWARD && e->settings.policy.lifetime == RING_BUCKETS_PASS;
@@ -175,8 +177,8 @@ static status mark_ready(ring_engine *e, int param)
     return e->plan->launch == RING_WHEN_READY ? launch_ready(e) : STATUS_OK;
 }
 
-/* Marks a gradient as ready that this micro-batch does not compute. The gradient is set to zero unless an
- * earlier micro-batch of the step has computed it. */
+/* Marks a gradient as ready although this micro-batch does not compute it. Sets the gradient to zero unless
+ * an earlier micro-batch of the step has computed it. */
 static status mark_without_gradient(ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
@@ -203,7 +205,7 @@ static void reset_step(ring_engine *e)
     }
 }
 
-/* Checks that rank 0 sent every parameter once. */
+/* Checks that the order that rank 0 sent contains every parameter once, and copies it to compute.order. */
 static status read_order(ring_engine *e)
 {
     int params = ring_params(e);
@@ -258,7 +260,8 @@ static status share_buffers(ring_engine *e)
     const param_set *set = e->base.context.params;
     device_stream *s = e->base.context.compute;
     piece_list all = {set->buffer_pieces, set->model->buffer_count};
-    /* A virtual GPU spends the time in which it flattens the buffers into one, and unflattens them. */
+    /* On a virtual GPU, calls of device_flatten() take the time of copying the buffers into one tensor, and
+     * back. */
     TRY(device_flatten(s, set->type, piece_list_elements(all)));
     TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
     for (int i = 0; i < all.count; i++) TRY(device_flatten(s, set->type, all.pieces[i].count));
@@ -278,7 +281,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     ring_drop_whole(e);
     e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
     reset_step(e);
-    /* Sharded parameters or masters need no broadcast, because the shards of all ranks are parts of the same
+    /* If parameters or masters are sharded, no broadcast is needed: every rank holds another part of the same
      * values. */
     if (!e->compute.started && base->context.world > 1 && !param_set_gathers(base->context.params)) {
         param_set_forget_bf16_copy(base->context.params);
@@ -300,7 +303,7 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
 
 /* ---- ready ------------------------------------------------------------------------------------ */
 
-/* Sharded gradients are reduced in every micro-batch. */
+/* Returns true if this micro-batch reduces gradients. Sharded gradients are reduced in every micro-batch. */
 static bool reduces(const ring_engine *e)
 {
     return e->compute.step.synchronize || e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
@@ -340,7 +343,7 @@ static status mark_missing(ring_engine *e)
 status ring_await_bucket(ring_engine *e)
 {
     int k = e->schedule.next_wait;
-    /* A `serial` policy launches a bucket only when the bucket is waited for. */
+    /* Under a `serial` policy, a bucket is launched only here, directly before the wait for it. */
     if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule)));
     TRY(ring_await(e, e->buckets[k].work));
     TRY(e->settings.policy.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
@@ -356,7 +359,7 @@ status ring_reduce(sync_engine *base, const sync_step *step)
     if (!reduces(e)) return STATUS_OK;
     TRY(mark_missing(e));
     if (!e->settings.policy.serial) TRY(launch_ready(e));
-    /* Each bucket is copied back while the next is still being reduced. */
+    /* While a bucket is copied back, the next bucket is still being reduced. */
     while (e->schedule.next_wait < e->schedule.count) TRY(ring_await_bucket(e));
     if (!step->synchronize) return STATUS_OK;
     if (e->compute.recording) {
@@ -365,7 +368,7 @@ status ring_reduce(sync_engine *base, const sync_step *step)
         e->compute.rebuild = true;
     }
     e->compute.first_done = e->compute.period_begins = true;
-    /* Units that the forward pass did not use are still being gathered. */
+    /* All-gathers of units that the forward pass did not use have not been waited for. */
     return e->settings.policy.sharding ? ring_await_gathers(e) : STATUS_OK;
 }
 

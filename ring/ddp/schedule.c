@@ -1,11 +1,12 @@
-/* DDP's bucket schedule: which gradients share an all-reduce, when it is launched, and when it is waited for.
+/* DDP's bucket schedule: which gradients share an all-reduce, when the all-reduce is launched, and when a
+ * rank waits for it.
  *
  * The backward pass produces the last layer's gradients first. Therefore gradients are put into buckets in
  * reverse order of registration, or in the order in which the gradients became ready on rank 0 in the first
- * step. Rank 0 sends this order to all ranks, because the order may differ between ranks. Some older policies
- * use the order of registration. A bucket closes when it reaches its limit. The example has six parameters of
- * 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first bucket, 25 MiB for every other
- * bucket.
+ * step. Rank 0 sends this order to all ranks, because gradients may become ready in another order on other
+ * ranks. Some older policies use the order of registration. A bucket closes when it reaches its limit. The
+ * example has six parameters of 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first
+ * bucket, 25 MiB for every other bucket.
  *
  *     ready in the order     5   4  3  2   1  0
  *     buckets               [0] [   1   ] [ 2  ]
@@ -17,7 +18,7 @@
  *
  *     the assignment depends only on sizes, types, order and limits, which are the same on all ranks;
  *     a bucket is launched when all its gradients are ready and all buckets before it have been launched;
- *     buckets are waited for in the same order, each while later buckets are still in transit. */
+ *     a rank waits for buckets in the same order, while later buckets are still being reduced. */
 #include "ring/ddp/buckets.h"
 
 #include "common/memory/piece.h"
@@ -26,7 +27,7 @@
 
 /* ---- assignment ------------------------------------------------------------------------------- */
 
-/* The bucket of one element type that is being filled. */
+/* The bucket that is being filled. There is one for each element type. */
 typedef struct open_bucket {
     int id; /* Number of the bucket in order of opening, or BUCKET_NONE. */
     list_cut cut;
@@ -41,7 +42,7 @@ static list_cut first_cut(const bucket_plan *plan)
     return (list_cut){.limit = limits[plan->rule], .within = plan->rule == BUCKET_WITHIN_BYTES};
 }
 
-/* Returns the i-th tensor to be put into a bucket. */
+/* Returns the i-th tensor in the order in which tensors are put into buckets. */
 static int tensor_at(const bucket_plan *plan, const int *ready, int count, int i)
 {
     if (plan->order == BUCKET_ORDER_READY) return ready[i];
@@ -93,13 +94,13 @@ static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, i
         o->id = BUCKET_NONE;
         if (plan->rule != BUCKET_EACH) o->cut.limit = plan->limit;
     }
-    for (int id = 0; id < opened; id++)
-        if (closed[id] == BUCKET_NONE) closed[id] = closings++; /* buckets below the limit come last */
+    for (int id = 0; id < opened; id++) /* buckets that did not reach the limit come last */
+        if (closed[id] == BUCKET_NONE) closed[id] = closings++;
     return opened;
 }
 
-/* Does the same as fill_buckets() for BUCKET_UNITS. A bucket opens with the first tensor of its unit, and
- * closes with the last. */
+/* Does the same as fill_buckets() for BUCKET_UNITS. A bucket opens at the first tensor of a unit, and closes
+ * at the last tensor of the unit. */
 static int fill_units(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                       int *bucket_of, int *closed)
 {
@@ -120,7 +121,8 @@ void bucket_assign(const bucket_plan *plan, const bucket_tensor *tensors, int co
                    bucket_schedule *out)
 {
     assert(out->capacity >= count);
-    int *closed = out->tensors; /* not filled yet, and large enough: each bucket has a tensor */
+    /* out->tensors is not filled yet. It is large enough, because each bucket has at least one tensor. */
+    int *closed = out->tensors;
     out->count = (plan->rule == BUCKET_UNITS ? fill_units : fill_buckets)(plan, tensors, count, ready,
                                                                           out->bucket_of, closed);
     for (int k = 0; k < out->count; k++) out->buckets[k] = (bucket){0};
@@ -152,7 +154,8 @@ bool bucket_gradient_ready(bucket_schedule *s, int tensor)
     return --s->buckets[s->bucket_of[tensor]].pending == 0;
 }
 
-/* Launches strictly in order: a bucket that is complete early waits for the buckets before it. */
+/* Launches buckets strictly in order: if a bucket is complete before its predecessor, it is launched after
+ * the predecessor. */
 int bucket_launch(bucket_schedule *s)
 {
     if (s->next_launch == s->count || s->buckets[s->next_launch].pending > 0) return BUCKET_NONE;

@@ -1,5 +1,5 @@
-/* Communication hooks: how gradients are compressed before they are sent (PyTorch:
- * torch.distributed.algorithms.ddp_comm_hooks). A hook is a row of hooks.h. */
+/* Communication hooks, which compress gradients before they are sent, as
+ * torch.distributed.algorithms.ddp_comm_hooks of PyTorch does. A hook is a row of hooks.h. */
 #ifndef RING_HOOKS_HOOK_H
 #define RING_HOOKS_HOOK_H
 

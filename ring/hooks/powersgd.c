@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-enum { LANES = 16 }; /* partial sums of a dot product, in a fixed order that allows vector instructions */
+/* Number of partial sums of a dot product. They are added in a fixed order, and allow vector instructions. */
+enum { LANES = 16 };
 
 bool powersgd_pays(int64_t rows, int64_t cols, int rank)
 {
@@ -46,8 +47,8 @@ void powersgd_project(const powersgd_matrix *x, int rank)
     }
 }
 
-/* Modified Gram-Schmidt. If a column depends on the columns before it, its remainder is noise and is set to
- * zero. */
+/* Modified Gram-Schmidt. If a column depends linearly on the preceding columns, its remainder is rounding
+ * noise and is set to zero. */
 static void orthonormalize(float *p, int rank, int64_t rows)
 {
     for (int k = 0; k < rank; k++) {

@@ -1,5 +1,5 @@
 /* PowerSGD on a GPU. The factors are thin, so every multiplication takes as long as reading the gradient
- * once. Simple kernels are therefore as fast as a library's. */
+ * once. Simple kernels are therefore as fast as the kernels of a library. */
 #include "common/device/cuda/module/kernel.cuh"
 
 extern "C" {
@@ -43,7 +43,8 @@ __device__ static float block_dot(const float *a, const float *b, int64_t count)
     return (float)block_sum<THREADS>(sum);
 }
 
-/* Modified Gram-Schmidt as in powersgd.c, by one block. A thread works on the same elements throughout. */
+/* Modified Gram-Schmidt as in powersgd.c, in one block. Each thread works on the same elements of every
+ * column. */
 __global__ void orthonormalize_kernel(int64_t rows, int rank, float *p)
 {
     for (int k = 0; k < rank; k++) {
@@ -59,8 +60,8 @@ __global__ void orthonormalize_kernel(int64_t rows, int rank, float *p)
     }
 }
 
-/* Computes q = m^T p, in blocks of 32 columns by LANES rows, for FACTORS columns of p. Lanes are added in
- * order. */
+/* Computes q = m^T p. A block has 32 x LANES threads and works on 32 columns of m and FACTORS columns of p.
+ * The partial sums of the lanes are added in order. */
 __global__ void back_project_kernel(int64_t rows, int64_t cols, int rank, const float *m, const float *p,
                                     float *q)
 {

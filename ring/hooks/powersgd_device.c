@@ -18,7 +18,8 @@ status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matr
     powersgd_start(&host, rank, name);
     if (!layout->plain) {
         for (int64_t i = 0; i < elements; i++) placed[i] = (float)(i % x->cols); /* exact: cols < 2^24 */
-        /* Row 0 of `column` receives, for each position of the layout, the column in PyTorch's order. */
+        /* For each position in the layout, row 0 of `column` becomes the number of the column in PyTorch's
+         * order. */
         TRY(device_layout_pack(d, layout, placed, column));
         for (int k = 0; k < rank; k++)
             for (int64_t j = 0; j < x->cols; j++)

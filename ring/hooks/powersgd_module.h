@@ -1,6 +1,6 @@
-/* PowerSGD's steps on a GPU, in libpsring_cuda.so. Matrices are in device memory. The columns of m, error
- * and q are in the order of the device's layout. All work is in stream order. Sums are computed in an
- * order that depends only on the shape, and that differs from the CPU's. */
+/* PowerSGD's steps on a GPU, in libpsring_cuda.so. Matrices are in device memory. The columns of m, error and
+ * q are in the order of the device's layout. All work is in stream order. Sums are computed in an order that
+ * depends only on the shape. It differs from the order on a CPU. */
 #ifndef RING_HOOKS_POWERSGD_MODULE_H
 #define RING_HOOKS_POWERSGD_MODULE_H
 
@@ -21,8 +21,7 @@ typedef struct powersgd_module {
 status powersgd_module_open(const powersgd_module **out);
 
 /* Does the work of powersgd_start() for a matrix on a GPU, whose columns are in the order of `layout`.
- * Returns when it is done. `scratch` is host memory for three matrices, which is enough because factors are
- * smaller. */
+ * Returns when the work is done. `scratch` is host memory for three matrices of this size. */
 status powersgd_start_on_device(device *d, device_stream *s, const powersgd_matrix *x, int rank,
                                 const char *name, const device_layout *layout, float *scratch);
 

@@ -1,8 +1,8 @@
 /* Sharded state: the policies zero1, zero2, zero3 and fsdp.
  *
- * The gradients of a unit form one bucket, which is reduce-scattered when all of them are ready. After each
- * rank has updated its shards, parameters are all-gathered. Under zero3 and fsdp, which also shard
- * parameters, each pass gathers its units instead, one unit ahead of use:
+ * The gradients of a unit form one bucket, which is reduce-scattered when all gradients of the unit are
+ * ready. Under zero1 and zero2, parameters are all-gathered after each rank has updated its shards. zero3 and
+ * fsdp shard parameters, too. Under these policies each pass gathers the parameters, one unit ahead of use:
  *
  *     forward    compute                  | unit 0   | unit 1              | unit 2    |
  *                communication   gather 0 | gather 1 | gather 2            |
@@ -30,8 +30,8 @@ static status open_adders(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Allocates memory for the gradients of one shard in the masters' type, which sums and updates use with mixed
- * precision. */
+/* For mixed precision, allocates memory for the gradients of one shard in the masters' type. Sums over
+ * micro-batches and updates use this memory. */
 static status open_update(ring_engine *e)
 {
     const param_shards *s = shards_of(e);
@@ -86,8 +86,8 @@ static char *gradients_of(const ring_engine *e, int unit)
     return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
-/* Returns the address for this rank's part of the unit's reduced gradients. The part is reduced in place, or,
- * if units are sharded by rows, stored after the gradients. */
+/* Returns the address of this rank's part of the unit's reduced gradients. The part is in place among the
+ * gradients. If units are sharded by rows, the part is stored after the gradients instead. */
 static char *reduced_part(const ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);

@@ -1,7 +1,7 @@
-/* Shared by the files of sharded state: addresses of elements, and functions that another file calls.
+/* Declarations for the files of this folder: addresses of elements, and functions that another file calls.
  *
- * Mixed precision sends elements in bfloat16. Sums and updates use the masters' type, whose elements are
- * called `wide`. */
+ * Mixed precision sends elements in bfloat16. Sums and updates use the type of the masters. Elements of this
+ * type are called `wide`. */
 #ifndef RING_ZERO_SHARDS_H
 #define RING_ZERO_SHARDS_H
 
@@ -28,7 +28,7 @@ static inline int wide_size(const ring_engine *e)
     return dtype_size(set_of(e)->type);
 }
 
-/* Returns true if shards of gradients are added up as `wide` elements. */
+/* Returns true if the gradients of micro-batches are added up as `wide` elements. */
 static inline bool adds_wide_shards(const ring_engine *e)
 {
     return set_of(e)->wide_shards.bytes > 0;
@@ -49,8 +49,8 @@ static inline char *wide_element(const ring_engine *e, const device_memory *memo
 /* Destination of a GATHER job. The index of the job is the unit plus the destination times the number of
  * units. */
 enum { TO_FORWARD, TO_BACKWARD, TO_WHOLE };
-/* Returns true if gradients are reduced into the shard, as in the first micro-batch of a step. Later
- * micro-batches are added to the shard. */
+/* Returns true if gradients are reduced directly into the shard of gradients, as in the first micro-batch of
+ * a step. Gradients of later micro-batches are added to the shard. */
 bool ring_scatters_to_shard(const ring_engine *e);
 /* Returns the address at which this rank's part of a unit's gradients is reduced. */
 char *ring_reduced_shard(const ring_engine *e, int unit);
@@ -60,7 +60,7 @@ char *ring_reduced_shard(const ring_engine *e, int unit);
 /* Copies and converts elements, in stream order. */
 status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type,
                           int64_t count);
-/* Mixed precision: rounds the masters of a unit to bfloat16. */
+/* For mixed precision, rounds the masters of a unit to bfloat16. */
 status ring_round_unit(ring_engine *e, int unit);
 /* Posts the gathers of updated parameters, in the order in which the next forward pass uses the units. Does
  * nothing if parameters are sharded. */

@@ -1,5 +1,6 @@
-/* Units of sharded state in a pass. A unit's parameters are gathered one unit ahead, and released after the
- * last use. A unit's gradients have memory until they have been reduced. shards.c shows the order. */
+/* Units of sharded state in a pass. The parameters of a unit are gathered one unit ahead, and released after
+ * their last use. The gradients of a unit occupy memory until they have been reduced. shards.c shows the
+ * order. */
 #include "ring/zero/shards.h"
 
 /* ---- parameters ------------------------------------------------------------------------------- */
@@ -21,8 +22,8 @@ static void count_gradients(ring_engine *e, int unit, ring_ledger_change *change
            param_gradients_place(shards_of(e), unit) * size);
 }
 
-/* Posts the all-gather of the unit at `position` of the current pass, unless there is no unit or the
- * all-gather has been posted. */
+/* Posts the all-gather of the unit at `position` in the order of the current pass. Does nothing if there is
+ * no unit at `position`, or if its all-gather has been posted. */
 static status gather(ring_engine *e, int position)
 {
     const param_shards *s = shards_of(e);
@@ -70,7 +71,8 @@ status ring_round_unit(ring_engine *e, int unit)
                               set->type, u->shard);
 }
 
-/* Mixed precision: converts a unit to the type that operations read, before a pass uses the unit. */
+/* For mixed precision, converts the parameters of a unit to the type that operations read. Called before a
+ * pass uses the unit. */
 static status widen_unit(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
@@ -95,7 +97,8 @@ status ring_gather_updated(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Rounds masters that have been initialized or loaded. Gathers the result unless parameters are sharded. */
+/* Called before the first step, when masters have been initialized or loaded. Rounds the masters to bfloat16,
+ * and gathers the result unless parameters are sharded. */
 static status begin_mixed(ring_engine *e)
 {
     for (int u = 0; u < shards_of(e)->unit_count; u++) TRY(ring_round_unit(e, u));
@@ -153,7 +156,7 @@ static status begin_unit(ring_engine *e, int unit)
     ring_unit *u = &e->shards.units[unit];
     int position = s->units[unit].position[e->shards.pass];
     if (s->config.stage == PARAM_SHARD_ALL) {
-        TRY(gather(e, position)); /* Usually this all-gather has been posted with the unit before. */
+        TRY(gather(e, position)); /* Usually this all-gather was posted when the preceding unit began. */
         TRY(gather(e, position + 1));
     }
     TRY(await_gather(e, u));
@@ -197,7 +200,7 @@ static status add_to(ring_engine *e, int unit, void *sum, void *shard)
                          NULL);
 }
 
-/* Mixed precision: adds a micro-batch's shard to the sum in the masters' type. */
+/* For mixed precision, adds the shard of a micro-batch to the sum, which has the masters' type. */
 static status add_wide(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];

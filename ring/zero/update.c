@@ -3,8 +3,9 @@
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-/* Returns a base address for a unit in `memory`, which is an arena of shards if `cut`, else a whole arena.
- * An element of this rank's shard is at the base plus the element's offset in an arena of shards. */
+/* Returns a base address for a unit in `memory`, which is an arena of shards if `cut`, else a whole arena. In
+ * both cases, an element of this rank's shard is at the base plus the offset that the element has in an arena
+ * of shards. */
 static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
 {
     return element(e, memory,
@@ -17,9 +18,9 @@ static char *gradient_shards(const ring_engine *e, int unit)
     return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
 }
 
-/* Sets *out to the base address of the gradients that the update reads. Mixed precision needs gradients in
- * the masters' type. Therefore the shard is converted, unless micro-batches have been added up in that
- * type. */
+/* Sets *out to the base address of the gradients that the update reads. Under mixed precision, the update
+ * needs gradients in the masters' type. Therefore the shard is converted, unless the sum of micro-batches has
+ * this type already. */
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
@@ -36,7 +37,8 @@ static piece_list pieces_of(const ring_engine *e, int unit)
     return (piece_list){shards_of(e)->pieces + u->first, u->count};
 }
 
-/* Sums the squares of this rank's gradients, then adds the sums of the ranks that share the state. */
+/* Sums the squares of the gradients in this rank's shards. Then adds these sums over the ranks of the shard
+ * group. */
 status ring_norm(sync_engine *base)
 {
     ring_engine *e = ring_of(base);
@@ -75,7 +77,8 @@ status ring_update_shards(sync_engine *base, const sync_step *step, double scale
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
     status rc = sync_end_update(base, step, skipped);
     return rc == STATUS_OK ? ring_gather_updated(e)
-                           : ring_give_up(e, rc); /* Peers update other shards, and cannot see the failure. */
+                           /* Peers update other shards, and do not notice the failure by themselves. */
+                           : ring_give_up(e, rc);
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */
@@ -110,8 +113,9 @@ void ring_drop_whole(ring_engine *e)
     e->shards.held = 0;
 }
 
-/* If gradients are sharded or bfloat16, copies the shards to an arena with the layout of the parameters. The
- * arena is allocated on the first call, because only verification needs it. Returns NULL after an error. */
+/* If gradients are sharded or bfloat16, copies this rank's reduced shards to an arena with the layout of the
+ * parameters. The arena is allocated on the first call, because only verification needs the arena. Returns
+ * NULL after an error. */
 const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
 {
     ring_engine *e = ring_of(base);
