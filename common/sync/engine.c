@@ -49,7 +49,7 @@ void sync_default_end_step(sync_engine *e)
 {
 }
 
-/* ---- calls (staged.c has the calls that copy between GPU and host) --------------------------------- */
+/* ---- calls: staged.c has the copies of an engine on a staged copy ---------------------------------- */
 
 /* Returns the compute stream that is the lane (anatomy.h). If the engine works on a staged copy, this is the
  * stream of the GPU, else the stream of the engine. */
@@ -76,9 +76,39 @@ status sync_handshake(sync_engine *e, sync_blob *out)
     return e->type->handshake(e, out);
 }
 
-status sync_gather_parameters(sync_engine *e)
+status sync_connect(sync_engine *e, const sync_blob *handshakes)
 {
-    return e->type->gather_parameters(e);
+    if (e->staged) TRY(sync_staged_connect(e->staged));
+    return e->type->connect(e, handshakes);
+}
+
+void sync_close(sync_engine **e)
+{
+    if (!*e) return;
+    struct sync_staged *staged = (*e)->staged;
+    anatomy *a = (*e)->context.anatomy;
+    if (staged) sync_staged_stop(staged);
+    (*e)->type->close(*e);
+    if (staged) sync_staged_close(staged);
+    anatomy_close(&a);
+    *e = NULL;
+}
+
+status sync_begin_forward(sync_engine *e, const sync_step *step)
+{
+    TRY(e->type->begin_forward(e, step));
+    return e->staged ? sync_staged_begin_forward(e->staged, step) : STATUS_OK;
+}
+
+status sync_need(sync_engine *e, int param)
+{
+    TRY(e->type->need(e, param));
+    return e->staged ? sync_staged_need(e->staged, param) : STATUS_OK;
+}
+
+status sync_end_forward(sync_engine *e, const sync_step *step)
+{
+    return e->staged ? sync_staged_end_forward(e->staged, step) : e->type->end_forward(e, step);
 }
 
 status sync_ready(sync_engine *e, int param)
@@ -88,8 +118,24 @@ status sync_ready(sync_engine *e, int param)
 
 status sync_reduce(sync_engine *e, const sync_step *step)
 {
-    if (e->staged) TRY(sync_staged_finish(e->staged));
+    if (e->staged) TRY(sync_staged_reduce(e->staged));
     return e->type->reduce(e, step);
+}
+
+status sync_flush(sync_engine *e)
+{
+    TRY(e->type->flush(e));
+    return e->staged ? sync_staged_flush(e->staged) : STATUS_OK;
+}
+
+status sync_gather_parameters(sync_engine *e)
+{
+    return e->type->gather_parameters(e);
+}
+
+status sync_group_sum(sync_engine *e, double *values, int count)
+{
+    return e->staged ? sync_staged_group_sum(e->staged, values, count) : e->type->group_sum(e, values, count);
 }
 
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned)

@@ -1,6 +1,5 @@
 #include "common/sync/staged.h"
 
-#include "common/sync/anatomy.h"
 #include "common/sync/staging.h"
 
 #include <stdlib.h>
@@ -134,7 +133,7 @@ static status open_traffic(sync_staged *g)
     return pin_arenas(g, true);
 }
 
-static void close_staged(sync_staged *g)
+void sync_staged_close(sync_staged *g)
 {
     optimizer_close(&g->optimizer);
     if (g->arrived.items) pin_arenas(g, false);
@@ -179,55 +178,41 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
     g->engine = *out;
     return STATUS_OK;
 failed:
-    close_staged(g);
+    sync_staged_close(g);
     return rc;
 }
 
-void sync_close(sync_engine **e)
+/* ---- calls of engine.c, for an engine on a staged copy ------------------------------------------ */
+
+void sync_staged_stop(sync_staged *g)
 {
-    if (!*e) return;
-    sync_staged *g = (*e)->staged;
-    anatomy *a = (*e)->context.anatomy;
-    if (g) device_stream_synchronize(g->copies.stream);
-    (*e)->type->close(*e);
-    if (g) close_staged(g);
-    anatomy_close(&a);
-    *e = NULL;
+    device_stream_synchronize(g->copies.stream);
 }
 
-/* ---- calls of engines (engine.h) in which a copy takes part ------------------------------------- */
-
-status sync_connect(sync_engine *e, const sync_blob *handshakes)
+status sync_staged_connect(const sync_staged *g)
 {
-    if (e->staged) TRY(copy_all(e->staged, DOWN));
-    return e->type->connect(e, handshakes);
+    return copy_all(g, DOWN);
 }
 
-status sync_begin_forward(sync_engine *e, const sync_step *step)
+status sync_staged_begin_forward(sync_staged *g, const sync_step *step)
 {
-    sync_staged *g = e->staged;
-    TRY(e->type->begin_forward(e, step));
-    if (!g) return STATUS_OK;
     g->step = *step;
     memset(g->uploaded, 0, (size_t)g->params->model->param_count * sizeof *g->uploaded);
     return copy_buffers(g, &g->compute, UP);
 }
 
-status sync_need(sync_engine *e, int param)
+status sync_staged_need(sync_staged *g, int param)
 {
-    sync_staged *g = e->staged;
-    TRY(e->type->need(e, param));
-    if (!g || g->uploaded[param]) return STATUS_OK;
+    if (g->uploaded[param]) return STATUS_OK;
     g->uploaded[param] = true;
     return copy(g, &g->compute, UP, &g->gpu.params->params, &g->params->params, g->params->pieces[param]);
 }
 
-/* Copies the buffers to the host and then calls the engine's end_forward(), which may send the buffers of
- * rank 0. Gradients are copied after the buffers. */
-status sync_end_forward(sync_engine *e, const sync_step *step)
+/* Copies the buffers to the host before the engine's end_forward(), which may send the buffers of rank 0.
+ * Gradients are copied after the buffers. */
+status sync_staged_end_forward(sync_staged *g, const sync_step *step)
 {
-    sync_staged *g = e->staged;
-    if (!g || g->params->buffer_elements == 0) return e->type->end_forward(e, step);
+    if (g->params->buffer_elements == 0) return g->engine->type->end_forward(g->engine, step);
     g->step = *step;
     return bring_down(g, ITEM_BUFFERS);
 }
@@ -237,27 +222,24 @@ status sync_staged_ready(sync_staged *g, int param)
     return g->step.synchronize ? bring_down(g, param) : g->engine->type->ready(g->engine, param);
 }
 
-status sync_staged_finish(sync_staged *g)
+status sync_staged_reduce(sync_staged *g)
 {
     return sync_handover_end(&g->arrived);
 }
 
-status sync_flush(sync_engine *e)
+status sync_staged_flush(const sync_staged *g)
 {
-    TRY(e->type->flush(e));
-    return e->staged ? copy_all(e->staged, UP) : STATUS_OK;
+    return copy_all(g, UP);
 }
 
-status sync_group_sum(sync_engine *e, double *values, int count)
+status sync_staged_group_sum(sync_staged *g, double *values, int count)
 {
-    sync_staged *g = e->staged;
-    if (!g) return e->type->group_sum(e, values, count);
     int64_t bytes = count * (int64_t)sizeof *values;
     if (count > g->sum_capacity)
         return fail(STATUS_INTERNAL, "a sum over the ranks of %d values; %d were announced", count,
                     g->sum_capacity);
     TRY(sync_copy_down(&g->compute, g->sums, values, bytes));
     TRY(sync_staging_end(&g->compute));
-    TRY(e->type->group_sum(e, g->sums, count));
+    TRY(g->engine->type->group_sum(g->engine, g->sums, count));
     return sync_copy_up(&g->compute, values, g->sums, bytes);
 }

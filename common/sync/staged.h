@@ -29,9 +29,18 @@
 status sync_staged_open(const sync_context *context, const sync_engine_type *type,
                         const sync_requirements *needs, int threads, sync_engine **out);
 
-/* If the step synchronizes, copies the gradient to the host and then calls the engine's ready(). Otherwise
- * only calls ready(). */
+/* sync_close() stops the copies, closes the engine, and then closes the staged copy. */
+void sync_staged_stop(struct sync_staged *g);
+void sync_staged_close(struct sync_staged *g);
+
+/* The part of a call of engine.h that copies. end_forward(), ready() and group_sum() also call the engine. */
+status sync_staged_connect(const struct sync_staged *g);
+status sync_staged_begin_forward(struct sync_staged *g, const sync_step *step);
+status sync_staged_need(struct sync_staged *g, int param);
+status sync_staged_end_forward(struct sync_staged *g, const sync_step *step);
 status sync_staged_ready(struct sync_staged *g, int param);
-status sync_staged_finish(struct sync_staged *g);
+status sync_staged_reduce(struct sync_staged *g);
+status sync_staged_flush(const struct sync_staged *g);
+status sync_staged_group_sum(struct sync_staged *g, double *values, int count);
 
 #endif
