@@ -315,7 +315,7 @@ out:
     return rc;
 }
 
-/* ---- stages: the rest are the worker's ---------------------------------------------------------- */
+/* ---- the step: the rest is the worker's ----------------------------------------------------------- */
 
 static status ps_reduce(sync_engine *base, const sync_step *step)
 {

@@ -1,4 +1,4 @@
-/* The inside of the engine, for engine.c, the worker's stages and dataparallel/engine.c. */
+/* The inside of the engine, for engine.c, worker/step.c and dataparallel/engine.c. */
 #ifndef PS_ENGINE_IMPL_H
 #define PS_ENGINE_IMPL_H
 

@@ -1,9 +1,9 @@
 /* The inside of the ring engine, for this folder only.
  *
- * The compute thread calls the stages, packs gradients into buckets, and posts jobs to the process group
- * (common/process_group/process_group.h). All ranks post the same jobs in the same order: ddp/schedule.c
- * fixes the order of the buckets, and all other jobs have fixed places in a step. A run with --group has two
- * queues, so that all-reduces between groups do not delay all-gathers within a group. */
+ * The compute thread calls the functions of a step, packs gradients into buckets, and posts jobs to the
+ * process group (common/process_group/process_group.h). All ranks post the same jobs in the same order:
+ * ddp/schedule.c fixes the order of the buckets, and all other jobs have fixed places in a step. A run with
+ * --group has two queues, so that all-reduces between groups do not delay all-gathers within a group. */
 #ifndef RING_ENGINE_IMPL_H
 #define RING_ENGINE_IMPL_H
 

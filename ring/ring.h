@@ -21,7 +21,7 @@
 extern const sync_engine_type sync_ring;
 
 /* The times of one bucket in one step, in ns on the device's clock. The engine writes records into a ring of
- * fixed size. The thread that calls the stages may read the records after reduce(). */
+ * fixed size. The compute thread may read the records after reduce(). */
 typedef struct ring_bucket_record {
     int64_t id; /* Number of the record, from 1. */
     int64_t step;

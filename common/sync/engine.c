@@ -30,7 +30,7 @@ static const option option_list[] = {
 const option_table shared_option_table = {"Synchronization", option_list,
                                           sizeof option_list / sizeof option_list[0]};
 
-status sync_default_stage(sync_engine *e, const sync_step *step)
+status sync_default_call(sync_engine *e, const sync_step *step)
 {
     return STATUS_OK;
 }

@@ -1,5 +1,5 @@
 /* The interface of engines. An engine makes data-parallel ranks agree on gradients and parameters. The
- * engines are `none`, `ring` and `ps`. One train loop drives every engine, in these stages:
+ * engines are `none`, `ring` and `ps`. One train loop drives every engine, with these calls:
  *
  *   begin_forward    exchange parameters or buffers that the forward pass needs
  *   forward pass     need(i) before the first use of parameter i
@@ -18,12 +18,12 @@
  * An engine decides how gradients are reduced and averaged, how the loss is normalized, and which ranks run
  * the optimizer. Models do not depend on engines.
  *
- * The compute thread of a rank calls the stages. In the stages it computes, packs, copies and, if the rank
+ * The compute thread of a rank makes these calls. In them it computes, packs, copies and, if the rank
  * runs the optimizer, updates. For communication the compute thread posts work to the engine's agent
  * (agent.h) and waits for a fence. The agent drives the engine's state machine, and owns the engine's sockets
  * and collectives. A parameter server has another agent.
  *
- * On a device that only plans (device_info.plans), an engine has no peers and never waits, but the stages
+ * On a device that only plans (device_info.plans), an engine has no peers and never waits, but the calls
  * change the ledger as on any other device.
  *
  * The files of this folder:
@@ -32,6 +32,7 @@
  *   queue.h       passes events from the compute thread to the agent
  *   agent.h       the thread that communicates
  *   staging.h     copies between a GPU and the host
+ *   average.h     averages of tensors that ranks have sent
  *   staged.h      runs an engine in host memory for a rank that computes on a GPU
  *   none.c        the engine without communication
  *   anatomy.h     parts of a step: computing, waiting, communication */
@@ -69,7 +70,7 @@ extern const option_table shared_option_table;
 typedef struct sync_engine sync_engine;
 
 /* Batch, outputs and output gradients of this rank, for engines that move these tensors between ranks. The
- * owner sets each field before the stage that reads the field, unless the comment of the field says that the
+ * owner sets each field before the call that reads the field, unless the comment of the field says that the
  * engine sets it. */
 typedef struct sync_exchange {
     /* The batch of this rank. If this rank loads the batches of all ranks, the batches of all ranks, in rank
@@ -255,7 +256,7 @@ typedef struct sync_engine_type {
     status (*connect)(sync_engine *e, const sync_blob *handshakes);
     void (*close)(sync_engine *e);
 
-    /* The stages of a step, in the order of the list at the top of this file. */
+    /* The calls of a step, in the order of the list at the top of this file. */
     status (*begin_forward)(sync_engine *e, const sync_step *step);
     /* Called before the first operation of a pass that reads the parameter. On a GPU, the compute stream
      * waits, and the host does not. If parameters are sharded, the first call for a parameter of a unit waits
@@ -306,7 +307,7 @@ struct sync_engine {
     double square_norm;         /* squared norm of the gradients if the current update needs it */
     bool updates;               /* true if this rank runs the optimizer; set by open() */
     bool updated;               /* true if an update has been made, and not skipped */
-    /* True if the stages only enqueue work on a GPU, so that the next step may begin before the current step
+    /* True if these calls only enqueue work on a GPU, so that the next step may begin before the current step
      * has ended. Set by open(). */
     bool enqueues;
 };
@@ -333,7 +334,7 @@ void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phase
 void sync_read_counters(sync_engine *e, sync_counters *out);
 
 /* Default functions of an engine, which do nothing. */
-status sync_default_stage(sync_engine *e, const sync_step *step);
+status sync_default_call(sync_engine *e, const sync_step *step);
 status sync_default_param(sync_engine *e, int param);
 status sync_default_flush(sync_engine *e);
 void sync_default_end_step(sync_engine *e);

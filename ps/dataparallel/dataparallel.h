@@ -1,5 +1,5 @@
 /* The policy `dp`: the iteration of torch.nn.DataParallel, with rank r in place of device r. `dp` implements
- * these stages of sync_engine_type:
+ * these calls of sync_engine_type:
  *
  *   plan                    rank 0 loads the batches of all ranks
  *   inputs                  rank 0 sends ceil(batch / n) samples to each rank; the last ranks may get fewer

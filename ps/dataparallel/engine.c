@@ -1,4 +1,4 @@
-/* Opens and closes the engine of `dp`, and lists its stages. */
+/* Opens and closes the engine of `dp`, and lists its functions. */
 #include "ps/dataparallel/dataparallel.h"
 
 #include "common/device/sim/device_sim.h"
@@ -270,7 +270,7 @@ const sync_engine_type sync_ps_dp = {
     .begin_forward = dp_begin_forward,
     .need = sync_default_param,
     .release = sync_default_param,
-    .end_forward = sync_default_stage,
+    .end_forward = sync_default_call,
     .ready = dp_ready,
     .reduce = dp_reduce,
     .norm = sync_default_norm,

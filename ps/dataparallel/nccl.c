@@ -3,10 +3,11 @@
  * of the batch, outputs, and gradients of outputs. ZeroMQ carries values that the hosts read, such as the
  * sizes of the parts and the sums of layers.
  *
- * Each stage makes one call of the process group (common/process_group/process_group.h). The call runs in
- * stream order, and consists of several calls of NCCL. All ranks make the same calls of the process group,
- * but a rank adds only the sends and receives in which it takes part. All ranks take part in broadcasts and
- * reductions. A rank without samples ignores the parameters and adds zeros to the gradients. */
+ * Each function of a step makes one call of the process group (common/process_group/process_group.h). The
+ * call runs in stream order, and consists of several calls of NCCL. All ranks make the same calls of the
+ * process group, but a rank adds only the sends and receives in which it takes part. All ranks take part in
+ * broadcasts and reductions. A rank without samples ignores the parameters and adds zeros to the gradients.
+ */
 #include "common/device/sim/device_sim.h"
 #include "common/trace/trace.h"
 #include "ps/dataparallel/dataparallel.h"

@@ -1,4 +1,4 @@
-/* The stages of a step. Each stage runs an exchange with the hub, and waits until the exchange has ended. */
+/* The calls of a step. Each of them runs an exchange with the hub, and waits until the exchange has ended. */
 #include "ps/dataparallel/dataparallel.h"
 
 #include "common/device/sim/device_sim.h"

@@ -1,4 +1,4 @@
-/* The stages of a worker, which the compute thread calls. The stages post events for the agent and wait on
+/* The functions of a step, which the compute thread calls. They post events for the agent and wait on
  * fences. */
 #include "ps/engine_impl.h"
 #include "ps/worker/worker.h"
@@ -116,7 +116,7 @@ static status push(ps_worker *w, int param)
     return post(w, WORKER_PUSH, param, w->compute.iteration);
 }
 
-/* ---- stages ------------------------------------------------------------------------------------ */
+/* ---- the step ---------------------------------------------------------------------------------- */
 
 status ps_worker_begin_forward(sync_engine *e, const sync_step *step)
 {

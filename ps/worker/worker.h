@@ -1,5 +1,6 @@
-/* The worker is the part of a rank that talks to the servers. The compute thread calls the stages, which post
- * events and wait on fences. The rank's agent pops the events, pushes gradients and receives parameters.
+/* The worker is the part of a rank that talks to the servers. The compute thread calls the functions of a
+ * step, which post events and wait on fences. The rank's agent pops the events, pushes gradients and receives
+ * parameters.
  *
  * The files, in the order in which a gradient passes through them:
  *
@@ -59,7 +60,7 @@ typedef struct worker_key {
     anatomy_sent last;
 } worker_key;
 
-/* Used by the compute thread, which calls the stages. */
+/* Used by the compute thread. */
 typedef struct worker_compute {
     int64_t iteration; /* The current iteration, or between iterations the next. */
     uint64_t pulls;
@@ -192,7 +193,7 @@ void ps_worker_close(ps_worker **worker);
 /* worker.c */
 status ps_worker_start(ps_worker *w);
 
-/* step.c: the stages of the engine. sync_engine_type describes them. */
+/* step.c: the calls of a step. sync_engine_type describes them. */
 status ps_worker_begin_forward(sync_engine *e, const sync_step *step);
 status ps_worker_need(sync_engine *e, int param);
 status ps_worker_end_forward(sync_engine *e, const sync_step *step);

@@ -1,4 +1,4 @@
-/* The stages of a step, which the compute thread calls. */
+/* The functions of a step, which the compute thread calls. */
 #include "common/reduce/reduce.h"
 #include "ring/engine_impl.h"
 
