@@ -20,8 +20,8 @@ status command_build_result(const run_config *config, const run_plan *plan, cons
                             char *const *words, int64_t started_at_s, json_t **out);
 
 /* Reads the command's options into line->bindings[0]. Reads the options of `harness run` into (*words)[0 ..
- * *count), which the caller frees, and parses them into `checked`. *words has room for COMMAND_OWN_WORDS
- * more. */
+ * *count), which the caller frees, and parses them into `checked`. *words has room for COMMAND_OWN_WORDS more
+ * words. */
 enum { COMMAND_OWN_WORDS = 8 };
 status command_read_run_words(const command_line *line, char ***words, int *count, run_config *checked);
 

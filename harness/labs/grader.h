@@ -95,7 +95,7 @@ extern const int lab_count;
 status lab_find(const char *number_or_name, const lab **out);
 
 /* ---- files (files.c) ---- */
-/* Finds the folder with labs/, of the installation or of the source tree. */
+/* Finds the folder that contains labs/, in the installation or else in the source tree. */
 status grader_data_folder(char out[PATH_MAX]);
 /* Reads a regular file of at most 1 MiB as text. Never follows a link, which could lead to a file that
  * only the grader may read. Returns STATUS_DATA if the file does not exist. */

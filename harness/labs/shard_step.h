@@ -1,5 +1,5 @@
-/* Lab 7: sharded optimizer steps on ranks that run the student's function. The grader computes the same steps
- * without shards as the reference. */
+/* Lab 7: sharded optimizer steps on ranks that run the student's function. The reference is the same steps
+ * without shards, which the grader computes. */
 #ifndef HARNESS_LABS_SHARD_STEP_H
 #define HARNESS_LABS_SHARD_STEP_H
 

@@ -193,7 +193,7 @@ static void on_message(void *context, students *s, int rank, runner_message m, c
     if (y->t->failed || y->killed || y->rc != STATUS_OK) s->finished = true;
 }
 
-/* Lets the student's code serve until training ends or the server is killed, and plays its workers. `data`
+/* Runs the student's server until training ends or the server is killed. The grader plays the workers. `data`
  * [bytes] is the checkpoint if y->resumed, else the initial parameters. */
 static status serve(students *s, stale_run *y, const void *data, int64_t bytes)
 {

@@ -40,7 +40,7 @@ typedef struct stale_run {
     double ends_s[STALE_MOST_RANKS], losses[STALE_MOST_RANKS];
     float grad[STALE_MOST_RANKS][STALE_MOST], before[STALE_MOST];
     int64_t applied;   /* pushes of this process */
-    stale_state wrong; /* state of a server without momentum, or with a lost velocity */
+    stale_state wrong; /* state of a server that has no momentum, or has lost the velocity */
     stale_state checkpoint;
     char bytes[STALE_MOST_BYTES]; /* student's checkpoint [byte_count] */
     int64_t byte_count;

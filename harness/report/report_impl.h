@@ -37,7 +37,7 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
 void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out);
 /* Explains how samples/s are counted if ranks do not wait for each other, and how clocks are aligned. */
 void report_notes(const json_t *jobs, text_buffer *out);
-/* Writes the head of a table of jobs: their names. */
+/* Writes the head of a table of jobs, with the name of each job. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 
 /* report_head.c: the first lines of the text report, short and with its tables. */
@@ -48,7 +48,7 @@ void report_header(const json_t *result, text_buffer *out);
  * Drops the words that do not fit, and cuts a word that is longer than a line. */
 void report_lines(const char *text, int most, text_buffer *out);
 
-/* report_ways.c: who sums the job's gradients, and how they are transported. */
+/* report_ways.c: writes who sums the job's gradients, and which transports carry them. */
 void report_transports(const json_t *job, text_buffer *out);
 
 /* report_verdict.c: returns true if the interval of the factor includes 1. */

@@ -1,5 +1,5 @@
-/* Writes the memory of a model under several policies, and the GPUs that it fits on: a row per policy and
- * kind of rank. */
+/* Writes the memory of a model under several policies, and the GPUs on which the model fits. The table has a
+ * row per policy and kind of rank. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>

@@ -232,8 +232,8 @@ static void prediction_note(const json_t *result, text_buffer *out)
 static void first_gradient(const json_t *g, text_buffer *out)
 {
     const char *bound = report_text_at(g, "bound"), *in = report_text_at(g, "largest_share_in");
-    /* The share is null if a value is not finite, or if averages differ where the gradients of all ranks are
-     * 0. */
+    /* The share is null if a value is not finite, or if the averages of an element differ although the
+     * element is 0 in the gradients of all ranks. */
     double share = report_number_at(g, "largest_share_of_bound");
     if (!g) return;
     text_append(out, "\nAveraged gradients of ps and ring in the first step: ");

@@ -198,8 +198,9 @@ static status signed_rank_p(const double *logs, int count, double *out)
     return rc;
 }
 
-/* Computes p of the rank sum of b, which are the last b_count of logs[a_count + b_count]. The null hypothesis
- * is that every choice of b_count runs is equally likely. *direction is above 0 if b's are larger. */
+/* Computes p of the rank sum of the runs of b. These runs are the last b_count of logs[a_count + b_count].
+ * The null hypothesis is that every choice of b_count runs is equally likely. *direction is above 0 if the
+ * runs of b have larger logs. */
 static status rank_sum_p(const double *logs, int a_count, int b_count, double *direction, double *out)
 {
     int n = a_count + b_count, observed = 0;

@@ -52,7 +52,7 @@ enum { BUCKETS_ASSIGN, BUCKETS_BACKWARD, BUCKETS_EXPOSED }; /* the function numb
 enum {
     BUCKETS_NEXT = RUNNER_FIRST_OF_LAB, /* answered with a code, and the gradient in n */
     BUCKETS_LAUNCH,                     /* n is the bucket; answered with a code */
-    BUCKETS_WAIT,                       /* n is the bucket; answered with a code when it is reduced */
+    BUCKETS_WAIT,                       /* n is the bucket; answered with a code when the bucket is reduced */
 };
 
 /* ---- lab 6, in addition to the messages of the server ---- */
