@@ -25,7 +25,8 @@ typedef struct launch_environment {
     /* HARNESS_KEY of the user, which admits workers to a remote stage, or "". */
     char stage_key[NET_KEY_TEXT];
     char rendezvous[256]; /* "env://" under a job manager, "" if started by hand */
-    /* Status table of the job, or under a job manager of only this process. NULL if started by hand. */
+    /* Status table of the job. Under a job manager the table contains only this process. NULL if started by
+     * hand. */
     status_table *table;
     rank_slot *slot; /* slot of this rank; NULL if started by hand */
 } launch_environment;
@@ -40,11 +41,11 @@ bool launch_environment_is_rank(void);
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 
-/* Reads HARNESS_KEY in a process that was started by hand, or sets "" if it is not set. */
+/* Reads HARNESS_KEY in a process that was started by hand. Sets `out` to "" if the variable is not set. */
 status launch_environment_key(char out[NET_KEY_TEXT]);
 
-/* Sets *world to the number of ranks of the job and *local_world to the number of its ranks on this host,
- * from a job manager's variables. Sets both to 0 if the variables are not set. */
+/* Sets *world to the number of ranks of the job, and *local_world to the number of the job's ranks on this
+ * host, from a job manager's variables. Sets both to 0 if the variables are not set. */
 void launch_environment_count(int *world, int *local_world);
 
 #endif

@@ -10,7 +10,8 @@
  * (environment.h). Each job has a process group and a table. Only the launcher listens to the terminal:
  *
  *   SIGINT   all ranks end after the same step, save, and report: exit code 130
- *   SIGTERM  likewise, at the latest after the grace time: 143. SIGHUP: 129, SIGUSR1: 138
+ *   SIGTERM  the same, but ranks that have not ended after the grace time are killed: exit code 143.
+ *            SIGHUP and SIGUSR1 have the same effect: exit codes 129 and 138
  *
  * Signals within 2 s of the first count as one. A later signal ends the ranks at once. After a failure the
  * launcher ignores signals, so that the exit code shows the failure.
@@ -54,7 +55,7 @@ typedef struct launch_options {
     int inherited_count;
     bool take_turns;
     int64_t stall_timeout_ns;   /* time without progress after which the run ends */
-    int64_t connect_timeout_ns; /* lower bound of the stall limit before the first step */
+    int64_t connect_timeout_ns; /* least stall limit before the first step */
     int64_t grace_ns;           /* time to end after SIGTERM */
     void (*progress)(void *context, const launch_view *view); /* called four times per second, or NULL */
     void *context;

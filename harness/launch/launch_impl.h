@@ -7,8 +7,8 @@
 #include <poll.h>
 #include <sys/types.h>
 
-/* Time without progress, while other ranks make progress, after which a warning names the rank. The time
- * is less than 2 s, so that a pause of 2 s causes the warning, although the run goes on. */
+/* Time after which a warning names a rank that makes no progress while other ranks make progress. The time is
+ * less than 2 s, so that a pause of 2 s causes the warning, although the run goes on. */
 #define STRAGGLER_NS (3 * NS_PER_S / 2)
 
 typedef enum rank_end { END_NOT_YET, END_WELL, END_STOPPED, END_EARLY, END_CODE, END_SIGNAL } rank_end;
@@ -18,7 +18,7 @@ typedef struct sight {
     rank_status status;
     bool owes;      /* the rank must make progress */
     bool stopped;   /* a signal has stopped the process */
-    int64_t age_ns; /* time since its last progress */
+    int64_t age_ns; /* time since the last progress of the rank */
 } sight;
 
 typedef struct rank_process {
@@ -55,9 +55,10 @@ typedef struct launcher {
     char host[64];
     int signal_fd;
     sigset_t original_mask;
-    struct pollfd *polled;                   /* [1 + jobs + all ranks] */
-    int64_t begin_ns, watch_ns, progress_ns; /* start; next time of the watch and of `progress` */
-    int64_t oom_kills;                       /* cgroup_oom_kills() when the run began */
+    struct pollfd *polled; /* [1 + jobs + all ranks] */
+    /* Start of the run, and times of the next watch and of the next `progress` call. */
+    int64_t begin_ns, watch_ns, progress_ns;
+    int64_t oom_kills; /* cgroup_oom_kills() when the run began */
     struct sigaction original_child_action;
     int stop_signal;   /* signal that requested a stop, or 0 */
     int64_t stop_ns;   /* time of this signal */
@@ -84,8 +85,8 @@ bool launch_awaits_death(const launcher *l);
 void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns);
 
 /* launch_watch.c */
-/* Called after a rank gave up waiting. Finds the rank that makes no progress, and names it in the outcome.
- * Returns false if there is none. */
+/* Finds the rank that makes no progress, and names it in the outcome. Called after a rank gave up waiting.
+ * Returns false if every rank makes progress. */
 bool launch_blame_stalled(launcher *l, int64_t now_ns);
 void launch_watch(launcher *l, int64_t now_ns);
 /* Returns true if the process is exiting, which may take seconds while the kernel frees the memory of the

@@ -1,7 +1,8 @@
 /* Finds the processors that this process may use, and the cores that they belong to.
  *
- * sched_getaffinity(2) returns the allowed processors: the part of the container's or batch job's set
- * (cpuset) that nobody has taken away. /sys says which processors are the hardware threads of one core. */
+ * sched_getaffinity(2) returns the allowed processors: the set (cpuset) of the container or batch job, or the
+ * part of this set to which the process was bound. /sys says which processors are the hardware threads of one
+ * core. */
 #ifndef HARNESS_LAUNCH_PROCESSORS_H
 #define HARNESS_LAUNCH_PROCESSORS_H
 
@@ -18,18 +19,19 @@ typedef struct processors {
      * close. */
     cpu_set_t *cores;
     int core_count;
-    double limit;    /* limit on the container's time in processors (cpu.max), or 0 */
+    double limit;    /* container's limit on processor time, as a number of processors (cpu.max), or 0 */
     bool restricted; /* the process is bound to a part of its container's set */
 } processors;
 
-/* Reads the processors. `root` is "", except in tests: the folder that has "/sys" and "/proc". `allowed`
- * replaces this process's own set unless it is NULL. Returns STATUS_SYSTEM if the kernel has more
+/* Reads the processors. `root` is "" or, in tests, the folder that has "/sys" and "/proc". `allowed`, if it
+ * is not NULL, replaces the allowed processors of this process. Returns STATUS_SYSTEM if the kernel has more
  * processors than cpu_set_t holds, or if out of memory. */
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);
 
-/* Return how many processors, or cores, this process can keep busy: the number of allowed ones, limited by
- * the processor time of its control groups, but at least 1. processors_usable() reads no topology. */
+/* Return how many processors, or cores, this process can keep busy: the number of allowed ones or, if this is
+ * less, the processor time that the control groups allow, but at least 1. processors_usable() reads no
+ * topology. */
 int processors_usable(void);
 int processors_cores(const processors *p);
 
@@ -50,8 +52,8 @@ char *processors_own(char *buffer, size_t size);
  * limit of a container (cpu.max) is below its number of processors, ranks use only as many cores as the limit
  * can keep busy. On more cores, the kernel would throttle the ranks.
  *
- * If the program that starts the ranks binds them (mpirun, srun, torchrun --numa-binding, taskset), its
- * choice stays. */
+ * If the program that starts the ranks binds them (mpirun, srun, torchrun --numa-binding, taskset), this
+ * binding stays. */
 
 typedef enum bind_mode { BIND_NONE, BIND_CORE } bind_mode;
 extern const char *const bind_names[]; /* names of bind_mode, NULL-terminated */

@@ -1,5 +1,5 @@
-/* Shows the progress of a run on stderr, on real devices or in virtual time: a line per job on a terminal,
- * elsewhere one line every 10 s. */
+/* Shows the progress of a run on stderr, on real devices or in virtual time. A terminal shows a line per job.
+ * Elsewhere a line is written every 10 s. */
 #ifndef HARNESS_LAUNCH_PROGRESS_H
 #define HARNESS_LAUNCH_PROGRESS_H
 
@@ -18,13 +18,13 @@ typedef struct run_progress {
     const int *numbers; /* [job_count] numbers of the jobs (engines.h) */
     bool is_terminal;
     int lines;
-    /* Times at which progress was last read and a line was last written, since the launch. In virtual time
+    /* Times since the launch at which progress was last read and a line was last written. In virtual time
      * both times are readings of the clock. */
     int64_t seen_ns, written_ns;
     int64_t began_ns;          /* start of the last job in virtual time */
     job_view begun[JOB_COUNT]; /* jobs in virtual time, which run one after the other */
     int begun_count;
-    int64_t active_ns[JOB_COUNT]; /* time that the job has trained since step `first` */
+    int64_t active_ns[JOB_COUNT]; /* time that the job has trained since it had done `first` steps */
     int64_t first[JOB_COUNT];     /* steps that the job had done when its progress was first seen, or -1 */
 } run_progress;
 

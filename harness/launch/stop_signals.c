@@ -1,4 +1,4 @@
-/* Takes the signals that stop a job in order: INT, TERM, HUP, USR1. */
+/* Takes the signals that stop a job in an orderly way: INT, TERM, HUP, USR1. */
 #include "harness/launch/launch.h"
 
 #include <errno.h>

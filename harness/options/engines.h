@@ -31,8 +31,8 @@ const char *job_name(int job);
 /* Engines by the enum above. The first policy of an engine is its default. */
 extern const sync_engine_type *const engine_table[ENGINE_COUNT];
 
-/* Parses "ps=sync,ring=ddp:order=ready", or a policy's name without its engine. Sets policies[engine]. If
- * `text` is NULL or names no policy of an engine, the engine has its default policy. Sets the options of a
+/* Parses "ps=sync,ring=ddp:order=ready", or a policy's name without its engine. Sets policies[engine]. An
+ * engine has its default policy if `text` names no policy of the engine, or is NULL. Sets the options of a
  * policy in options[engine]. If `options` is NULL, a policy must not have options. Returns STATUS_USAGE if
  * the text is invalid. */
 status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT], option_binding *options);
@@ -41,14 +41,14 @@ status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT
  * invalid. */
 status engine_of_policy(const char *text, int *out);
 
-/* Returns true if the list has a policy of the engine, or an unknown policy. engine_parse_policies() refuses
- * unknown policies. */
+/* Returns true if the list contains a policy of the engine, or an unknown policy, which
+ * engine_parse_policies() refuses. */
 bool engine_has_one_of(const char *list, const char *engine);
 
 /* Counts the processes that a job of `engine` needs for servers, in addition to its ranks. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);
 
-/* Computes how many steps a rank of `engine` may be ahead of another, or JOB_UNBOUNDED. */
+/* Computes how many steps a rank of `engine` may be ahead of another rank, or JOB_UNBOUNDED. */
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out);
 
 #endif

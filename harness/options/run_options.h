@@ -1,4 +1,4 @@
-/* The options of `harness run`, and the configuration of a run that they result in. */
+/* The options of `harness run`, and the configuration of a run that results from the options. */
 #ifndef HARNESS_OPTIONS_RUN_OPTIONS_H
 #define HARNESS_OPTIONS_RUN_OPTIONS_H
 
@@ -23,7 +23,7 @@ typedef struct run_options {
     int64_t gpus;       /* ranks, or 0 for the number that suits the machine */
     const char *device; /* never "auto" after run_config_parse() */
     bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
-    int prefetch; /* 0 off, 1 on */
+    int prefetch; /* 0 for off, 1 for on */
     int64_t steps, epochs, warmup, accumulate;
     int64_t stages;           /* stages of the model; 1 if the model is not split */
     int stages_on;            /* a stages_place */
@@ -42,18 +42,18 @@ typedef struct run_options {
     int log_level;
     int64_t eval_every;
     double target_loss, target_accuracy; /* targets on the test data, or 0 if not given */
-    int loss_reduction;                  /* 0 mean, 1 sum */
+    int loss_reduction;                  /* 0 for the mean, 1 for the sum */
     const char *rendezvous;
     int64_t connect_timeout_ns;
-    int inline_progress; /* 0 auto, 1 thread, 2 inline */
-    uint64_t jitter;     /* virtual devices: seed, or 0 */
-    int64_t nodes;       /* virtual devices: machines, or 0 for as many as the ranks fill */
-    double efficiency;   /* virtual devices: factor on the profile's efficiencies */
-    /* Virtual devices: number of the random draw of the profile's constants, or 0 for their values. */
+    int inline_progress; /* 0 for auto, 1 for a separate thread, 2 for inline */
+    uint64_t jitter;     /* seed of the jitter on virtual devices, or 0 without jitter */
+    int64_t nodes;       /* number of virtual machines, or 0 for as many as the ranks fill */
+    double efficiency;   /* factor by which the efficiencies of a virtual device's profile are multiplied */
+    /* Number of the random draw of the virtual devices' constants, or 0 for the values in the profile. */
     int64_t draw;
-    int64_t loader_workers; /* virtual devices: workers per process, or 0 without a loader */
-    int dp_host;            /* virtual devices: 1 is a Python process */
-    int dp_gather;          /* virtual devices: a sim_gathered */
+    int64_t loader_workers; /* loader workers of a virtual process, or 0 without a loader */
+    int dp_host;            /* 1 if a virtual host runs DataParallel in a Python process, else 0 */
+    int dp_gather;          /* a sim_gathered: tensors that DataParallel gathers on virtual devices */
 } run_options;
 
 extern const option_table run_option_table;
@@ -89,10 +89,10 @@ status run_config_init(run_config *config);
  * data and no peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
-/* Opens the data and builds a model that fits them. The data determine the classes and the image size of the
- * model, unless the user gave them. The default data set, `synthetic`, has the shape of the model's input. If
- * the user does not give a shape, it is the shape that `harness models` lists. `resolved` is the model's
- * options with all defaults filled in. */
+/* Opens the data and builds a model that fits the data. The data determine the number of classes and the
+ * image size, unless the user gave them. The default data set, `synthetic`, has the shape of the model's
+ * input. If the user does not give a shape, the input has the shape that `harness models` lists. `resolved`
+ * is the model's options with all defaults filled in. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
 /* Returns true if the option is one of `names`. */
@@ -100,7 +100,7 @@ bool run_option_is_among(const char *name, const char *const *names, size_t coun
 
 /* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`, adds
  * the device, gpus and steps that the program chose, so that a run with this file repeats the run. Leaves out
- * options of output. Returns NULL if out of memory. */
+ * options that only affect the output or how processes connect. Returns NULL if out of memory. */
 json_t *run_config_given(const run_config *config, bool with_chosen);
 
 /* Reads the options of a file of --config. The file is TOML (FILE.toml) or JSON: an object of long names and
@@ -174,17 +174,19 @@ typedef struct step_plan {
 step_plan run_config_steps(const run_config *config, int64_t steps_per_epoch, int64_t first,
                            bool takes_turns);
 
-/* Returns after how many steps ranks evaluate in a run of `steps`, or 0 for only at the end or never. */
+/* Returns the number of steps between two evaluations in a run of `steps`, or 0 if ranks evaluate only at the
+ * end or never. */
 int64_t run_config_eval_every(const run_config *config, int64_t steps);
 
 /* Returns true if this host has more ranks than devices (cores or GPUs). The run then shows the cost of the
  * implementation, not the cost of the scheme on separate devices. */
 bool run_config_is_oversubscribed(const run_config *config);
 
-/* Checks that this machine has a GPU for each rank started here, or that ranks may share. Fails with
+/* Checks that this machine has a GPU for each rank started here, or that ranks may share a GPU. Fails with
  * STATUS_CONFIG. */
 status run_config_check_gpus(const run_config *config);
-/* Checks that this host has the ranks and the memory that each job needs. Fails with STATUS_CONFIG. */
+/* Checks that each job can run with its number of ranks, and that this host has enough memory for the largest
+ * job. Fails with STATUS_CONFIG. */
 status run_config_check_host(const run_config *config, int64_t largest_job_bytes);
 
 #endif

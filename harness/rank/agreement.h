@@ -1,4 +1,4 @@
-/* Compares the first step of ps and ring in a run of both: their averaged gradients, element by element.
+/* In a run of ps and ring, compares the gradients that both average in the first step, element by element.
  *
  * ps and ring add the same n values, but from 3 ranks on in different orders. In any order, n - 1 additions
  * have an error of at most (n - 1) 2^-24 sum|g|, so the means of two orders differ by at most 2 (n - 1) 2^-24
@@ -46,8 +46,8 @@ typedef struct agreement_file {
     size_t bytes;
 } agreement_file;
 
-/* Returns "first_gradient" of a run's agreement, or NULL if out of memory. `unlike` is the reason why the
- * engines compute different gradients before they average, or NULL. */
+/* Returns the "first_gradient" of a run's agreement, or NULL if out of memory. If the engines compute
+ * different gradients even before they average them, `unlike` is the reason, else NULL. */
 json_t *agreement_compare(agreement_file ps, agreement_file ring, const nn_model *model, int ranks,
                           const char *unlike);
 

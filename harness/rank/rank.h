@@ -46,7 +46,7 @@ status rank_open_meeting(const run_config *config, rank_slot *slot, const char *
  * `config`. Returns STATUS_STOPPED if a stop was requested before all ranks had joined. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);
 
-/* Exchanges the handshakes of all ranks and servers. all[members] stay valid until the next call of `r`. */
+/* Exchanges the handshakes of all ranks and servers. all[members] stay valid until `r` is used again. */
 status rank_gather_handshakes(const run_config *config, rendezvous *r, int members, sync_blob mine,
                               sync_blob *all);
 
@@ -64,8 +64,8 @@ typedef struct server_memory {
 status server_memory_open(server_memory *m, const run_config *config, int world, const nn_model *model,
                           const nn_program *program);
 void server_memory_close(server_memory *m);
-/* Returns the context of the server's engine in a job of `world` ranks. The server has the number `rank`,
- * from `world` on. */
+/* Returns the context of the server's engine in a job of `world` ranks. `rank` is the number of the server.
+ * Servers are numbered from `world` on. */
 sync_context server_context(server_memory *m, const run_config *config, int rank, int world,
                             const nn_program *program);
 
@@ -73,8 +73,8 @@ sync_context server_context(server_memory *m, const run_config *config, int rank
  * returned and recorded in the status table. */
 status server_run(const run_config *config, const rank_place *place);
 
-/* Runs the remote stage of a job. The launcher starts the remote stage as the member after the ranks, or a
- * user starts it by hand (place->table is NULL). */
+/* Runs the remote stage of a job. The launcher starts the remote stage as the member after the ranks. If a
+ * user starts the remote stage by hand, place->table is NULL. */
 status stage_server_run(const run_config *config, const rank_place *place);
 
 /* ---- setup.c: a rank's trainer, and its batches in pages that its device can pin ---- */
@@ -122,11 +122,11 @@ typedef struct rank_trace {
     int processes;
 } rank_trace;
 
-/* Opens a trace with room for the steps of --trace-steps, and with --trace for `kernels` kernels per step.
- * If `warns`, logs a warning when the room is too small. */
+/* Opens a trace with room for the steps of --trace-steps. If --trace is given, there is also room for
+ * `kernels` kernels per step. If `warns`, logs a warning when the room is too small. */
 status rank_trace_open(const run_config *config, const nn_model *model, int64_t kernels, bool warns,
                        rank_trace *out);
-/* Chooses the first measured steps if no steps were chosen. */
+/* Chooses the first measured steps if --trace-steps did not choose any steps. */
 void rank_trace_choose(rank_trace *t, int64_t first_measured);
 void rank_trace_close(rank_trace *t);
 
@@ -134,7 +134,7 @@ void rank_trace_close(rank_trace *t);
 void rank_trace_begin_step(rank_trace *t, int64_t step);
 void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger *ledger);
 
-enum { TRACE_MOST_RANKS = 4096 }; /* ranks of a job, in process numbers */
+enum { TRACE_MOST_RANKS = 4096 }; /* most ranks of a job for which the process numbers of a trace have room */
 
 /* Appends the events of a rank, or of a device, each followed by a comma. */
 void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out);

@@ -61,10 +61,11 @@ struct rank_state {
     batch_source *source; /* training batches */
     step_plan steps;
     int64_t next_step;
-    bool measured[2]; /* whether the steps under way are measured, by index mod 2 */
+    bool measured[2]; /* element i mod 2 is true if step i, which is under way, is measured */
     bool stopped;     /* the rank has stopped before its last step */
-    int64_t lead;     /* steps that a rank may be ahead of another, or JOB_UNBOUNDED */
-    /* Time in steps, measured or not, without evaluations, checkpoints and other jobs' turns. */
+    int64_t lead;     /* steps that a rank may be ahead of another rank, or JOB_UNBOUNDED */
+    /* Time that the rank has spent in steps, measured or not, without evaluations, checkpoints and other
+     * jobs' turns. */
     int64_t trained_ns;
     int64_t batch_offset; /* number of a batch in the source minus its number in the run */
     agreement agreement;
@@ -80,10 +81,10 @@ struct rank_state {
     rank_batches batches;
     batch_source *shared; /* source of `batches` for all devices, if there are several */
     int64_t eval_every;
-    clock_bounds clock_at_begin; /* before the first step */
+    clock_bounds clock_at_begin; /* clock bounds before the first step */
     bool takes_turns;            /* blocks of steps alternate with blocks of other jobs */
     uint32_t block;
-    bool stop_is_agreed; /* all ranks of unbounded lead have agreed to stop */
+    bool stop_is_agreed; /* true if all ranks have agreed to stop; used only if `lead` is JOB_UNBOUNDED */
     rank_checkpoint checkpoint;
     int64_t checkpoint_step; /* step at which the run continues, or 0 without --load */
     int64_t saved_steps, saves;
@@ -96,8 +97,8 @@ int64_t rank_deadline(const rank_state *s);
 
 /* Returns the stage of the model that the device `number` has. */
 pipeline_place rank_stage_place(const run_config *config, int job, int number);
-/* Opens the trainer of a device, which has its number, stage, place and trace. `config` is the configuration
- * of all devices of the rank. */
+/* Opens the trainer of a device. The device's number, stage, place and trace must be set. `config` is the
+ * configuration of all devices of the rank. */
 status rank_device_open(rank_device *d, trainer_config config);
 /* Returns the number of the step's first batch in the batch source. */
 int64_t rank_batch_of_step(const rank_state *s, int64_t step);
@@ -113,8 +114,8 @@ status rank_flush(rank_state *s);
 
 /* ---- checkpoint.c: --save and --load ---- */
 
-/* Loads --load into parameters, buffers and optimizer state, before the engine connects. The run continues
- * at *progress, which is zero without --load or if the file is PyTorch's. */
+/* Loads the file of --load into parameters, buffers and optimizer state, before the engine connects. The run
+ * continues at *progress, which is zero if there is no --load or if the file is PyTorch's. */
 status rank_load(rank_state *s, checkpoint_progress *progress);
 void rank_checkpoint_close(rank_checkpoint *c);
 
@@ -137,7 +138,7 @@ status rank_compare_replicas(rank_state *s, bool last);
 
 /* ---- join.c ---- */
 
-/* Returns true if a stop of the job of `table` was requested. */
+/* Returns true if the job with the status table `table` was asked to stop. */
 bool rank_stop_requested(void *table);
 /* Opens the inputs and joins the ranks' rendezvous. Draws the token of the job. */
 status rank_join(rank_state *s, run_config *config);

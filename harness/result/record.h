@@ -60,7 +60,7 @@ typedef struct overlap {
     ring_bucket_record *records; /* [capacity] records of one step */
     int capacity;
     int64_t seen;              /* id of the last record that was read */
-    int64_t last_bucket_bytes; /* last bucket of the last step, or 0 */
+    int64_t last_bucket_bytes; /* bytes of the last bucket in the last step, or 0 */
     int64_t steps;             /* measured steps */
     struct {
         int64_t calls, bytes; /* calls and bytes of buckets in these steps */
@@ -74,26 +74,26 @@ typedef struct record {
     record_stretch *stretches; /* [stretch_count] */
     int64_t kept, stretch_count;
     int level;        /* a stretch has RECORD_BLOCK << level steps */
-    int64_t block;    /* first kept step of the current stretch, from its start */
+    int64_t block;    /* number of the current stretch's steps before its first kept step */
     double last_loss; /* NaN if the last step has no loss */
     /* The parts of a step are known only after the run, and only for kept steps (rank_calls.c). */
     bool late_parts;
     int64_t samples;      /* samples of this rank in measured steps */
     int64_t wall_ns;      /* time of the measured steps */
-    int64_t *waited_ns;   /* [world] time waited for each rank in measured steps */
+    int64_t *waited_ns;   /* [world] time spent waiting for each rank in measured steps */
     int64_t corrected;    /* kept steps that record_correct_step() has corrected */
     int64_t merged_calls; /* calls whose starts on other ranks are known (rank_calls.c) */
-    /* Error of the other ranks' times, by which waiting is told from communication. -1 if all ranks share one
-     * clock. */
+    /* Error of the times of other ranks. These times tell waiting from communication. -1 if all ranks share
+     * one clock. */
     int64_t waiting_error_ns;
     int world;
     sync_counters counters; /* counts of the measured steps; updates_skipped counts all steps */
     sync_counters seen;     /* counts of the engine at the last call of record_counters() */
-    int64_t seen_cpu_ns;    /* trainer_cpu_ns() at this call */
+    int64_t seen_cpu_ns;    /* trainer_cpu_ns() at the same call */
     overlap overlap;
     /* CPU time of the compute thread in measured steps. STEP_NOT_MEASURED if kernels run elsewhere. */
     int64_t cpu_ns;
-    record_evaluation *evaluations; /* every `evaluation_stride`th, and the last */
+    record_evaluation *evaluations; /* every `evaluation_stride`th evaluation, and the last one */
     int64_t evaluation_capacity, evaluation_count, evaluation_stride, evaluated;
 } record;
 
@@ -146,7 +146,7 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
  * messages, and "payload" carries tensors. Names that do not apply to the engine are null. */
 void engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
 
-/* Returns a rank's "staleness" after a flush, or null under other engines. */
+/* Returns a rank's "staleness" after a flush, or null if the engine is not ps. */
 json_t *ps_result_staleness(sync_engine *e);
 
 /* Returns the job's "settings", the policy and options that its engine runs, or null under `none`. */

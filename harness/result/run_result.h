@@ -1,5 +1,5 @@
-/* Builds the result of a run: host, program, configuration and jobs, each from the measurements of its
- * ranks. docs/results.md describes every key, docs/measuring.md every formula. */
+/* Builds the result of a run: host, program, configuration and jobs. The result of a job is computed from the
+ * measurements of its ranks. docs/results.md describes every key, docs/measuring.md every formula. */
 #ifndef HARNESS_RESULT_RUN_RESULT_H
 #define HARNESS_RESULT_RUN_RESULT_H
 
@@ -63,22 +63,22 @@ void job_result_add_evaluations(json_t *job, const json_t *ranks);
  * the other ranks. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
-/* Adds "of_rank" and "stage" of the device in row `number` of "ranks", with --stages-on devices. */
+/* Adds "of_rank" and "stage" to row `number` of "ranks", which is a device if --stages-on is `devices`. */
 void job_result_name_device(json_t *row, const run_config *c, int number);
 
-/* Adds "pipeline" to a job with --stages of model `m`. `ranks` is an array of objects in rank order. */
+/* Adds "pipeline" to a job with --stages. `m` is the model. `ranks` is an array of objects in rank order. */
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
 
 /* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline
  * that ran. `cores` is the number of processors of the host. `in_turns` says that the jobs alternated. */
 void job_result_compare(json_t *result, int cores, bool in_turns);
 
-/* Returns the job of that name in the result of a run, or NULL. */
+/* Returns the job with the name `name` in the result of a run, or NULL. */
 const json_t *run_result_job(const json_t *result, const char *name);
 
-/* Adds "verdict" to the result of one run or of several: which of ps and ring is faster, with its
- * interval. `in_turns` says that the jobs of a single run alternated. Returns STATUS_SYSTEM if out of
- * memory. */
+/* Adds "verdict" to the result of one run or of several runs. The verdict says which of ps and ring is
+ * faster, and has the interval of the factor. `in_turns` says that the jobs of a single run alternated.
+ * Returns STATUS_SYSTEM if out of memory. */
 status run_result_judge(json_t *result, bool in_turns);
 
 /* Combines the complete runs of --repeat in one result: the run whose steps take the median time, with

@@ -29,8 +29,8 @@ typedef struct calibration {
     cpu_set_t *sets;    /* [2] during the measurement, or NULL if ranks are not bound. */
     double peak_tflops; /* Rate of the fastest operation, except 3 x 3 convolutions. */
     double memory_gbs;  /* Memory rate of the fastest operation, caches included. */
-    /* SIM_CONVOLUTION_FORWARD and following: efficiency against the peak and against the memory. 0 if not
-     * measured. */
+    /* Efficiencies of the classes from SIM_CONVOLUTION_FORWARD on, relative to the peak [0] and to the memory
+     * rate [1]. 0 if not measured. */
     double efficiency[SIM_EFFICIENCIES][2];
     double weight_gbs; /* SIM_WEIGHT_BANDWIDTH. 0 if not measured. */
     double launch_us;  /* Time of the shortest operation. */
@@ -41,7 +41,7 @@ typedef struct calibration {
     /* Rate of summing the gradients of two ranks and updating the parameters, in bytes read and written. */
     double host_sum_gbs;
     double copy_gbs;   /* Rate of a copy from the other rank. */
-    double message_us; /* Processor time of a message at each end, with the transport's threads. */
+    double message_us; /* Processor time of a message at each end, including the transport's threads. */
     /* Bytes of a message per second of processor time at each end. 0 if the time does not grow with the
      * size. */
     double message_copy_gbs;
@@ -52,8 +52,8 @@ typedef struct calibration {
     double allreduce_gbs;
 } calibration;
 
-/* Measures with `threads` compute threads per rank and a bind_mode, as in the runs to predict. Takes about
- * 10 seconds; the machine must be otherwise idle. */
+/* Measures with `threads` compute threads per rank and with the bind_mode `bind`. Both must be the same as in
+ * the runs that the profile will predict. Takes about 10 seconds; the machine must be otherwise idle. */
 status calibrate(int threads, int bind, calibration *out);
 
 /* Writes a profile for sim_profile_load(). Returns STATUS_CANNOT_CREATE or STATUS_IO. */

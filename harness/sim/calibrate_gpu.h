@@ -14,21 +14,24 @@ enum { GPU_MOST = 16 };
 typedef struct gpu_calibration {
     char name[128];
     bool emulated;   /* True if the host emulated the GPU, so that the figures are meaningless. */
-    int gpus, major; /* GPUs found; compute capability of the first. */
+    int gpus, major; /* Number of GPUs; major compute capability of the first GPU. */
     double memory_gib;
     double peak_tflops, tf32_tflops; /* Rates of a large GEMM. tf32_tflops is 0 if the GPU has no TF32. */
     double memory_gbs;               /* Rate of a large copy, in bytes read and written. */
-    /* SIM_CONVOLUTION_FORWARD and following: efficiency against the peak and against the memory. 0 if not
-     * measured. */
+    /* Efficiencies of the classes from SIM_CONVOLUTION_FORWARD on, relative to the peak [0] and to the memory
+     * rate [1]. 0 if not measured. */
     double efficiency[SIM_EFFICIENCIES][2];
     double launch_us, kernel_us, synchronize_us;
     /* Rate of a copy between pinned memory and GPU, in the slower direction, and time of a copy of four
      * bytes. */
     double pcie_gbs, copy_us;
     double host_gbs; /* Rate of a copy by one host thread. */
-    /* Measurements between GPUs, 0 if there is only one GPU. The all-reduce is also 0 if there is no NCCL. */
-    double peer_gbs, peer_us;             /* Slowest pair: rate of a large copy, time of eight bytes. */
-    double all_reduce_gbs, all_reduce_us; /* Bus bandwidth of a large all-reduce, time of eight bytes. */
+    /* Measurements between GPUs are 0 if there is only one GPU. The measurements of the all-reduce are also 0
+     * if there is no NCCL. */
+    /* Slowest pair of GPUs: rate of a large copy, and time of a copy of eight bytes. */
+    double peer_gbs, peer_us;
+    /* Bus bandwidth of a large all-reduce, and time of an all-reduce of eight bytes. */
+    double all_reduce_gbs, all_reduce_us;
 } gpu_calibration;
 
 /* Measures the first GPU, and the links of all GPUs. Takes about 20 seconds; the GPUs must be otherwise
@@ -49,7 +52,7 @@ static inline status gpu_take_time(device_stream *s, int64_t *best)
     return STATUS_OK;
 }
 
-/* Keeps the least time of copies by the GPU's kernel, of `count` float32. */
+/* Times copies of `count` float32 by a kernel of the GPU. Keeps the least time in *best. */
 status gpu_time_copy(device_stream *s, void *to, const void *from, int64_t count, int64_t *best);
 
 /* calibrate_gpu_peers.c: measures the links between GPUs. Does nothing if there is only one GPU. */

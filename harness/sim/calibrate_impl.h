@@ -27,8 +27,8 @@ typedef struct calibration_rates {
     double least_us;  /* operations with a shorter roofline time are ignored */
 } calibration_rates;
 
-/* Adds an operation that took `s` seconds. The time of an operation below least_us depends on the start and
- * end of a kernel and not on the memory. */
+/* Adds an operation that took `s` seconds. Ignores an operation whose roofline time is below least_us,
+ * because the operation's time depends on the start and end of a kernel and not on the memory. */
 void calibration_add_op(const op_desc *op, double s, const calibration_rates *rates, calibration_sums *sums);
 
 static inline void keep_least(int64_t *best, int64_t ns)

@@ -21,19 +21,19 @@ typedef struct virtual_job_config {
     int engine;
     const char *profile;
     const virtual_variant *variant;
-    int64_t warmup, steps; /* steps that are not reported, and steps that are */
-    bool traced;           /* record the time line of --trace and of the results */
+    int64_t warmup, steps; /* number of steps that are not reported, and number of reported steps */
+    bool traced;           /* true to record the time line of --trace and of the results */
 } virtual_job_config;
 
 /* Number of ranks above which only one machine is simulated, if all machines do the same. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
-/* Runs the job to its end. Sets *out to its result and its trace, both on the heap and owned by the caller.
+/* Runs the job to its end. Sets *out to the job's result and trace, both on the heap and owned by the caller.
  * Writes a description of the simulated machines to `note` [size].
  *
- * Simulates only the ranks of one machine, which stand for all machines, if variant->by_symmetry is set or
- * above VIRTUAL_JOB_ALL_RANKS ranks. Simulates all ranks if the engine is not ring, if the run has a
- * pipeline, jitter or slow ranks, or if machines have different numbers of ranks. */
+ * If variant->by_symmetry is set, or if there are more than VIRTUAL_JOB_ALL_RANKS ranks, simulates only the
+ * ranks of one machine, which stand for all machines. Always simulates all ranks if the engine is not ring,
+ * if the run has a pipeline, jitter or slow ranks, or if machines have different numbers of ranks. */
 status virtual_job_run(const virtual_job_config *config, run_job *out, char *note, size_t size);
 
 /* ---- virtual_machines.c ---- */

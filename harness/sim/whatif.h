@@ -25,8 +25,9 @@ typedef struct whatif_question {
     int policy_count;
 } whatif_question;
 
-/* Figures of one GPU, or of a policy on a number of GPUs, as `harness run` reports them. The limits are
- * over draws of the profile's constants from their ranges (--draw). */
+/* Figures of one GPU, or of a policy on a number of GPUs, as `harness run` reports them. The low and high
+ * values, and the least and the most efficiency, are limits over random draws of the profile's constants
+ * (--draw). */
 typedef struct whatif_point {
     double step_ms, exposed_ms, waiting_ms; /* Medians over the steps. */
     /* Weak-scaling efficiency: step time of one GPU without communication, divided by `step_ms` and by the
@@ -45,8 +46,8 @@ typedef struct whatif_answer {
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;
 
-/* Parse "8,16,...,4096" (continues with the last ratio) and "ddp:order=ready,ps=sync". Return
- * STATUS_USAGE. */
+/* Parse "8,16,...,4096", in which the dots continue the last ratio, and "ddp:order=ready,ps=sync". Return
+ * STATUS_USAGE if the text is invalid. */
 status whatif_parse_gpus(const char *text, whatif_question *q);
 status whatif_parse_policies(const char *text, whatif_question *q);
 

@@ -17,7 +17,7 @@ struct trainer_pipeline {
 /* Do nothing if the rank has the whole model. */
 status trainer_pipeline_open(trainer *t);
 void trainer_pipeline_close(trainer *t);
-/* Evaluation: waits for the input from the stage before, sends the output to the next stage. */
+/* For evaluations: wait for the input from the previous stage, and send the output to the next stage. */
 status trainer_receive_evaluated(trainer *t);
 status trainer_send_evaluated(trainer *t);
 /* Adds the gradient of the stage's output to the ledger. */
@@ -33,8 +33,8 @@ status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int
 status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_stage_backward(trainer *t);
 status trainer_stage_reduce(trainer *t);
-/* Runs the optimizer after trainer_stage_reduce(). Calls the function if the update needs the norm of all
- * stages. */
+/* Runs the optimizer after trainer_stage_reduce(). Calls add_norms_of_others() if the update needs the norm
+ * of all stages. */
 status trainer_stage_update(trainer *t, status (*add_norms_of_others)(trainer *t));
 
 /* ---- devices_step.c: stages on devices of this process ---- */
@@ -55,10 +55,10 @@ struct trainer_devices {
     int count;
     batch_source *source;
     int waits[TRAINER_TURNS]; /* number of the wait before each turn (anatomy.h), or -1 */
-    double norm;              /* squared norm of this stage's gradients */
-    device_fence *passed;     /* signaled by the compute stream, for the streams of other devices */
+    double norm;              /* squared norm of the gradients of this trainer's stage */
+    device_fence *passed;     /* signaled by the compute stream; streams of other devices wait for it */
     uint64_t passes;          /* last value of `passed` */
-    device_memory arrived;    /* another stage's gradient of a shared parameter */
+    device_memory arrived;    /* gradient of a shared parameter, copied from another stage */
 };
 
 status trainer_devices_open(trainer *t);
@@ -68,7 +68,8 @@ status trainer_run_devices(trainer *first, batch_source *source, int64_t index, 
 status trainer_copy_input(trainer *t);
 status trainer_copy_gradient(trainer *t);
 status trainer_copy_evaluated(trainer *t);
-/* Sums the gradients that other stages have too, if this stage is the last one that has them. */
+/* Sums the gradients of each parameter that several stages have, if this stage is the last of these
+ * stages. */
 status trainer_sum_shared(trainer *t);
 
 /* ---- remote_step.c: a rank whose model has its second half in a remote stage ---- */

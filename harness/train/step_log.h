@@ -48,14 +48,14 @@ typedef enum step_phase { STEP_PHASES(STEP_PHASE_ENUM) STEP_PHASE_COUNT } step_p
 
 const char *step_phase_cost(step_phase phase);
 
-/* State in the storage of the caller, who sets the first six fields. Used only by the compute thread. */
+/* State of the log, stored by the caller, who sets the first six fields. Used only by the compute thread. */
 typedef struct step_log {
     device_stream *compute;
     device *device;
     ledger *ledger;
     rank_slot *slot;
     bool separates; /* waits for the compute stream before each pass, so that each pass is timed alone */
-    bool counts;    /* true in virtual time: counts spent_ns */
+    bool counts;    /* true to count spent_ns, in virtual time */
     int first_mark; /* first mark of the present micro-batch */
     step_phase phase;
     int64_t since_ns;

@@ -60,8 +60,8 @@ typedef struct step_times {
     int64_t communication; /* time in which a transfer or a sum was in progress: hidden + exposed */
     int64_t hidden, hidden_computing, hidden_waiting; /* hidden = hidden_computing + hidden_waiting */
     int64_t slowdown; /* slowdown of the computation by concurrent communication */
-    /* Time of copies of prefetched batches to the device. The data part of the step has only the part of the
-     * copy time that no computation hides. */
+    /* Time of copies of prefetched batches to the device. The data part of the step counts only the copy time
+     * that no computation hides. */
     int64_t copy;
     int64_t first_to_backward_end; /* time from the start of the first all-reduce to the end of the backward
                                       pass */

@@ -127,7 +127,7 @@ struct trainer {
     sync_exchange exchange;
     ledger ledger;
     step_log log;
-    int64_t slowed_ns; /* virtual time: slowdown by communication up to the end of the previous step */
+    int64_t slowed_ns; /* in virtual time, slowdown by communication up to the end of the previous step */
     /* Processor time of the compute thread in steps up to the last reading of its clock, and the reading. */
     int64_t cpu_ns, cpu_read_ns;
     int64_t called_ns;   /* begin of the first micro-batch of the step */
@@ -151,7 +151,7 @@ struct trainer {
     bool runs_ahead; /* true if steps are only enqueued, so that the next may begin before this one ends */
     device_memory losses; /* pinned memory of pending_step.losses */
     pending_step pending[TRAINER_DEPTH];
-    int64_t begun, ended;  /* number of steps */
+    int64_t begun, ended;  /* number of steps begun, and number of steps ended */
     anatomy_phase *phases; /* [phase_count] phases of the step that ends next */
     int phase_count;
 };
@@ -240,8 +240,8 @@ void trainer_hold_batch(trainer *t, int64_t bytes);
 void trainer_drop_batch(trainer *t);
 /* Sets t->current.batch to the batch of `step`. `last` is true for the last batch of the run. */
 status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool last);
-/* Returns the batch to its source. If the copy to the device may still be running, does nothing unless
- * `ended` is true; then waits for the copy, or leaves the batch to prefetching. */
+/* Returns the batch to its source. If the copy to the device may still be running and `ended` is false, does
+ * nothing. If `ended` is true, waits for the copy, or leaves the batch to prefetching. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 
 /* Returns the model that ends in the loss: the second half if there is a remote stage, else the model. */

@@ -97,8 +97,8 @@ static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, co
         return;
     }
     /* The limit is relative to the tensor's norm. A gradient that is zero except for rounding (the bias of an
-     * attention key) has no useful norm. Its float32 error is about 1e-7 of the norm of all tensors, so 1e7
-     * times this error takes the place of the norm. */
+     * attention key) has no useful norm. The float32 error of this gradient is about 1e-7 of the norm of all
+     * tensors, so 1e7 times this error takes the place of the norm. */
     double scale = float64_limit * (t->l2 > 10 * t->error ? t->l2 : 1e7 * t->error);
     double root = sqrt((double)t->elements), limit = wide ? scale : 8 * t->error;
     if (kinks)
