@@ -6,7 +6,6 @@
 #include "harness/launch/processors.h"
 #include "harness/result/output.h"
 #include "harness/sim/calibrate.h"
-#include "harness/sim/calibrate_gpu.h"
 
 #include <limits.h>
 #include <stddef.h>

@@ -1,28 +1,12 @@
-#include "harness/sim/calibrate.h"
-
 #include "common/base/clock.h"
 #include "common/device/host/host.h"
 #include "harness/launch/processors.h"
 #include "harness/sim/calibrate_impl.h"
-#include "harness/train/local_ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { PAIR = 2, BYTES = 32 << 20, TURNS = 9 };
-
-typedef struct copy_test {
-    const calibration *result;
-    double gbs[PAIR];
-} copy_test;
-
-static status copy_on_rank(local_ranks *group, int rank, void *context)
-{
-    copy_test *test = context;
-    TRY(calibration_bind(test->result, rank));
-    TRY(local_ranks_barrier(group));
-    return calibration_copy_gbs(BYTES, &test->gbs[rank]);
-}
+enum { PAIR = 2, TURNS = 9 };
 
 status calibration_copy_gbs(size_t bytes, double *gbs)
 {
@@ -41,26 +25,18 @@ status calibration_copy_gbs(size_t bytes, double *gbs)
     return rc;
 }
 
-static status measure(calibration *c)
-{
-    copy_test copies = {.result = c};
-    TRY(calibration_bind(c, 0));
-    TRY(calibrate_operations(c));
-    TRY(local_ranks_run(PAIR, copy_on_rank, &copies));
-    c->host_memory_gbs = copies.gbs[0] + copies.gbs[1];
-    TRY(calibrate_pair(c));
-    return calibrate_messages(c);
-}
-
 status calibrate(int threads, int bind, calibration *out)
 {
     cpu_set_t before;
     *out = (calibration){.threads = threads, .cores = host_processors()};
     TRY(bind_plan((bind_mode)bind, (bind_group){PAIR, threads}, &out->sets));
     if (out->sets) out->processors = CPU_COUNT(&out->sets[0]);
-    bool known = sched_getaffinity(0, sizeof before, &before) == 0;
-    status rc = measure(out);
-    if (known && out->sets) sched_setaffinity(0, sizeof before, &before);
+    sched_getaffinity(0, sizeof before, &before);
+    status rc = calibration_bind(out, 0);
+    if (rc == STATUS_OK) rc = calibrate_operations(out);
+    if (rc == STATUS_OK) rc = calibrate_pair(out);
+    if (rc == STATUS_OK) rc = calibrate_messages(out);
+    if (out->sets) sched_setaffinity(0, sizeof before, &before);
     free(out->sets);
     out->sets = NULL;
     return rc;

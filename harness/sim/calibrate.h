@@ -2,6 +2,11 @@
  * class of operations. Second, two ranks compute at the same time without exchanging data, which shows how
  * much two ranks slow each other. Last, the two ranks read and write each other's memory.
  *
+ * Measures a GPU and writes the result as a profile that extends `cuda`: classes of operations, memory,
+ * launches, copies over the bus. If there are several GPUs, also measures copies between GPUs and NCCL's
+ * all-reduce. If there is only one GPU, the profile assumes PCIe links and NCCL's published constants, and
+ * says so.
+ *
  * Files, in the order in which data flow through them:
  *   calibrate.c            runs the measurements
  *   calibrate_ops.c        training steps, operation by operation
@@ -58,6 +63,38 @@ status calibrate(int threads, int bind, calibration *out);
 
 /* Writes a profile for sim_profile_load(). Returns STATUS_CANNOT_CREATE or STATUS_IO. */
 status calibration_write(const calibration *c, const char *path);
+
+/* ---- GPUs ---- */
+
+/* Results of the calibration of a GPU. Rates are in 1e9 bytes per second. */
+typedef struct gpu_calibration {
+    char name[128];
+    bool emulated;   /* True if the host emulated the GPU, so that the figures are meaningless. */
+    int gpus, major; /* GPUs found; compute capability of the first. */
+    double memory_gib;
+    double peak_tflops, tf32_tflops; /* Rates of a large GEMM. tf32_tflops is 0 if the GPU has no TF32. */
+    double memory_gbs;               /* Rate of a large copy, in bytes read and written. */
+    /* SIM_CONVOLUTION_FORWARD and following: efficiency against the peak and against the memory. 0 if not
+     * measured. */
+    double efficiency[SIM_EFFICIENCIES][2];
+    double launch_us, kernel_us, synchronize_us;
+    /* Rate of a copy between pinned memory and GPU, in the slower direction, and time of a copy of four
+     * bytes. */
+    double pcie_gbs, copy_us;
+    double host_gbs; /* Rate of a copy by one host thread. */
+    /* Measurements between GPUs, 0 if there is only one GPU. The all-reduce is also 0 if there is no NCCL. */
+    double peer_gbs, peer_us;             /* Slowest pair: rate of a large copy, time of eight bytes. */
+    double all_reduce_gbs, all_reduce_us; /* Bus bandwidth of a large all-reduce, time of eight bytes. */
+} gpu_calibration;
+
+/* Measures the first GPU, and the links of all GPUs. Takes about 20 seconds; the GPUs must be otherwise
+ * idle. Returns STATUS_UNAVAILABLE if there is no GPU. */
+status calibrate_gpu(gpu_calibration *out);
+
+/* Writes a profile like calibration_write(). */
+status gpu_calibration_write(const gpu_calibration *c, const char *path);
+
+/* ---- files ---- */
 
 /* Sets the path of `file` (this-machine.json or this-gpu.json), which `harness calibrate` writes and
  * `harness run` reads, in $XDG_DATA_HOME/psring/profiles or ~/.local/share/psring/profiles. `size` is

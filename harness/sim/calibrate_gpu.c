@@ -1,4 +1,4 @@
-#include "harness/sim/calibrate_gpu.h"
+#include "harness/sim/calibrate_impl.h"
 
 #include "common/base/clock.h"
 #include "common/device/cuda/cuda_module.h"
@@ -28,18 +28,14 @@ typedef struct bench {
     device_memory gpu[OPERANDS], host; /* Each buffer has copy_elements elements. */
 } bench;
 
-static status open_bench(bench *b, device_precision precision)
+/* Must be closed even after a failure. */
+static status open_bench(bench *b, const gpu_calibration *c, device_precision precision)
 {
     device_config config = {.name = "cuda", .world = 1, .threads = 1, .precision = precision};
-    *b = (bench){.host.fd = -1};
-    for (int i = 0; i < OPERANDS; i++) b->gpu[i].fd = -1;
+    size_t bytes = (size_t)sizes_of(c)->copy_elements * sizeof(float);
+    *b = (bench){0};
     TRY(device_open(&config, &b->device));
-    return device_stream_open(b->device, DEVICE_STREAM_COMPUTE, &b->stream);
-}
-
-static status allocate(bench *b, const sizes *sizes)
-{
-    size_t bytes = (size_t)sizes->copy_elements * sizeof(float);
+    TRY(device_stream_open(b->device, DEVICE_STREAM_COMPUTE, &b->stream));
     for (int i = 0; i < OPERANDS; i++)
         TRY(device_allocate(b->device, DEVICE_MEMORY_PRIVATE, bytes, &b->gpu[i]));
     return device_allocate(b->device, DEVICE_MEMORY_STAGING, bytes, &b->host);
@@ -47,8 +43,8 @@ static status allocate(bench *b, const sizes *sizes)
 
 static void close_bench(bench *b)
 {
-    for (int i = 0; b->device && i < OPERANDS; i++) device_free(b->device, &b->gpu[i]);
-    if (b->device) device_free(b->device, &b->host);
+    for (int i = 0; i < OPERANDS; i++) device_free(b->device, &b->gpu[i]);
+    device_free(b->device, &b->host);
     device_stream_close(&b->stream);
     device_close(&b->device);
 }
@@ -105,7 +101,7 @@ static status measure_product(bench *b, int64_t size, double *tflops)
     op_desc op = {
         .kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = {.m = size, .in = size, .out = size}};
     device_kernel *kernel = NULL;
-    device_memory workspace = {.fd = -1};
+    device_memory workspace = {0};
     int64_t best = 0;
     TRY(device_prepare(b->device, &op, NULL, &kernel));
     status rc =
@@ -128,10 +124,9 @@ static status measure_product(bench *b, int64_t size, double *tflops)
 static status measure_tf32(gpu_calibration *c)
 {
     bench b;
-    status rc = open_bench(&b, DEVICE_PRECISION_TF32);
+    status rc = open_bench(&b, c, DEVICE_PRECISION_TF32);
     bool none = rc == STATUS_CONFIG;
     if (none) error_clear();
-    if (rc == STATUS_OK) rc = allocate(&b, sizes_of(c));
     if (rc == STATUS_OK) rc = measure_product(&b, sizes_of(c)->product, &c->tf32_tflops);
     close_bench(&b);
     return none ? STATUS_OK : rc;
@@ -221,8 +216,6 @@ static status describe(gpu_calibration *c)
 
 static status measure(bench *b, gpu_calibration *c)
 {
-    TRY(describe(c));
-    TRY(allocate(b, sizes_of(c)));
     TRY(measure_product(b, sizes_of(c)->product, &c->peak_tflops));
     TRY(measure_tf32(c));
     TRY(measure_memory(b, c));
@@ -236,7 +229,8 @@ status calibrate_gpu(gpu_calibration *c)
 {
     bench b;
     *c = (gpu_calibration){0};
-    status rc = open_bench(&b, DEVICE_PRECISION_F32);
+    TRY(describe(c));
+    status rc = open_bench(&b, c, DEVICE_PRECISION_F32);
     if (rc == STATUS_OK) rc = measure(&b, c);
     close_bench(&b);
     return rc == STATUS_OK ? calibrate_gpu_peers(c) : rc;

@@ -1,7 +1,7 @@
 /* Times every operation in training steps of ResNet-50 and BERT-base with the GPU's clock. An efficiency
  * is the sum of the roofline times of a class over the sum of the measured times. A class has two
  * efficiencies: one for operations limited by arithmetic, one for operations limited by memory. */
-#include "harness/sim/calibrate_gpu.h"
+#include "harness/sim/calibrate_impl.h"
 
 enum { WARM = 3, OF_PEAK = 0, OF_MEMORY = 1 };
 

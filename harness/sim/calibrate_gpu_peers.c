@@ -1,5 +1,5 @@
 /* Measures copies between GPUs and NCCL's all-reduce, with one thread per GPU. */
-#include "harness/sim/calibrate_gpu.h"
+#include "harness/sim/calibrate_impl.h"
 
 #include "common/base/clock.h"
 #include "common/base/random.h"
@@ -120,12 +120,12 @@ static status measure(local_ranks *group, int rank, together *t, gpu_rank *g)
 
 static status run(local_ranks *group, int rank, void *context)
 {
-    gpu_rank g = {.memory = {.fd = -1}, .landing = {.fd = -1}};
+    gpu_rank g = {0};
     status rc = measure(group, rank, context, &g);
     collective_group_close(&g.group);
     collective_close(&g.world);
-    if (g.device) device_free(g.device, &g.memory);
-    if (g.device) device_free(g.device, &g.landing);
+    device_free(g.device, &g.memory);
+    device_free(g.device, &g.landing);
     device_stream_close(&g.stream);
     device_close(&g.device);
     return rc;

@@ -39,9 +39,6 @@ static inline void keep_least(int64_t *best, int64_t ns)
 /* Measures the rate of a copy by this thread, in bytes read and written. */
 status calibration_copy_gbs(size_t bytes, double *gbs);
 
-/* Sorts the values and returns the median. */
-double calibration_median(int64_t *values, int count);
-
 /* Measured steps come in blocks, each after a warm-up step. Workloads or ranks alternate between blocks. */
 enum { CALIBRATION_MODELS = 2, CALIBRATION_WORKLOADS = 2 * CALIBRATION_MODELS };
 enum { CALIBRATION_BLOCK = 3, CALIBRATION_REPEATS = 3 * CALIBRATION_BLOCK };
@@ -67,7 +64,7 @@ typedef struct calibration_run {
     ledger ledger;
     /* [op_count + 2][CALIBRATION_SETTINGS][CALIBRATION_REPEATS] times of the operations, and of the
      * optimizers' updates of all parameters, in ns. */
-    int64_t *times;
+    double *times;
 } calibration_run;
 
 /* Compiles the model and allocates all memory on a device. `kind` is the kind of memory for parameters and
@@ -105,5 +102,28 @@ status calibrate_pair(calibration *c);
 
 /* calibrate_message.c: measures a message and a wake-up. */
 status calibrate_messages(calibration *c);
+
+/* ---- GPUs ---- */
+
+enum { GPU_BEGIN = 1, GPU_END = 2, GPU_TURNS = 9, GPU_MOST = 16 };
+
+/* Waits for the stream and keeps the least time since mark GPU_BEGIN in *best. */
+static inline status gpu_take_time(device_stream *s, int64_t *best)
+{
+    TRY(device_mark(s, GPU_END));
+    TRY(device_stream_synchronize(s));
+    keep_least(best, device_mark_ns(s, GPU_END) - device_mark_ns(s, GPU_BEGIN));
+    return STATUS_OK;
+}
+
+/* Keeps the least time of copies by the GPU's kernel, of `count` float32. */
+status gpu_time_copy(device_stream *s, void *to, const void *from, int64_t count, int64_t *best);
+
+/* calibrate_gpu_peers.c: measures the links between GPUs. Does nothing if there is only one GPU. */
+status calibrate_gpu_peers(gpu_calibration *c);
+
+/* calibrate_gpu_ops.c: times all operations of training steps and sets the efficiencies. Needs the peak,
+ * the memory bandwidth and kernel_us. */
+status calibrate_gpu_operations(device *d, device_stream *s, gpu_calibration *c);
 
 #endif

@@ -31,15 +31,6 @@ static status await(talk *t, int rank, int64_t deadline_ns)
     return transport_wait(t->agents[rank], deadline_ns);
 }
 
-/* Receives so that the transport connects to its peer. */
-static status take_none(talk *t, int rank)
-{
-    transport_message m;
-    status rc = transport_receive(t->agents[rank], &m);
-    if (rc == STATUS_OK) return fail(STATUS_INTERNAL, "calibration: expected no message yet, got one");
-    return rc == STATUS_AGAIN ? STATUS_OK : rc;
-}
-
 /* ---- one way ---------------------------------------------------------------------------------- */
 
 static status send_one(talk *t, int rank, int64_t bytes)
@@ -51,7 +42,9 @@ static status send_one(talk *t, int rank, int64_t bytes)
         status rc =
             transport_send(t->agents[rank], t->links[rank], &header, &frame, bytes > 0, &t->tickets[rank]);
         if (rc != STATUS_AGAIN) return rc;
-        TRY(take_none(t, rank));
+        transport_message none;
+        rc = transport_receive(t->agents[rank], &none); /* Connects to the peer, which has sent nothing. */
+        if (rc != STATUS_AGAIN) return rc;
         TRY(await(t, rank, deadline));
     }
 }
@@ -62,10 +55,8 @@ static status receive_one(talk *t, int rank)
     int64_t deadline = clock_now_ns() + PATIENCE_NS;
     for (;;) {
         status rc = transport_receive(t->agents[rank], &m);
-        if (rc != STATUS_AGAIN) {
-            if (rc == STATUS_OK) transport_release(t->agents[rank], &m);
-            return rc;
-        }
+        if (rc == STATUS_OK) transport_release(t->agents[rank], &m);
+        if (rc != STATUS_AGAIN) return rc;
         TRY(await(t, rank, deadline));
     }
 }

@@ -1,5 +1,6 @@
 /* Times operations in training steps and fits the efficiency of each class against a roofline. */
 #include "common/sim/price.h"
+#include "harness/report/significance.h"
 #include "harness/sim/calibrate_impl.h"
 
 #include <math.h>
@@ -53,12 +54,6 @@ void calibration_add_run(calibration_run *r, const calibration_rates *rates, cal
     }
 }
 
-static void set_efficiency(calibration *c, sim_constant class, double of_both)
-{
-    double *e = c->efficiency[class - SIM_CONVOLUTION_FORWARD];
-    e[0] = e[1] = of_both;
-}
-
 /* Sums over the operations of one class of convolutions, forward or backward, without 3 x 3. The time to
  * compute a convolution grows with the batch, and its growth gives the efficiency. The time to read the
  * weights is the same for any batch. Convolutions of 3 x 3 are not fitted: the smallest images of the
@@ -85,19 +80,20 @@ static class_fit fit(const calibration_sums sums[2], int class)
 
 static void take_weights(const calibration_sums sums[2], calibration *c)
 {
-    static const sim_constant classes[] = {SIM_CONVOLUTION_FORWARD, SIM_CONVOLUTION_BACKWARD};
+    static const int classes[] = {0, SIM_CONVOLUTION_BACKWARD - SIM_CONVOLUTION_FORWARD};
     double fixed_s = 0, bytes = 0;
     class_fit fits[2];
     for (int i = 0; i < 2; i++) {
-        fits[i] = fit(sums, (int)classes[i] - SIM_CONVOLUTION_FORWARD);
+        fits[i] = fit(sums, classes[i]);
         fixed_s += fits[i].fixed_s;
         bytes += fits[i].weight_bytes;
     }
     if (fixed_s <= 0 || bytes <= 0) return;
     c->weight_gbs = bytes / fixed_s * 1e-9;
     for (int i = 0; i < 2; i++) {
-        double left = fits[i].measured_s - fits[i].weight_bytes * fixed_s / bytes;
-        if (left > 0) set_efficiency(c, classes[i], fits[i].roofline_s / left);
+        double left = fits[i].measured_s - fits[i].weight_bytes * fixed_s / bytes,
+               *e = c->efficiency[classes[i]];
+        if (left > 0) e[0] = e[1] = fits[i].roofline_s / left;
     }
 }
 
@@ -116,22 +112,19 @@ static void take_products(const calibration_sums *few_rows, calibration *c)
 static status run_steps(calibration_run runs[CALIBRATION_WORKLOADS])
 {
     for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK)
-        for (int m = 0; m < CALIBRATION_WORKLOADS; m++) {
-            for (int i = -WARM; i < 0; i++) TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
-            for (int i = begin; i < begin + CALIBRATION_BLOCK; i++)
-                TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i));
-        }
+        for (int m = 0; m < CALIBRATION_WORKLOADS; m++)
+            for (int i = -WARM; i < CALIBRATION_BLOCK; i++)
+                TRY(calibration_step(&runs[m], CALIBRATION_ALONE, i < 0 ? i : begin + i));
     return STATUS_OK;
 }
 
 status calibrate_operations(calibration *c)
 {
-    calibration_run runs[CALIBRATION_WORKLOADS];
+    calibration_run runs[CALIBRATION_WORKLOADS] = {0};
     calibration_sums sums[2] = {0}; /* Large batch, small batch. */
     status rc = STATUS_OK;
-    int opened = 0;
-    for (; opened < CALIBRATION_WORKLOADS && rc == STATUS_OK; opened++)
-        rc = calibration_open_cpu(&runs[opened], opened, c->threads);
+    for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++)
+        rc = calibration_open_cpu(&runs[i], i, c->threads);
     if (rc == STATUS_OK) rc = run_steps(runs);
     for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
     calibration_rates rates = {c->peak_tflops, c->memory_gbs, c->launch_us, 0};
@@ -140,11 +133,11 @@ status calibrate_operations(calibration *c)
     for (int k = 0; k < SIM_EFFICIENCIES && rc == STATUS_OK; k++) {
         double measured = sums[0].measured_s[k][0] + sums[0].measured_s[k][1];
         double roofline = sums[0].roofline_s[k][0] + sums[0].roofline_s[k][1];
-        if (measured > 0) set_efficiency(c, (sim_constant)(SIM_CONVOLUTION_FORWARD + k), roofline / measured);
+        if (measured > 0) c->efficiency[k][0] = c->efficiency[k][1] = roofline / measured;
     }
     if (rc == STATUS_OK) take_weights(sums, c);
     if (rc == STATUS_OK) take_products(&sums[1], c);
-    for (int i = 0; i < opened; i++) calibration_close_cpu(&runs[i]);
+    for (int i = 0; i < CALIBRATION_WORKLOADS; i++) calibration_close_cpu(&runs[i]);
     return rc;
 }
 
@@ -164,7 +157,7 @@ static const calibration_workload workloads[CALIBRATION_WORKLOADS] = {
      1},
 };
 
-static int64_t *times_of(const calibration_run *r, calibration_setting setting, int op)
+static double *times_of(const calibration_run *r, calibration_setting setting, int op)
 {
     return &r->times[((int64_t)op * CALIBRATION_SETTINGS + setting) * CALIBRATION_REPEATS];
 }
@@ -196,7 +189,6 @@ status calibration_open(calibration_run *r, device *d, device_stream *s, const c
     nn_program_config program = {.batch = w->batch, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     param_set_config params = {.param_kind = kind, .grad_kind = kind, .gradients = true};
     *r = (calibration_run){.device = d, .stream = s};
-    r->memory.activations.fd = r->memory.workspace.fd = r->memory.loss.fd = r->input.fd = r->target.fd = -1;
     TRY(model_build(&w->model, &r->model));
     TRY(nn_program_compile(r->model, &program, &r->program));
     TRY(param_set_open(d, r->model, r->program, &params, &r->params));
@@ -218,7 +210,6 @@ status calibration_open(calibration_run *r, device *d, device_stream *s, const c
 
 void calibration_close(calibration_run *r)
 {
-    if (!r->device) return;
     for (int k = 0; k < 2; k++) optimizer_close(&r->optimizers[k]);
     nn_instance_close(&r->instance);
     param_set_close(&r->params);
@@ -235,14 +226,10 @@ void calibration_close(calibration_run *r)
 status calibration_open_cpu(calibration_run *r, int workload, int threads)
 {
     device_config config = {.name = "cpu", .world = 1, .threads = threads};
-    device *d = NULL;
-    device_stream *s = NULL;
     *r = (calibration_run){0};
-    TRY(device_open(&config, &d));
-    status rc = device_stream_open(d, DEVICE_STREAM_COMPUTE, &s);
-    if (rc == STATUS_OK) return calibration_open(r, d, s, &workloads[workload], DEVICE_MEMORY_SHARED, false);
-    device_close(&d);
-    return rc;
+    TRY(device_open(&config, &r->device));
+    TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
+    return calibration_open(r, r->device, r->stream, &workloads[workload], DEVICE_MEMORY_SHARED, false);
 }
 
 void calibration_close_cpu(calibration_run *r)
@@ -254,21 +241,6 @@ void calibration_close_cpu(calibration_run *r)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-static status ignore_param(void *context, int param)
-{
-    (void)context;
-    (void)param;
-    return STATUS_OK;
-}
-
-static status ignore_sum(void *context, double *values, int count)
-{
-    (void)context;
-    (void)values;
-    (void)count;
-    return STATUS_OK;
-}
-
 static void mark_op(void *context, const nn_op *op)
 {
     const calibration_run *r = context;
@@ -277,11 +249,7 @@ static void mark_op(void *context, const nn_op *op)
 
 status calibration_step(calibration_run *r, calibration_setting setting, int repeat)
 {
-    nn_observer observer = {.context = r,
-                            .need = ignore_param,
-                            .ready = ignore_param,
-                            .group_sum = ignore_sum,
-                            .after_op = mark_op};
+    nn_observer observer = {.context = r, .after_op = mark_op};
     op_scalars scalars = {.loss_normalizer = 1};
     param_set *set = r->params;
     piece_list all = param_set_pieces(set, 0, set->model->param_count);
@@ -296,24 +264,12 @@ status calibration_step(calibration_run *r, calibration_setting setting, int rep
     }
     TRY(device_stream_synchronize(r->stream));
     for (int i = 0; i < count && repeat >= 0; i++)
-        times_of(r, setting, i)[repeat] =
-            device_mark_ns(r->stream, FIRST_MARK + 1 + i) - device_mark_ns(r->stream, FIRST_MARK + i);
+        times_of(r, setting, i)[repeat] = (double)(device_mark_ns(r->stream, FIRST_MARK + 1 + i) -
+                                                   device_mark_ns(r->stream, FIRST_MARK + i));
     return STATUS_OK;
 }
 
 double calibration_op_ns(calibration_run *r, calibration_setting setting, int op)
 {
-    return calibration_median(times_of(r, setting, op), CALIBRATION_REPEATS);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-double calibration_median(int64_t *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return (double)values[count / 2];
+    return median_of(times_of(r, setting, op), CALIBRATION_REPEATS);
 }

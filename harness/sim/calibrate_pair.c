@@ -3,21 +3,24 @@
  * both ranks, so that caches have the same contents as in a run: this core's cache holds little of this
  * rank's data, and the other core's cache holds the data that the other rank has written. */
 #include "common/base/clock.h"
+#include "common/base/least.h"
 #include "common/reduce/reduce.h"
 #include "common/sim/price.h"
+#include "harness/report/significance.h"
 #include "harness/sim/calibrate_impl.h"
 #include "harness/train/local_ranks.h"
 #include "ring/bench/bench.h"
 
 #include <string.h>
 
-enum { PAIR = 2, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
 /* PASS_REDUCE_SCATTER and PASS_ALL_GATHER are a ring all-reduce of two ranks. */
-typedef enum pass { PASS_PACK, PASS_SERVE, PASS_REDUCE_SCATTER, PASS_ALL_GATHER, PASS_COPY, PASSES } pass;
+typedef enum pass { PASS_PACK, PASS_SERVE, PASS_REDUCE_SCATTER, PASS_ALL_GATHER, PASS_COPY } pass;
+enum { PAIR = 2, PASSES = PASS_COPY + 1 };
+enum { COPY_BYTES = 32 << 20, SMALL_BYTES = 4096, SERVER_CHUNK = 8192, SERVER_ARENAS = 6 };
 
 typedef struct rank_times {
     double compute_s[CALIBRATION_SETTINGS][CALIBRATED_CONTENTIONS];
-    int64_t passes[PASSES][CALIBRATION_REPEATS]; /* In ns. */
+    double passes[PASSES][CALIBRATION_REPEATS]; /* In ns. */
 } rank_times;
 
 typedef struct pair {
@@ -27,6 +30,7 @@ typedef struct pair {
     device_memory buckets[PAIR], sums[PAIR]; /* Each buffer has the size of the gradients. */
     rank_times times[PAIR];
     double bytes;
+    double memory_gbs[PAIR]; /* Rate of a copy that both ranks make at the same time. */
 } pair;
 
 /* ---- compute ---------------------------------------------------------------------------------- */
@@ -47,26 +51,21 @@ static float *at(void *arena, int64_t element)
     return (float *)arena + element;
 }
 
-/* The half of an arena that belongs to this rank, and the half of the other rank. */
-typedef struct halves {
-    int64_t begin, count, other_begin, other_count;
-} halves;
-
-static halves halves_of(const pair *p, int rank)
+/* Returns the half of an arena that belongs to the rank. */
+static piece half_of(const pair *p, int rank)
 {
     int64_t all = p->runs[rank].params->arena_elements, half = all / 2;
-    halves first = {0, half, half, all - half}, second = {half, all - half, 0, half};
-    return rank == 0 ? first : second;
+    return rank == 0 ? (piece){0, half} : (piece){half, all - half};
 }
 
 /* Works like a server: sums a chunk of both ranks' gradients and updates the parameters while the sum is
  * in the cache. */
-static status serve(pair *p, int rank, halves h)
+static status serve(pair *p, int rank, piece half)
 {
     calibration_run *own = &p->runs[rank];
-    for (int64_t i = h.begin; i < h.begin + h.count; i += SERVER_CHUNK) {
-        int64_t left = h.begin + h.count - i;
-        piece chunk = {i, left < SERVER_CHUNK ? left : SERVER_CHUNK};
+    int64_t end = half.offset + half.count;
+    for (int64_t i = half.offset; i < end; i += SERVER_CHUNK) {
+        piece chunk = {i, least(SERVER_CHUNK, end - i)};
         const void *grads[] = {at(p->runs[0].params->grads.data, i), at(p->runs[1].params->grads.data, i)};
         void *sums[] = {at(p->sums[rank].data, i)};
         reduce_many(DTYPE_F32, REDUCE_MEAN, sums, 1, grads, PAIR, chunk.count);
@@ -80,28 +79,26 @@ static status do_pass(pair *p, int rank, pass which)
 {
     calibration_run *own = &p->runs[rank];
     param_set *others = p->runs[1 - rank].params;
-    halves h = halves_of(p, rank);
-    const void *buckets[] = {at(p->buckets[0].data, h.begin), at(p->buckets[1].data, h.begin)};
-    void *back[] = {at(own->params->grads.data, h.begin)};
+    piece half = half_of(p, rank), other = half_of(p, 1 - rank);
+    const void *buckets[] = {at(p->buckets[0].data, half.offset), at(p->buckets[1].data, half.offset)};
+    void *back[] = {at(own->params->grads.data, half.offset)};
     switch (which) {
     case PASS_PACK: /* Packs the gradients into buckets. */
         reduce_convert(DTYPE_F32, p->buckets[rank].data, DTYPE_F32, own->params->grads.data,
                        own->params->arena_elements, PAIR);
         break;
     case PASS_SERVE:
-        return serve(p, rank, h);
+        return serve(p, rank, half);
     case PASS_REDUCE_SCATTER:
-        reduce_many(DTYPE_F32, REDUCE_SUM, back, 1, buckets, PAIR, h.count);
+        reduce_many(DTYPE_F32, REDUCE_SUM, back, 1, buckets, PAIR, half.count);
         break;
     case PASS_ALL_GATHER:
-        memcpy(at(own->params->grads.data, h.other_begin), at(others->grads.data, h.other_begin),
-               (size_t)h.other_count * sizeof(float));
+        memcpy(at(own->params->grads.data, other.offset), at(others->grads.data, other.offset),
+               (size_t)other.count * sizeof(float));
         break;
     case PASS_COPY: /* Copies the parameters that the other rank has updated. */
-        memcpy(at(own->params->params.data, h.other_begin), at(others->params.data, h.other_begin),
-               (size_t)h.other_count * sizeof(float));
-        break;
-    case PASSES:
+        memcpy(at(own->params->params.data, other.offset), at(others->params.data, other.offset),
+               (size_t)other.count * sizeof(float));
         break;
     }
     return STATUS_OK;
@@ -113,7 +110,8 @@ static status run_passes(local_ranks *group, pair *p, int rank, int turn)
         TRY(local_ranks_barrier(group));
         int64_t begin = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID);
         TRY(do_pass(p, rank, (pass)which));
-        if (turn >= 0) p->times[rank].passes[which][turn] = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
+        int64_t ns = clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID) - begin;
+        if (turn >= 0) p->times[rank].passes[which][turn] = (double)ns;
     }
     return local_ranks_barrier(group);
 }
@@ -126,44 +124,27 @@ static status open_passes(pair *p, int rank)
     return device_allocate(r->device, DEVICE_MEMORY_PRIVATE, bytes, &p->sums[rank]);
 }
 
-static void close_passes(pair *p, int rank)
-{
-    if (p->buckets[rank].data) device_free(p->runs[rank].device, &p->buckets[rank]);
-    if (p->sums[rank].data) device_free(p->runs[rank].device, &p->sums[rank]);
-}
-
 /* ---- ranks ------------------------------------------------------------------------------------ */
-
-static status compute_alone(pair *p, int rank, int begin)
-{
-    for (int i = begin - 1; i < begin + CALIBRATION_BLOCK; i++)
-        TRY(calibration_step(&p->runs[rank], CALIBRATION_ALONE, i < begin ? -1 : i));
-    return STATUS_OK;
-}
-
-static status compute_beside(local_ranks *group, pair *p, int rank, int begin, bool passes)
-{
-    for (int i = begin - 1; i < begin + CALIBRATION_BLOCK; i++) {
-        int repeat = i < begin ? -1 : i;
-        TRY(local_ranks_barrier(group));
-        TRY(calibration_step(&p->runs[rank], CALIBRATION_BESIDE, repeat));
-        if (passes) TRY(run_passes(group, p, rank, repeat));
-    }
-    return STATUS_OK;
-}
 
 /* Runs one rank, the other, then both, alternately, so that the processor's clock is the same for all. */
 static status compute_all(local_ranks *group, pair *p, int rank, bool passes)
 {
+    calibration_run *r = &p->runs[rank];
     for (int begin = 0; begin < CALIBRATION_REPEATS; begin += CALIBRATION_BLOCK) {
         for (int turn = 0; turn < PAIR; turn++) {
             TRY(local_ranks_barrier(group));
-            if (turn == rank) TRY(compute_alone(p, rank, begin));
+            for (int i = -1; turn == rank && i < CALIBRATION_BLOCK; i++)
+                TRY(calibration_step(r, CALIBRATION_ALONE, i < 0 ? i : begin + i));
         }
-        TRY(compute_beside(group, p, rank, begin, passes));
+        for (int i = -1; i < CALIBRATION_BLOCK; i++) {
+            int repeat = i < 0 ? i : begin + i;
+            TRY(local_ranks_barrier(group));
+            TRY(calibration_step(r, CALIBRATION_BESIDE, repeat));
+            if (passes) TRY(run_passes(group, p, rank, repeat));
+        }
     }
     for (int s = 0; s < CALIBRATION_SETTINGS; s++)
-        add_times(&p->runs[rank], (calibration_setting)s, p->times[rank].compute_s[s]);
+        add_times(r, (calibration_setting)s, p->times[rank].compute_s[s]);
     return STATUS_OK;
 }
 
@@ -177,7 +158,8 @@ static status measure_model(local_ranks *group, pair *p, int rank, int model)
         p->bytes = (double)p->runs[rank].model->parameter_elements * sizeof(float);
     if (rc == STATUS_OK) rc = compute_all(group, p, rank, passes);
     if (rc == STATUS_OK) rc = local_ranks_barrier(group);
-    close_passes(p, rank);
+    device_free(p->runs[rank].device, &p->buckets[rank]);
+    device_free(p->runs[rank].device, &p->sums[rank]);
     calibration_close_cpu(&p->runs[rank]);
     return rc;
 }
@@ -204,6 +186,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
 {
     pair *p = context;
     TRY(calibration_bind(p->result, rank));
+    TRY(local_ranks_barrier(group));
+    TRY(calibration_copy_gbs(COPY_BYTES, &p->memory_gbs[rank]));
     for (int model = 0; model < CALIBRATION_MODELS; model++) TRY(measure_model(group, p, rank, model));
     return measure_latency(p, rank);
 }
@@ -214,8 +198,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
 static double rate_of(pair *p, pass which, double bytes)
 {
     double ns = 0;
-    for (int r = 0; r < PAIR; r++)
-        ns += calibration_median(p->times[r].passes[which], CALIBRATION_REPEATS) / PAIR;
+    for (int r = 0; r < PAIR; r++) ns += median_of(p->times[r].passes[which], CALIBRATION_REPEATS) / PAIR;
     return ns > 0 ? bytes / ns : 0;
 }
 
@@ -231,6 +214,7 @@ static void take_result(pair *p)
         double alone = sums[CALIBRATION_ALONE], together = sums[CALIBRATION_BESIDE];
         c->contention[k] = alone > 0 && together > alone ? together / alone : 1;
     }
+    c->host_memory_gbs = p->memory_gbs[0] + p->memory_gbs[1];
     c->pack_gbs = rate_of(p, PASS_PACK, 2 * bytes); /* Reads and writes. */
     c->host_sum_gbs =
         rate_of(p, PASS_SERVE, SERVER_ARENAS * bytes / 2); /* Sum and update: 2 reads, 1 write each. */
@@ -242,7 +226,6 @@ static void take_result(pair *p)
 status calibrate_pair(calibration *c)
 {
     pair p = {.result = c, .token = (uint64_t)clock_now_ns()};
-    for (int r = 0; r < PAIR; r++) p.buckets[r].fd = p.sums[r].fd = -1;
     TRY(local_ranks_run(PAIR, run_rank, &p));
     take_result(&p);
     return STATUS_OK;

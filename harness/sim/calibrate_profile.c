@@ -2,7 +2,6 @@
 #include "common/sim/profile.h"
 #include "harness/result/output.h"
 #include "harness/sim/calibrate.h"
-#include "harness/sim/calibrate_gpu.h"
 
 #include <limits.h>
 #include <math.h>
@@ -130,12 +129,6 @@ status calibration_write(const calibration *c, const char *path)
 
 /* ---- a GPU ------------------------------------------------------------------------------------ */
 
-/* Returns the built-in profile with the NCCL constants of the GPU's generation. */
-static const char *base_of(const gpu_calibration *c)
-{
-    return c->major >= 9 ? "dgx-h100" : c->major == 8 ? "dgx-a100-80g" : "volta";
-}
-
 static void write_gpu(profile_text *p, const gpu_calibration *c)
 {
     number(p, SIM_GPU_MEMORY, c->memory_gib, "what the driver states");
@@ -215,10 +208,12 @@ status gpu_calibration_write(const gpu_calibration *c, const char *path)
 {
     profile_text p = {.on = c->emulated ? "the emulator: means nothing" : "this GPU",
                       .command = "harness calibrate --device cuda"};
+    /* The built-in profile with the NCCL constants of the GPU's generation. */
+    const char *base = c->major >= 9 ? "dgx-h100" : c->major == 8 ? "dgx-a100-80g" : "volta";
     char summary[256];
     snprintf(summary, sizeof summary, "%s, as harness calibrate --device cuda found it%s", c->name,
              c->emulated ? "; EMULATED on the host: figures mean nothing" : "");
-    begin(&p, path, summary, base_of(c));
+    begin(&p, path, summary, base);
     write_gpu(&p, c);
     write_links(&p, c);
     text_append(&p.text, "\n  },\n");
