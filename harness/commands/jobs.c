@@ -34,7 +34,7 @@ static status run_here(const run_config *c, run_plan *plan, char *const *words, 
         log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
     if (c->repetition == 0) warn_of_openmp();
     TRY(run_jobs_run(c, plan, words, jobs));
-    if (jobs->cause[0]) log_error("%s", jobs->cause);
+    if (jobs->outcome.cause[0]) log_error("%s", jobs->outcome.cause);
     return run_jobs_any_result(jobs) ? virtual_predict_jobs(c, plan, jobs->jobs) : STATUS_OK;
 }
 
@@ -64,7 +64,7 @@ static status run_once(const run_config *c, run_plan *plan, char *const *words, 
     } else {
         rc = run_here(c, plan, words, &jobs);
     }
-    if (rc == STATUS_OK) *exit_code = jobs.exit_code;
+    if (rc == STATUS_OK) *exit_code = jobs.outcome.exit_code;
     if (rc == STATUS_OK && run_jobs_any_result(&jobs))
         rc = command_build_result(c, plan, jobs.jobs, words + 2, started_at_s, out);
     run_jobs_free(&jobs);

@@ -188,8 +188,8 @@ static status run_rank(run_command *c, const launch_environment *e)
 
 static status serve_stage(const run_command *c)
 {
-    char key[NET_KEY_TEXT];
-    TRY(launch_environment_key(key));
+    char key[NET_KEY_TEXT] = "";
+    TRY(launch_environment_key("HARNESS_KEY", key));
     rank_place place = {.job = ENGINE_RING,
                         .engine = ENGINE_RING,
                         .world = (int)c->config.run.gpus,

@@ -86,15 +86,15 @@ static double oom_kills_in(const char *folder)
 typedef struct resource {
     double (*value_in)(const char *folder); /* 0 if there is no limit, negative if there is no count */
     bool is_count;
-    const char *mounts[3][2]; /* controllers as in /proc/self/cgroup, folder */
+    const char *controller; /* name in version 1, as in /proc/self/cgroup and as a folder */
 } resource;
 
 /* Reads a group and all groups that contain it. In a container the path may be valid only on the host. The
  * container then sees only the root of the hierarchy. */
-static void climb(const resource *r, const char *root, const char *mount, char *group, double *found)
+static void climb(const resource *r, const char *root, const char *controller, char *group, double *found)
 {
     for (char folder[CGROUP_PATH];;) {
-        snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", root, mount, group);
+        snprintf(folder, sizeof folder, "%s/sys/fs/cgroup/%s%s", root, controller, group);
         double value = r->value_in(folder);
         if (r->is_count ? *found < 0 : value > 0 && (*found <= 0 || value < *found)) *found = value;
         char *slash = strrchr(group, '/');
@@ -104,43 +104,39 @@ static void climb(const resource *r, const char *root, const char *mount, char *
 }
 
 /* Finds the limit or the count in the groups of this process. Lines of /proc/self/cgroup are
- * NUMBER:CONTROLLERS:GROUP, without controllers for version 2. */
-static double find(const resource *r, const char *root)
+ * NUMBER:CONTROLLERS:GROUP, without controllers for version 2. Controllers that share a group, such as
+ * "cpu,cpuacct", have a folder under the name of the first. */
+static double find(resource r, const char *root)
 {
     char lines[4096], *next = lines, *group;
-    double found = r->is_count ? -1 : 0;
+    double found = r.is_count ? -1 : 0;
     read_file(root, "proc/self/cgroup", lines, sizeof lines);
     while ((group = strsep(&next, "\n")) != NULL) {
         strsep(&group, ":");
-        const char *controllers = strsep(&group, ":");
-        for (int i = 0; group && i < 3; i++)
-            if (r->mounts[i][0] && strcmp(controllers, r->mounts[i][0]) == 0)
-                climb(r, root, r->mounts[i][1], group, &found);
+        char *controllers = strsep(&group, ":");
+        const char *first = strsep(&controllers, ",");
+        if (group && (!*first || strcmp(first, r.controller) == 0)) climb(&r, root, first, group, &found);
     }
     return found;
 }
 
 double cgroup_processors(const char *root)
 {
-    static const resource cpu = {processors_in, false, {{"", ""}, {"cpu", "/cpu"}, {"cpu,cpuacct", "/cpu"}}};
-    return find(&cpu, root);
+    return find((resource){processors_in, false, "cpu"}, root);
 }
 
 double cgroup_memory(const char *root)
 {
-    static const resource memory = {memory_in, false, {{"", ""}, {"memory", "/memory"}}};
-    return find(&memory, root);
+    return find((resource){memory_in, false, "memory"}, root);
 }
 
 int cgroup_cpuset(const char *root)
 {
-    static const resource cpuset = {cpuset_in, false, {{"", ""}, {"cpuset", "/cpuset"}}};
-    return (int)find(&cpuset, root);
+    return (int)find((resource){cpuset_in, false, "cpuset"}, root);
 }
 
 int64_t cgroup_oom_kills(const char *root)
 {
-    static const resource kills = {oom_kills_in, true, {{"", ""}, {"memory", "/memory"}}};
-    double found = find(&kills, root);
+    double found = find((resource){oom_kills_in, true, "memory"}, root);
     return (int64_t)(found < 0 ? oom_kills_of(root, "proc/vmstat") : found);
 }

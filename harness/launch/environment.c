@@ -15,6 +15,19 @@ bool launch_environment_is_rank(void)
     return getenv("HARNESS_TOKEN") != NULL;
 }
 
+typedef struct manager {
+    const char *rank, *world, *local_rank, *local_world;
+    const char *job; /* a name that all ranks of a job share */
+} manager;
+
+static const manager managers[] = {
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
+    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"},
+};
+enum { TORCHRUN, MANAGERS = sizeof managers / sizeof managers[0] };
+
 static status read_number(const char *name, int64_t low, int64_t high, int *out)
 {
     const char *text = getenv(name);
@@ -25,12 +38,13 @@ static status read_number(const char *name, int64_t low, int64_t high, int *out)
     return STATUS_OK;
 }
 
-static status read_ranks(launch_environment *e, int most, const char *rank, const char *world,
-                         const char *local_rank)
+static status read_ranks(launch_environment *e, int most, const manager *m)
 {
-    TRY(read_number(world, 1, most, &e->world));
-    TRY(read_number(rank, 0, e->world - 1, &e->rank));
-    return read_number(local_rank, 0, e->world - 1, &e->local_rank);
+    TRY(read_number(m->world, 1, most, &e->world));
+    TRY(read_number(m->rank, 0, e->world - 1, &e->rank));
+    TRY(read_number(m->local_rank, 0, e->world - 1, &e->local_rank));
+    e->local_world = e->world;
+    return STATUS_OK;
 }
 
 static status read_token(uint64_t *out)
@@ -43,8 +57,7 @@ static status read_token(uint64_t *out)
     return STATUS_OK;
 }
 
-/* Reads a key and removes it from the environment. A missing key is no error here. */
-static status read_key(const char *name, char out[NET_KEY_TEXT])
+status launch_environment_key(const char *name, char out[NET_KEY_TEXT])
 {
     const char *text = getenv(name);
     if (!text) return STATUS_OK;
@@ -58,54 +71,29 @@ static status read_key(const char *name, char out[NET_KEY_TEXT])
     return STATUS_OK;
 }
 
-status launch_environment_key(char out[NET_KEY_TEXT])
-{
-    out[0] = '\0';
-    return read_key("HARNESS_KEY", out);
-}
-
-static status inherit_status_table(launch_environment *e)
-{
-    int memory_fd = -1, notify_fd = -1;
-    TRY(read_number("HARNESS_STATUS_FD", 0, INT32_MAX, &memory_fd));
-    TRY(read_number("HARNESS_NOTIFY_FD", 0, INT32_MAX, &notify_fd));
-    fcntl(memory_fd, F_SETFD, FD_CLOEXEC);
-    fcntl(notify_fd, F_SETFD, FD_CLOEXEC);
-    return status_table_attach(memory_fd, notify_fd, e->token, e->world, &e->table);
-}
-
 static status from_harness(launch_environment *e)
 {
     static const char *const names[] = {"HARNESS_JOB",       "HARNESS_TOKEN",     "HARNESS_RENDEZVOUS",
                                         "HARNESS_STATUS_FD", "HARNESS_NOTIFY_FD", "HARNESS_PROCESSORS"};
     const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
+    int memory_fd, notify_fd;
     e->origin = LAUNCH_BY_HARNESS;
-    TRY(read_ranks(e, JOB_MOST_MEMBERS, "RANK", "WORLD_SIZE", "LOCAL_RANK"));
-    e->local_world = e->world;
+    TRY(read_ranks(e, JOB_MOST_MEMBERS, &managers[TORCHRUN])); /* the launcher sets the same variables */
     if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
     TRY(read_token(&e->token));
-    TRY(read_key("HARNESS_KEY", e->key));
-    TRY(read_key("HARNESS_STAGE_KEY", e->stage_key));
-    TRY(inherit_status_table(e));
+    TRY(launch_environment_key("HARNESS_KEY", e->key));
+    TRY(launch_environment_key("HARNESS_STAGE_KEY", e->stage_key));
+    TRY(read_number("HARNESS_STATUS_FD", 0, INT32_MAX, &memory_fd));
+    TRY(read_number("HARNESS_NOTIFY_FD", 0, INT32_MAX, &notify_fd));
+    fcntl(memory_fd, F_SETFD, FD_CLOEXEC);
+    fcntl(notify_fd, F_SETFD, FD_CLOEXEC);
+    TRY(status_table_attach(memory_fd, notify_fd, e->token, e->world, &e->table));
     out_of_memory_report_to(e->table, e->rank);
     snprintf(e->job, sizeof e->job, "%s", job ? job : "");
     snprintf(e->rendezvous, sizeof e->rendezvous, "%s", rendezvous ? rendezvous : "");
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
     return STATUS_OK;
 }
-
-typedef struct manager {
-    const char *rank, *world, *local_rank, *local_world;
-    const char *job; /* a name that all ranks of a job share */
-} manager;
-
-static const manager managers[] = {
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
-    {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"},
-};
-enum { MANAGERS = sizeof managers / sizeof managers[0] };
 
 /* Derives the token of a job. Every rank must compute the same token without communication. */
 static uint64_t derive_token(const manager *m, const char *key)
@@ -122,10 +110,9 @@ static status from_manager(launch_environment *e)
         const manager *m = &managers[i];
         if (!getenv(m->rank)) continue;
         e->origin = LAUNCH_BY_MANAGER;
-        TRY(read_ranks(e, JOB_MOST_RANKS, m->rank, m->world, m->local_rank));
-        e->local_world = e->world;
+        TRY(read_ranks(e, JOB_MOST_RANKS, m));
         if (getenv(m->local_world)) TRY(read_number(m->local_world, 1, JOB_MOST_RANKS, &e->local_world));
-        TRY(read_key("HARNESS_KEY", e->key));
+        TRY(launch_environment_key("HARNESS_KEY", e->key));
         memcpy(e->stage_key, e->key, sizeof e->stage_key);
         e->token = derive_token(m, e->key);
         snprintf(e->rendezvous, sizeof e->rendezvous, "env://");

@@ -41,8 +41,9 @@ bool launch_environment_is_rank(void);
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 
-/* Reads HARNESS_KEY in a process that was started by hand. Sets `out` to "" if the variable is not set. */
-status launch_environment_key(char out[NET_KEY_TEXT]);
+/* Reads a key, such as HARNESS_KEY, and removes it from the environment. Leaves `out` unchanged if the
+ * variable is not set. Returns STATUS_CONFIG if it is malformed. */
+status launch_environment_key(const char *name, char out[NET_KEY_TEXT]);
 
 /* Sets *world to the number of ranks of the job, and *local_world to the number of the job's ranks on this
  * host, from a job manager's variables. Sets both to 0 if the variables are not set. */

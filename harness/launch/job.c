@@ -45,7 +45,7 @@ static status open_delivery(const run_config *c, int job, delivery *d)
     const char *key = c->run.remote_stage ? getenv("HARNESS_KEY") : NULL;
     int further = FILES;
     for (int i = 0; i < FILES; i++) {
-        d->fds[i] = memfd_create("harness-result", 0);
+        d->fds[i] = memfd_create("harness-result", 0); /* stays open in the ranks */
         if (d->fds[i] < 0) return fail_errno(STATUS_SYSTEM, "no memory for the results (memfd_create)");
         /* Servers write at the same time and share a file position. O_APPEND keeps their writes apart. */
         if (i == SERVERS_FILE && fcntl(d->fds[i], F_SETFL, O_APPEND) != 0)
@@ -146,10 +146,8 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
 {
     launch_job jobs[JOB_COUNT];
     cpu_set_t *processors[JOB_COUNT] = {NULL};
-    int fds[FILES * JOB_COUNT];
     run_progress progress = run_progress_begin(c, plan, numbers);
     launch_options options = launch_defaults();
-    launch_outcome outcome;
     status rc;
     for (int i = 0; i < count; i++) {
         int j = numbers[i], e = job_engine(j), world = run_config_world(c, j), servers = 0;
@@ -162,24 +160,19 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
                                .servers = servers,
                                .processors = processors[i],
                                .environment = deliveries[j].environment};
-        memcpy(fds + FILES * i, deliveries[j].fds, FILES * sizeof *fds);
     }
     options.jobs = jobs;
     options.job_count = count;
     options.argv = argv;
-    options.inherited_fds = fds;
-    options.inherited_count = FILES * count;
     options.take_turns = count > 1;
     options.stall_timeout_ns = c->shared.stall_timeout_ns;
     options.connect_timeout_ns = c->run.connect_timeout_ns;
     options.progress = c->run.quiet ? NULL : run_progress_show;
     options.context = &progress;
-    rc = launch_run(&options, &outcome);
+    rc = launch_run(&options, &out->outcome);
     run_progress_end(&progress);
-    if (rc != STATUS_OK) goto out;
-    if (outcome.exit_code != 0 && c->checkpoint.save) atomic_file_clean(c->checkpoint.save);
-    out->exit_code = outcome.exit_code;
-    snprintf(out->cause, sizeof out->cause, "%s", outcome.cause);
+    bool failed = rc == STATUS_OK && out->outcome.exit_code != 0;
+    if (failed && c->checkpoint.save) atomic_file_clean(c->checkpoint.save);
 out:
     for (int i = 0; i < count; i++) free(processors[i]);
     return rc;
@@ -192,7 +185,7 @@ static status launch_all(const run_config *c, const run_plan *plan, char *const 
     for (int j = 0; j < JOB_COUNT; j++)
         if (run_config_uses(c, j)) numbers[count++] = j;
     if (plan->alternate) return launch(c, plan, argv, numbers, count, deliveries, out);
-    for (int i = 0; i < count && out->exit_code == 0; i++)
+    for (int i = 0; i < count && out->outcome.exit_code == 0; i++)
         TRY(launch(c, plan, argv, &numbers[i], 1, deliveries, out));
     return STATUS_OK;
 }

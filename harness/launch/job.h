@@ -33,8 +33,7 @@
 typedef struct run_jobs {
     run_job jobs[JOB_COUNT]; /* results by job; run_jobs_free() frees them */
     bool on_heap;            /* the traces are on the heap, as in virtual time */
-    int exit_code;           /* 0, or the program's exit code */
-    char cause[1024];        /* cause of a failure, or "" */
+    launch_outcome outcome;  /* outcome of the last jobs, zero in virtual time */
 } run_jobs;
 
 /* Starts the ranks of all jobs, in turns or one job after the other as the plan says, and waits for them.

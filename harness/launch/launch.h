@@ -50,9 +50,7 @@ typedef struct launch_view {
 typedef struct launch_options {
     const launch_job *jobs;
     int job_count;
-    char *const *argv;        /* command line of the ranks, ends with NULL */
-    const int *inherited_fds; /* kept open in the ranks */
-    int inherited_count;
+    char *const *argv; /* command line of the ranks, ends with NULL */
     bool take_turns;
     int64_t stall_timeout_ns;   /* time without progress after which the run ends */
     int64_t connect_timeout_ns; /* least stall limit before the first step */

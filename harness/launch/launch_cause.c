@@ -123,9 +123,9 @@ void launch_find_cause(launcher *l)
 void launch_blame_stall(launcher *l, int job, int rank, int64_t limit_ns)
 {
     char limit[32];
-    const sight *s = &l->jobs[job].ranks[rank].sight;
-    blame(l, job, rank, &s->status, EXIT_PEER, "no progress within the %s limit of %s%s",
+    const rank_process *p = &l->jobs[job].ranks[rank];
+    blame(l, job, rank, &p->status, EXIT_PEER, "no progress within the %s limit of %s%s",
           limit_ns == l->options.stall_timeout_ns ? "stall" : "connect",
           text_format_duration(limit, sizeof limit, (double)limit_ns),
-          s->stopped ? ": stopped by a signal" : "");
+          p->stopped ? ": stopped by a signal" : "");
 }

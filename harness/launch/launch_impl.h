@@ -13,25 +13,20 @@
 
 typedef enum rank_end { END_NOT_YET, END_WELL, END_STOPPED, END_EARLY, END_CODE, END_SIGNAL } rank_end;
 
-/* State of a rank when the launcher last read the job's table. */
-typedef struct sight {
-    rank_status status;
-    bool owes;      /* the rank must make progress */
-    bool stopped;   /* a signal has stopped the process */
-    int64_t age_ns; /* time since the last progress of the rank */
-} sight;
-
 typedef struct rank_process {
     pid_t pid;
     int pidfd; /* -1 after the end */
     rank_end end;
-    int end_value;     /* exit code or signal */
-    uint64_t progress; /* last seen progress */
-    rank_slot_state state;
-    int64_t changed_ns;  /* time at which the change was seen */
+    int end_value;       /* exit code or signal */
     bool warned;         /* a warning has named the rank as a straggler */
     bool warned_stopped; /* a warning has named the rank as stopped by a signal */
-    sight sight;
+    int64_t changed_ns;  /* time at which progress was last seen */
+
+    /* State when the launcher last read the job's table. */
+    rank_status status;
+    bool owes;      /* the rank must make progress */
+    bool stopped;   /* a signal has stopped the process */
+    int64_t age_ns; /* time since its last progress */
 } rank_process;
 
 typedef struct job_run {

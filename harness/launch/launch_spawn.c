@@ -53,53 +53,38 @@ static void become_rank(const launcher *l, const job_run *j, int rank)
     if (null != STDIN_FILENO) close(null);
     fcntl(status_table_memory_fd(j->table), F_SETFD, 0);
     fcntl(status_table_notify_fd(j->table), F_SETFD, 0);
-    for (int i = 0; i < l->options.inherited_count; i++) fcntl(l->options.inherited_fds[i], F_SETFD, 0);
     sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
     execv("/proc/self/exe", l->options.argv);
-}
-
-/* Waits until the pipe closes at exec. If exec fails, the pipe has the child's errno. */
-static status wait_for_exec(const char *what, int report)
-{
-    int reason;
-    ssize_t got;
-    do got = read(report, &reason, sizeof reason);
-    while (got < 0 && errno == EINTR);
-    if (got == 0) return STATUS_OK;
-    errno = reason;
-    return fail_errno(STATUS_SYSTEM, "launch: %s cannot be started", what);
 }
 
 static status spawn(launcher *l, job_run *j, int rank)
 {
     char what[64];
-    int report[2];
+    int report[2]; /* pipe that closes at exec. If exec fails, the pipe has the child's errno. */
     rank_process *p = &j->ranks[rank];
     snprintf(what, sizeof what, "%s rank %d", j->job->name, rank);
     if (pipe2(report, O_CLOEXEC) != 0) return fail_errno(STATUS_SYSTEM, "launch: %s: a pipe", what);
     pid_t pid = fork();
+    int reason = pid < 0 ? errno : 0;
     if (pid == 0) {
         become_rank(l, j, rank);
-        int reason = errno;
+        reason = errno;
         ssize_t written = write(report[1], &reason, sizeof reason);
         _exit(written == (ssize_t)sizeof reason ? 126 : 127);
     }
-    int reason = errno;
     close(report[1]);
-    status result = STATUS_OK;
-    if (pid < 0) {
-        errno = reason;
-        result = fail_errno(STATUS_SYSTEM, "launch: %s cannot be started", what);
-    } else {
+    if (pid > 0) {
         p->pid = pid;
         if (j->group == 0) j->group = pid;
         setpgid(pid, j->group); /* the child makes the same call, in case the child runs first */
         j->alive++;
         l->alive++;
-        result = wait_for_exec(what, report[0]);
+        while (read(report[0], &reason, sizeof reason) < 0 && errno == EINTR) {
+        }
     }
     close(report[0]);
-    TRY(result);
+    errno = reason;
+    if (reason != 0) return fail_errno(STATUS_SYSTEM, "launch: %s cannot be started", what);
     p->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     p->changed_ns = clock_now_ns();
     if (p->pidfd < 0) return fail_errno(STATUS_SYSTEM, "launch: %s: a process descriptor", what);

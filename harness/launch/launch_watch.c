@@ -15,12 +15,9 @@ static char state_of(pid_t pid, unsigned *flags)
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     FILE *file = fopen(path, "re");
     if (!file) return 0;
-    size_t got = fread(text, 1, sizeof text - 1, file);
-    text[got] = '\0';
+    const char *end = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
     fclose(file);
-    const char *end = strrchr(text, ')');
-    bool known = end && sscanf(end + 1, " %c %*d %*d %*d %*d %*d %u", &state, flags) == 2;
-    return known ? state : 0;
+    return end && sscanf(end + 1, " %c %*d %*d %*d %*d %*d %u", &state, flags) == 2 ? state : 0;
 }
 
 bool launch_is_dying(const rank_process *p)
@@ -31,47 +28,33 @@ bool launch_is_dying(const rank_process *p)
     return state == 'Z' || (state && flags & exiting);
 }
 
-static bool has_ended(const launcher *l, int job, int rank)
-{
-    return l->jobs[job].ranks[rank].end != END_NOT_YET;
-}
-
-/* Returns true if the rank must make progress: it is alive, and not parked during another job's turn. */
-static bool owes_progress(const launcher *l, int job, int rank, const rank_status *s)
-{
-    const launch_job *j = l->jobs[job].job;
-    if (has_ended(l, job, rank) || rank >= j->world - j->servers) return false;
-    return s->state != RANK_SLEEPING || l->turn == job;
-}
-
 static void look(launcher *l, int job, int64_t now_ns)
 {
     job_run *j = &l->jobs[job];
     for (int r = 0; r < j->job->world; r++) {
         rank_process *p = &j->ranks[r];
-        sight *s = &p->sight;
-        status_table_read(j->table, r, &s->status);
-        s->owes = owes_progress(l, job, r, &s->status);
-        if (!s->owes || s->status.progress != p->progress || s->status.state != p->state) {
-            p->progress = s->status.progress;
-            p->state = s->status.state;
+        rank_status before = p->status;
+        status_table_read(j->table, r, &p->status);
+        bool serves = r >= j->job->world - j->job->servers;
+        bool parked = p->status.state == RANK_SLEEPING && l->turn != job; /* during another job's turn */
+        p->owes = p->end == END_NOT_YET && !serves && !parked;
+        if (!p->owes || p->status.progress != before.progress || p->status.state != before.state)
             p->changed_ns = now_ns;
-        }
-        s->age_ns = now_ns - p->changed_ns;
+        p->age_ns = now_ns - p->changed_ns;
         unsigned flags;
-        char state = s->owes && s->age_ns >= STRAGGLER_NS ? state_of(p->pid, &flags) : 0;
-        s->stopped = state == 'T' || state == 't';
+        char state = p->owes && p->age_ns >= STRAGGLER_NS ? state_of(p->pid, &flags) : 0;
+        p->stopped = state == 'T' || state == 't';
     }
 }
 
-static bool works(const sight *s)
+static bool works(const rank_process *p)
 {
-    return s->stopped || !rank_operation_waits(s->status.operation);
+    return p->stopped || !rank_operation_waits(p->status.operation);
 }
 
 /* Compares two ranks without progress. Returns true if the other ranks more likely wait for `a` than for
  * `b`. */
-static bool more_likely(const sight *a, const sight *b)
+static bool more_likely(const rank_process *a, const rank_process *b)
 {
     if (a->stopped != b->stopped) return a->stopped;
     if (rank_status_is_behind(&a->status, &b->status) != rank_status_is_behind(&b->status, &a->status))
@@ -86,7 +69,7 @@ static bool more_likely(const sight *a, const sight *b)
 static int64_t limit_of(const launcher *l, const job_run *j)
 {
     for (int r = 0; r < j->job->world; r++)
-        if (j->ranks[r].sight.status.step >= 0) return l->options.stall_timeout_ns;
+        if (j->ranks[r].status.step >= 0) return l->options.stall_timeout_ns;
     return l->options.stall_timeout_ns > l->options.connect_timeout_ns ? l->options.stall_timeout_ns
                                                                        : l->options.connect_timeout_ns;
 }
@@ -96,21 +79,18 @@ static int64_t limit_of(const launcher *l, const job_run *j)
 static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
 {
     const job_run *j = &l->jobs[job];
-    const sight *found = NULL;
+    const rank_process *found = NULL;
     bool all = true;
-    int rank = -1;
     look(l, job, now_ns);
     int64_t whole = limit_of(l, j), limit = (int64_t)((double)whole * part);
     for (int r = 0; r < j->job->world; r++)
-        if (j->ranks[r].sight.owes && j->ranks[r].sight.age_ns < limit) all = false;
+        if (j->ranks[r].owes && j->ranks[r].age_ns < limit) all = false;
     for (int r = 0; r < j->job->world; r++) {
-        const sight *s = &j->ranks[r].sight;
-        if (!s->owes || s->age_ns < limit || (!all && !works(s)) || (found && !more_likely(s, found)))
-            continue;
-        found = s;
-        rank = r;
+        const rank_process *p = &j->ranks[r];
+        if (!p->owes || p->age_ns < limit || (!all && !works(p))) continue;
+        if (!found || more_likely(p, found)) found = p;
     }
-    if (found) launch_blame_stall(l, job, rank, whole);
+    if (found) launch_blame_stall(l, job, (int)(found - j->ranks), whole);
     return found != NULL;
 }
 
@@ -118,15 +98,15 @@ static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
  * did. Before the first step ranks have unequal work, so only a rank that a signal has stopped is late. */
 static bool is_behind(const job_run *j, int rank)
 {
-    const sight *s = &j->ranks[rank].sight;
+    const rank_process *p = &j->ranks[rank];
     bool others = false;
-    if (!s->owes || s->age_ns < STRAGGLER_NS || !works(s)) return false;
-    if (s->status.step < 0 && !s->stopped) return false;
+    if (!p->owes || p->age_ns < STRAGGLER_NS || !works(p)) return false;
+    if (p->status.step < 0 && !p->stopped) return false;
     for (int r = 0; r < j->job->world; r++) {
-        const sight *other = &j->ranks[r].sight;
+        const rank_process *other = &j->ranks[r];
         if (r == rank || !other->owes) continue;
         others = true;
-        if (!s->stopped && works(other) && other->age_ns > s->age_ns - STRAGGLER_NS / 2) return false;
+        if (!p->stopped && works(other) && other->age_ns > p->age_ns - STRAGGLER_NS / 2) return false;
     }
     return others;
 }
@@ -135,13 +115,12 @@ static void warn_once(const job_run *j, int rank)
 {
     char where[RANK_STATUS_TEXT], age[32];
     rank_process *p = &j->ranks[rank];
-    const sight *s = &p->sight;
-    if (s->stopped ? p->warned_stopped : p->warned) return;
+    if (p->stopped ? p->warned_stopped : p->warned) return;
     p->warned = true;
-    p->warned_stopped = s->stopped;
+    p->warned_stopped = p->stopped;
     log_warn("%s rank %d (process %d) is behind: no progress for %s, %s%s", j->job->name, rank, (int)p->pid,
-             text_format_duration(age, sizeof age, (double)s->age_ns),
-             rank_status_format(&s->status, where, sizeof where), s->stopped ? ", stopped by a signal" : "");
+             text_format_duration(age, sizeof age, (double)p->age_ns),
+             rank_status_format(&p->status, where, sizeof where), p->stopped ? ", stopped by a signal" : "");
 }
 
 bool launch_blame_stalled(launcher *l, int64_t now_ns)
@@ -165,13 +144,12 @@ void launch_watch(launcher *l, int64_t now_ns)
 /* ---- turns: the next job gets the turn when every rank of the present job is parked again or has ended,
  * so that blocks of two jobs never run at the same time ---- */
 
-static bool all_parked(const launcher *l, int job, uint32_t blocks_done)
+static bool all_parked(const job_run *j, uint32_t blocks_done)
 {
     rank_status s;
-    const launch_job *j = l->jobs[job].job;
-    for (int r = 0; r < j->world - j->servers; r++) {
-        status_table_read(l->jobs[job].table, r, &s);
-        if (has_ended(l, job, r)) continue;
+    for (int r = 0; r < j->job->world - j->job->servers; r++) {
+        status_table_read(j->table, r, &s);
+        if (j->ranks[r].end != END_NOT_YET) continue;
         if (s.state != RANK_SLEEPING || s.blocks_done < blocks_done) return false;
     }
     return true;
@@ -191,8 +169,8 @@ void launch_turns_advance(launcher *l)
     int jobs = l->options.job_count;
     if (l->turn < 0) { /* the first block waits until all ranks are set up */
         for (int job = 0; job < jobs; job++)
-            if (!all_parked(l, job, 0)) return;
-    } else if (!all_parked(l, l->turn, l->jobs[l->turn].blocks)) {
+            if (!all_parked(&l->jobs[job], 0)) return;
+    } else if (!all_parked(&l->jobs[l->turn], l->jobs[l->turn].blocks)) {
         return;
     }
     for (int i = 1; i <= jobs; i++) {

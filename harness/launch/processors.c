@@ -10,13 +10,12 @@ char *processors_format(const cpu_set_t *set, char *buffer, size_t size)
 {
     size_t used = 0;
     buffer[0] = '\0';
-    for (int i = 0, last; i < CPU_SETSIZE && used < size; i = last + 1) {
-        for (last = i; CPU_ISSET(i, set) && last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set);) last++;
-        const char *comma = used ? "," : "";
-        if (last > i)
-            used += (size_t)snprintf(buffer + used, size - used, "%s%d-%d", comma, i, last);
-        else if (CPU_ISSET(i, set))
-            used += (size_t)snprintf(buffer + used, size - used, "%s%d", comma, i);
+    for (int i = 0; i < CPU_SETSIZE && used < size; i++) {
+        if (!CPU_ISSET(i, set)) continue;
+        int first = i;
+        while (i + 1 < CPU_SETSIZE && CPU_ISSET(i + 1, set)) i++;
+        used += (size_t)snprintf(buffer + used, size - used, "%s%d", used ? "," : "", first);
+        if (i > first && used < size) used += (size_t)snprintf(buffer + used, size - used, "-%d", i);
     }
     return buffer;
 }
@@ -137,18 +136,12 @@ status bind_plan(bind_mode mode, bind_group g, cpu_set_t **sets)
 status bind_self(bind_mode mode, bind_group g, int local_rank, bound_by *out)
 {
     processors p;
-    status rc = STATUS_OK;
-    *out = BOUND_BY_NONE;
+    cpu_set_t set;
     TRY(processors_open("", NULL, &p));
-    if (p.restricted) {
-        *out = BOUND_BY_STARTER;
-    } else if (mode == BIND_CORE) {
-        cpu_set_t set;
-        bind_choose(&p, g, local_rank, &set);
-        *out = BOUND_BY_HARNESS;
-        if (sched_setaffinity(0, sizeof set, &set) != 0)
-            rc = fail_errno(STATUS_SYSTEM, "local rank %d cannot be bound", local_rank);
-    }
+    *out = p.restricted ? BOUND_BY_STARTER : mode == BIND_CORE ? BOUND_BY_HARNESS : BOUND_BY_NONE;
+    bind_choose(&p, g, local_rank, &set);
     processors_close(&p);
-    return rc;
+    if (*out == BOUND_BY_HARNESS && sched_setaffinity(0, sizeof set, &set) != 0)
+        return fail_errno(STATUS_SYSTEM, "local rank %d cannot be bound", local_rank);
+    return STATUS_OK;
 }

@@ -5,12 +5,10 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* Thread that takes the signals of the process. */
-static struct {
-    sigset_t set;
-    pthread_t thread;
-    bool has_thread;
-} taker;
+/* Signals of the process, and the thread that takes them. */
+static sigset_t taken;
+static pthread_t taker;
+static bool has_taker;
 
 void stop_signals_block(sigset_t *out, sigset_t *before)
 {
@@ -25,7 +23,7 @@ void stop_signals_block(sigset_t *out, sigset_t *before)
 static void *take(void *table)
 {
     int64_t first_ns = 0;
-    for (int signal; sigwait(&taker.set, &signal) == 0;) {
+    for (int signal; sigwait(&taken, &signal) == 0;) {
         if (first_ns != 0 && clock_now_ns() - first_ns >= STOP_SIGNALS_NS) _exit(128 + signal);
         if (first_ns != 0) continue;
         first_ns = clock_now_ns();
@@ -36,18 +34,18 @@ static void *take(void *table)
 
 status stop_signals_open(status_table *t)
 {
-    stop_signals_block(&taker.set, NULL);
-    errno = pthread_create(&taker.thread, NULL, take, t);
+    stop_signals_block(&taken, NULL);
+    errno = pthread_create(&taker, NULL, take, t);
     if (errno != 0) return fail_errno(STATUS_SYSTEM, "no thread for signals");
-    taker.has_thread = true;
+    has_taker = true;
     return STATUS_OK;
 }
 
 /* The signals stay blocked, because the process is about to end. */
 void stop_signals_close(void)
 {
-    if (!taker.has_thread) return;
-    pthread_cancel(taker.thread);
-    pthread_join(taker.thread, NULL);
-    taker.has_thread = false;
+    if (!has_taker) return;
+    pthread_cancel(taker);
+    pthread_join(taker, NULL);
+    has_taker = false;
 }
