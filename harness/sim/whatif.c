@@ -38,8 +38,8 @@ static status add_size(whatif_question *q, int64_t gpus)
 static status go_on(whatif_question *q, int64_t end)
 {
     int n = q->size_count;
-    int64_t ratio = n > 1 && q->gpus[n - 1] > q->gpus[n - 2] ? q->gpus[n - 1] / q->gpus[n - 2] : 2;
-    if (n == 0 || ratio < 2) ratio = 2;
+    int64_t ratio = n > 1 ? q->gpus[n - 1] / q->gpus[n - 2] : 2;
+    if (ratio < 2) ratio = 2;
     for (int64_t at = n ? q->gpus[n - 1] * ratio : 1; at < end; at *= ratio) TRY(add_size(q, at));
     return STATUS_OK;
 }
@@ -121,20 +121,17 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages
 static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency,
                           whatif_point *out)
 {
-    static const option of_stages[] = {{"stages", OPTION_TEXT, .help = ""},
-                                       {"stages-on", OPTION_TEXT, .help = ""},
-                                       {"schedule", OPTION_TEXT, .help = ""}};
-    static const option_table table = {"Stages", of_stages, sizeof of_stages / sizeof of_stages[0]};
+    static const option others[] = {{"stages", OPTION_TEXT, .help = ""},
+                                    {"stages-on", OPTION_TEXT, .help = ""},
+                                    {"schedule", OPTION_TEXT, .help = ""},
+                                    {"slow", OPTION_TEXT, .help = ""}};
+    const option_table table = {"Several GPUs", others, q->slow_rank > 0 ? 4 : 3};
     const char *left_out;
     virtual_workload alone = workload_of(q, NULL, 1, draw, 0);
-    char **words = calloc((size_t)q->word_count + 2, sizeof *words);
+    char **words = calloc((size_t)q->word_count + 1, sizeof *words);
     if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
     status rc = options_take(&(option_binding){.table = &table, .storage = &left_out}, 1, q->word_count,
                              q->words, words, &alone.word_count);
-    if (q->slow_rank > 0) {
-        words[alone.word_count++] = (char *)"--slow";
-        words[alone.word_count++] = (char *)"0:1";
-    }
     alone.words = words;
     *efficiency = 0;
     if (rc == STATUS_OK && q->step_ms > 0) rc = virtual_fit(&alone, q->step_ms, figures, efficiency);
@@ -235,15 +232,6 @@ static const char *algorithm_of(const whatif_point *x)
                        : report_text_at(json_array_get(x->algorithms, 0), "algorithm");
 }
 
-static bool takes_tree(const whatif_point *x)
-{
-    size_t i;
-    json_t *row;
-    json_array_foreach(x->algorithms, i,
-                       row) if (strcmp(report_text_at(row, "algorithm"), "tree") == 0) return true;
-    return false;
-}
-
 static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
     for (int i = 0; i < q->size_count; i++) {
@@ -268,12 +256,11 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
         with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
         with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
                     100 * x->most_efficiency);
-        text_append(out, "%5d %16s%8s%8s %16s%8s%10s%7s", q->gpus[i], step,
+        text_append(out, "%5d %16s%8s%8s %16s%8s%10s%7s\n", q->gpus[i], step,
                     text_three_digits(figures[0], sizeof figures[0], x->exposed_ms),
                     text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
                     text_three_digits(figures[2], sizeof figures[2], x->samples_per_s),
                     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes), algorithm_of(x));
-        text_append(out, "\n");
     }
     mixed_lines(q, a, p, out);
 }
@@ -324,7 +311,7 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
                         x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency, x->samples_per_s,
                         (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3, x->least_efficiency,
                         x->most_efficiency);
-            if (takes_tree(x)) text_append(out, "%.9g", x->step_ms / 1e3);
+            if (report_find(x->algorithms, "algorithm", "tree")) text_append(out, "%.9g", x->step_ms / 1e3);
             text_append(out, "\n");
         }
 }
@@ -345,8 +332,9 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
                           x->efficiency, "weak_scaling_efficiency_low", x->least_efficiency,
                           "weak_scaling_efficiency_high", x->most_efficiency, "samples_per_s",
                           x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes, "tree_step_s",
-                          takes_tree(x) ? json_real(x->step_ms / 1e3) : json_null(), "algorithms",
-                          x->algorithms ? json_incref(x->algorithms) : json_null()));
+                          report_find(x->algorithms, "algorithm", "tree") ? json_real(x->step_ms / 1e3)
+                                                                          : json_null(),
+                          "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
     return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version",
                      RESULT_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",
