@@ -113,7 +113,8 @@ typedef struct simulation_config {
     /* Number of GPUs that each process drives, all in one machine. A divisor of `world`, or 0 for one GPU. */
     int per_process;
     sim_precision precision;
-    /* Number of ranks that are simulated, from rank 0 on. 0 for all. See simulation_present(). */
+    /* Number of ranks that are simulated, from rank 0 on. 0 for all. See simulation_present(). May be set
+     * until the first device is opened. */
     int present;
     /* True to make launches synchronous, whatever the profile says, for hosts that read device memory. */
     bool launches_are_calls;

@@ -160,9 +160,7 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
     return i;
 }
 
-/* Writes the name that the viewer shows, and the sort index, of a process (`thread` 0) or of one of its
- * threads. */
-static void write_name(int process, int thread, const char *name, int place, text_buffer *out)
+void trace_write_name(int process, int thread, const char *name, int place, text_buffer *out)
 {
     const char *what = thread ? "thread" : "process", *begin = "{\"ph\":\"M\",\"name\":\"";
     text_append(out, "%s%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", begin, what, process,
@@ -182,9 +180,9 @@ void trace_write(const trace *t, int process, const char *name, text_buffer *out
 {
     if (!t) return;
     int64_t count = recorded(t);
-    write_name(process, 0, name, process, out);
+    trace_write_name(process, 0, name, process, out);
     for (int k = 0; k < TRACE_TRACKS; k++)
         if (k < TRACE_COMPUTE_STREAM || has_slices(t, count, (trace_track)k))
-            write_name(process, k + 1, track_names[k], k, out);
+            trace_write_name(process, k + 1, track_names[k], k, out);
     for (int64_t i = 0; i < count;) i = write_event(t, i, count, process, out);
 }

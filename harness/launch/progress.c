@@ -31,6 +31,13 @@ static int64_t steps_of(const launch_view *view, int j)
     return least;
 }
 
+/* Returns the samples of a step of all ranks of the job. */
+static double samples_of_step(const run_progress *p, int job)
+{
+    return (double)(run_config_batch(p->config, job) * p->config->run.accumulate *
+                    run_config_replicas(p->config, job));
+}
+
 static job_view look_at(run_progress *p, const launch_view *view, int j)
 {
     int number = p->numbers[j];
@@ -49,29 +56,27 @@ static job_view look_at(run_progress *p, const launch_view *view, int j)
     int64_t done = v.steps - p->first[j];
     if (p->first[j] < 0 || done <= 0 || p->active_ns[j] <= 0) return v;
     double step_s = (double)p->active_ns[j] * 1e-9 / (double)done;
-    int64_t samples = run_config_batch(p->config, number) * p->config->run.accumulate *
-                      run_config_replicas(p->config, number);
     v.left_s = step_s * (double)(v.total - v.steps);
-    v.samples_per_s = (double)samples / step_s;
+    v.samples_per_s = samples_of_step(p, number) / step_s;
     return v;
 }
 
-char *run_progress_line(char *buffer, size_t size, int columns, const char *name, int64_t steps,
-                        int64_t total, double left_s, double loss, double samples_per_s)
+char *run_progress_line(char *buffer, size_t size, int columns, const job_view *v)
 {
     enum { BAR = 14 };
     char counted[48], left[32] = "", of_loss[32] = "", rate[32] = "", bar[BAR + 1], duration[24];
-    int filled = total > 0 ? (int)(BAR * steps / total) : 0;
+    int filled = v->total > 0 ? (int)(BAR * v->steps / v->total) : 0;
     memset(bar, '-', BAR);
     memset(bar, '#', (size_t)filled);
     bar[BAR] = '\0';
-    snprintf(counted, sizeof counted, "%lld/%lld", (long long)steps, (long long)total);
-    if (!isnan(left_s))
-        snprintf(left, sizeof left, "%s left", text_format_duration(duration, sizeof duration, 1e9 * left_s));
-    if (!isnan(loss)) snprintf(of_loss, sizeof of_loss, "loss %.3g", loss);
-    if (!isnan(samples_per_s))
-        snprintf(rate, sizeof rate, "%.*f samples/s", samples_per_s < 100 ? 1 : 0, samples_per_s);
-    snprintf(buffer, size, "%-9.9s [%s] %-9s %-12s %-11s %s", name, bar, counted, left, of_loss, rate);
+    snprintf(counted, sizeof counted, "%lld/%lld", (long long)v->steps, (long long)v->total);
+    if (!isnan(v->left_s))
+        snprintf(left, sizeof left, "%s left",
+                 text_format_duration(duration, sizeof duration, 1e9 * v->left_s));
+    if (!isnan(v->loss)) snprintf(of_loss, sizeof of_loss, "loss %.3g", v->loss);
+    if (!isnan(v->samples_per_s))
+        snprintf(rate, sizeof rate, "%.*f samples/s", v->samples_per_s < 100 ? 1 : 0, v->samples_per_s);
+    snprintf(buffer, size, "%-9.9s [%s] %-9s %-12s %-11s %s", v->name, bar, counted, left, of_loss, rate);
     size_t length = strlen(buffer);
     while (length > 0 && buffer[length - 1] == ' ') buffer[--length] = '\0';
     if (length > (size_t)columns) buffer[columns] = '\0';
@@ -87,9 +92,7 @@ static void draw(run_progress *p, const job_view *jobs, int count)
     if (p->lines > 0) text_append(&out, "\033[%dA", p->lines);
     for (int j = 0; j < count; j++) {
         char line[256];
-        text_append(&out, "\r\033[K%s\n",
-                    run_progress_line(line, sizeof line, columns, jobs[j].name, jobs[j].steps, jobs[j].total,
-                                      jobs[j].left_s, jobs[j].loss, jobs[j].samples_per_s));
+        text_append(&out, "\r\033[K%s\n", run_progress_line(line, sizeof line, columns, &jobs[j]));
     }
     if (out.data) fputs(out.data, stderr);
     p->lines = count;
@@ -133,22 +136,22 @@ void run_progress_show(void *context, const launch_view *view)
     }
 }
 
-void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps, int64_t total,
-                               double samples_per_s)
+void run_progress_show_virtual(run_progress *p, int job, int64_t steps, int64_t total, double step_s)
 {
     enum { DRAWN_EVERY_NS = NS_PER_S / 10 };
     int64_t now = clock_now_ns();
-    job_view v = {.name = name,
+    job_view v = {.name = job_name(job),
                   .steps = steps,
                   .total = total,
                   .left_s = NAN,
                   .loss = NAN,
-                  .samples_per_s = samples_per_s};
-    if (steps == 0)
+                  .samples_per_s = step_s > 0 ? samples_of_step(p, job) / step_s : NAN};
+    if (steps == 0) {
         p->began_ns = now;
-    else if (steps < total)
+        p->begun_count++;
+    } else if (steps < total) {
         v.left_s = 1e-9 * (double)(now - p->began_ns) / (double)steps * (double)(total - steps);
-    if (steps == 0 && p->begun_count < JOB_COUNT) p->begun_count++;
+    }
     p->begun[p->begun_count - 1] = v;
     if (p->written_ns == 0) p->written_ns = now;
     if (p->is_terminal && (steps == 0 || now - p->seen_ns >= DRAWN_EVERY_NS)) {
@@ -157,9 +160,7 @@ void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps,
     } else if (!p->is_terminal && now - p->written_ns >= WRITTEN_EVERY_NS) {
         char line[256];
         p->written_ns = now;
-        fprintf(stderr, "harness: progress: %s\n",
-                run_progress_line(line, sizeof line, sizeof line - 1, v.name, v.steps, v.total, v.left_s, NAN,
-                                  v.samples_per_s));
+        fprintf(stderr, "harness: progress: %s\n", run_progress_line(line, sizeof line, sizeof line - 1, &v));
     }
 }
 

@@ -6,6 +6,7 @@
 #include "harness/launch/launch.h"
 #include "harness/plan/plan.h"
 
+/* Progress of a job. The times and the loss are NaN if unknown. */
 typedef struct job_view {
     const char *name;
     int64_t steps, total; /* steps done by the slowest rank, and steps of the job */
@@ -33,17 +34,15 @@ run_progress run_progress_begin(const run_config *config, const run_plan *plan, 
 /* Shows the progress of all jobs. Serves as launch_options.progress, with the run_progress as `context`. */
 void run_progress_show(void *context, const launch_view *view);
 
-/* Shows the progress of a job in virtual time when its rank 0 has ended `steps` of its measured steps.
- * The job begins if `steps` is 0. */
-void run_progress_show_virtual(run_progress *p, const char *name, int64_t steps, int64_t total,
-                               double samples_per_s);
+/* Shows the progress of a job in virtual time when its rank 0 has ended `steps` of its measured steps, the
+ * last in `step_s` seconds. The job begins if `steps` is 0. */
+void run_progress_show_virtual(run_progress *p, int job, int64_t steps, int64_t total, double step_s);
 
 /* Removes the lines from the terminal. */
 void run_progress_end(run_progress *p);
 
 /* Formats the line of a job in at most `columns` columns: name, bar, steps, time left, loss, samples/s.
- * `left_s`, `loss` and `samples_per_s` are NaN if unknown. Returns `buffer`. */
-char *run_progress_line(char *buffer, size_t size, int columns, const char *name, int64_t steps,
-                        int64_t total, double left_s, double loss, double samples_per_s);
+ * Returns `buffer`. */
+char *run_progress_line(char *buffer, size_t size, int columns, const job_view *v);
 
 #endif

@@ -1,79 +1,53 @@
-#include "harness/sim/virtual_host.h"
+#include "harness/sim/virtual_job_impl.h"
 
-#include "common/sim/price.h"
+typedef struct host_parts {
+    json_t *rows;
+    const char *slowest;
+    double slowest_s;
+} host_parts;
 
-#include <string.h>
-
-void virtual_host_begin(virtual_host *h, const trainer *t)
+/* Adds a row. Names of rows that belong to a part are indented, and only parts can be the slowest. */
+static void add(host_parts *p, const char *name, double s)
 {
-    h->trainer = t;
-    memcpy(h->before_ns, trainer_log(t)->spent_ns, sizeof h->before_ns);
-}
-
-typedef struct longest {
-    const char *name;
-    double s;
-} longest;
-
-static void add(json_t *rows, const char *name, double s)
-{
-    json_array_append_new(rows, json_pack("{s:s, s:f}", "name", name, "time_s", s));
-}
-
-static void take(longest *l, const char *name, double s)
-{
-    if (s > l->s) *l = (longest){name, s};
-}
-
-static void add_loader(const virtual_host *h, json_t *rows, longest *slowest)
-{
-    sim_loader_price p = sim_price_loader(h->simulation->profile, h->samples, h->bytes, h->workers);
-    double workers = sim_to_ms(p.workers_time) / 1e3, pin = sim_to_ms(p.pin) / 1e3;
-    add(rows, "loader workers", workers);
-    add(rows, "  decode and transform", sim_to_ms(p.decode) / 1e3);
-    add(rows, "  collate", sim_to_ms(p.collate) / 1e3);
-    add(rows, "pinning thread", pin);
-    take(slowest, "loader workers", workers);
-    take(slowest, "pinning thread", pin);
-}
-
-/* Adds the share of "replicate" that a Python process spends on wiring replicas. */
-static void add_interpreter(const virtual_host *h, json_t *rows)
-{
-    const sim_profile *p = h->simulation->profile;
-    if (!h->simulation->config.python || !sim_profile_has(p, SIM_PYTHON_WIRE)) return;
-    add(rows, "  of replicate: wiring",
-        sim_profile_get(p, SIM_PYTHON_WIRE) * 1e-6 * h->replicas * h->parameters);
+    json_array_append_new(p->rows, json_pack("{s:s, s:f}", "name", name, "time_s", s));
+    if (name[0] == ' ' || s <= p->slowest_s) return;
+    p->slowest = name;
+    p->slowest_s = s;
 }
 
 /* Adds the time of rank 0's thread, without its wait for the loader. */
-static void add_main_thread(const virtual_host *h, json_t *rows, longest *slowest)
+static void add_main_thread(host_parts *p, const virtual_host *h)
 {
-    double total = 0, parts[STEP_PHASE_COUNT];
+    const sim_profile *profile = h->simulation->profile;
+    double total = 0, costs[STEP_PHASE_COUNT];
     for (int i = 0; i < STEP_PHASE_COUNT; i++) {
-        parts[i] = (double)(trainer_log(h->trainer)->spent_ns[i] - h->before_ns[i]) / 1e9 / (double)h->steps;
-        if (step_phase_cost((step_phase)i)) total += parts[i];
+        costs[i] = (double)(trainer_log(h->trainer)->spent_ns[i] - h->before_ns[i]) / 1e9 / (double)h->steps;
+        if (step_phase_cost((step_phase)i)) total += costs[i];
     }
-    add(rows, "main thread", total);
-    take(slowest, "main thread", total);
+    add(p, "main thread", total);
     for (int i = 0; i < STEP_PHASE_COUNT; i++) {
         char name[48];
         if (!step_phase_cost((step_phase)i)) continue;
         snprintf(name, sizeof name, "  %s", step_phase_cost((step_phase)i));
-        add(rows, name, parts[i]);
+        add(p, name, costs[i]);
     }
-    add_interpreter(h, rows);
+    /* The share of "replicate" that a Python process spends on wiring replicas. */
+    if (h->simulation->config.python && sim_profile_has(profile, SIM_PYTHON_WIRE))
+        add(p, "  of replicate: wiring",
+            sim_profile_get(profile, SIM_PYTHON_WIRE) * 1e-6 * h->replicas * h->parameters);
 }
 
 json_t *virtual_host_to_json(const virtual_host *h)
 {
-    longest slowest = {0};
-    json_t *rows = json_array();
-    if (!h->trainer || h->steps < 1 || (h->workers == 0 && h->replicas == 0)) {
-        json_decref(rows);
-        return NULL;
+    const sim_loader_price *loader = &h->loader;
+    if (!h->trainer || h->steps < 1 || (loader->workers_time == 0 && h->replicas == 0)) return NULL;
+    host_parts p = {.rows = json_array()};
+    if (loader->workers_time > 0) {
+        add(&p, "loader workers", sim_to_ms(loader->workers_time) / 1e3);
+        add(&p, "  decode and transform", sim_to_ms(loader->decode) / 1e3);
+        add(&p, "  collate", sim_to_ms(loader->collate) / 1e3);
+        add(&p, "pinning thread", sim_to_ms(loader->pin) / 1e3);
     }
-    if (h->workers) add_loader(h, rows, &slowest);
-    if (h->replicas) add_main_thread(h, rows, &slowest);
-    return json_pack("{s:o, s:s}", "parts", rows, "slowest", slowest.name);
+    if (h->replicas) add_main_thread(&p, h);
+    return json_pack("{s:o, s:s}", "parts", p.rows, "slowest", p.slowest);
 }

@@ -1,13 +1,10 @@
-#include "harness/sim/virtual_job.h"
+#include "harness/sim/virtual_job_impl.h"
 
 #include "common/device/sim/device_sim.h"
 #include "common/net/sim/transport_sim.h"
 #include "common/nn/stages.h"
 #include "common/sim/fiber.h"
 #include "harness/rank/state.h"
-#include "harness/sim/virtual_host.h"
-#include "harness/sim/virtual_source.h"
-#include "harness/sim/virtual_trace.h"
 #include "ps/ps.h"
 
 #include <math.h>
@@ -49,7 +46,6 @@ struct virtual_job {
     transport_hub *hub; /* Connects engines that send messages. NULL for other engines. */
     sync_requirements needs;
     nn_model *stages[NN_MOST_STAGES]; /* Stages of the model, or NULL if the model is not split. */
-    int64_t shown;                    /* Measured steps of rank 0. */
     virtual_host host;
     virtual_trace trace;
     text_buffer events;
@@ -80,24 +76,15 @@ static status do_nothing(rank_state *s)
     return STATUS_OK;
 }
 
-static void show_step(virtual_job *job, double seconds)
-{
-    const run_config *c = job->run;
-    int engine = job->config->engine;
-    double samples =
-        (double)(run_config_batch(c, engine) * c->run.accumulate * run_config_replicas(c, engine));
-    run_progress_show_virtual(job->config->variant->progress, job_name(engine), ++job->shown,
-                              job->config->steps, seconds > 0 ? samples / seconds : NAN);
-}
-
 static void step_ended(rank_state *s, const rank_device *d, step_result *result, bool measured)
 {
-    virtual_job *job = ((virtual_rank *)s)->job;
-    const virtual_variant *v = job->config->variant;
+    const virtual_job_config *c = ((virtual_rank *)s)->job->config;
+    const virtual_variant *v = c->variant;
     result->loss = NAN; /* Virtual devices have no tensors. */
     if (measured && v->step) v->step(v->context, result);
     if (measured && v->progress && d->number == 0)
-        show_step(job, 1e-9 * (double)(result->end_ns - result->begin_ns));
+        run_progress_show_virtual(v->progress, c->engine, result->index + 1 - c->warmup, c->steps,
+                                  1e-9 * (double)(result->end_ns - result->begin_ns));
 }
 
 /* Runs a rank from its first step to its end, on a fiber. */
@@ -107,7 +94,10 @@ static status drive(void *context)
     virtual_job *job = r->job;
     rank_state *s = &r->state;
     TRY(rank_run_steps(s, s->steps.warmup, false));
-    if (r->place.rank == 0) virtual_host_begin(&job->host, s->devices[0].trainer);
+    if (r->place.rank == 0) {
+        job->host.trainer = s->devices[0].trainer;
+        memcpy(job->host.before_ns, trainer_log(job->host.trainer)->spent_ns, sizeof job->host.before_ns);
+    }
     rank_reset_peaks(s);
     TRY(rank_run_steps(s, s->steps.end, true));
     for (int d = 0; d < s->device_count; d++) {
@@ -128,13 +118,12 @@ static status open_device(virtual_job *job, int number)
 {
     const virtual_job_config *c = job->config;
     rank_device *d = device_at(job, number);
-    const rank_trace *trace = virtual_trace_rank(&job->trace, number);
     const dataset *set = c->plan->set;
     trainer_config t;
     d->number = number;
     d->place = rank_stage_place(job->run, c->engine, number);
     d->stage = job->stages[d->place.stage];
-    if (trace) d->trace = *trace;
+    if (number < job->trace.rank_count) d->trace = job->trace.ranks[number];
     TRY(trainer_setup_job(job->run, set, c->plan->model, c->engine, d->place.replica, d->place.replicas, &t));
     t.local_rank = number;
     t.device = "sim";
@@ -149,8 +138,10 @@ static status open_device(virtual_job *job, int number)
     TRY(rank_device_open(d, t));
     int workers = (int)job->run->run.loader_workers;
     /* A process has one loader. */
-    if (workers && number < job->rank_count)
-        virtual_source_load(job->source[number], host_of(job, number), workers);
+    if (workers && number < job->rank_count) {
+        sim_loader_price price = virtual_source_load(job->source[number], host_of(job, number), workers);
+        if (number == 0) job->host.loader = price;
+    }
     return STATUS_OK;
 }
 
@@ -172,7 +163,6 @@ static status open_ranks(virtual_job *job)
 {
     const virtual_job_config *c = job->config;
     int devices = run_config_devices(job->run);
-    job->rank_count = job->present / devices;
     job->ranks = calloc((size_t)job->rank_count, sizeof *job->ranks);
     job->source = calloc((size_t)job->present, sizeof *job->source);
     job->slots = aligned_alloc(_Alignof(rank_slot), (size_t)job->present * sizeof *job->slots);
@@ -262,22 +252,6 @@ static status cut_model(virtual_job *job)
     return STATUS_OK;
 }
 
-static void set_host(virtual_job *job)
-{
-    const run_config *c = job->run;
-    const virtual_job_config *v = job->config;
-    bool dp = v->engine == ENGINE_PS && strcmp(c->policies[ENGINE_PS], "dp") == 0;
-    int64_t samples = run_config_batch(c, v->engine) * (dp ? job->all : 1);
-    int64_t elements = data_form_input_elements(&dataset_describe(v->plan->set)->form);
-    job->host = (virtual_host){.simulation = job->simulation,
-                               .steps = v->steps,
-                               .workers = (int)c->run.loader_workers,
-                               .samples = (double)samples,
-                               .bytes = (double)(samples * elements * (int64_t)sizeof(float)),
-                               .replicas = dp ? job->all : 0,
-                               .parameters = v->plan->model->param_count};
-}
-
 static status open_records(virtual_job *job)
 {
     const virtual_variant *v = job->config->variant;
@@ -291,23 +265,24 @@ static status open_records(virtual_job *job)
         return fail(STATUS_CONFIG,
                     "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
                     job->all, s->profile->name);
-    set_host(job);
-    if (v->progress)
-        run_progress_show_virtual(v->progress, job_name(job->config->engine), 0, job->config->steps, NAN);
+    if (v->progress) run_progress_show_virtual(v->progress, job->config->engine, 0, job->config->steps, 0);
     return virtual_trace_watch(&job->trace, job->simulation);
 }
 
 static status open_all(virtual_job *job)
 {
     const virtual_job_config *c = job->config;
-    if (c->traced)
-        TRY(virtual_trace_open(job->run, c->plan->model, c->engine, job->all, c->warmup, &job->trace));
+    if (c->traced) TRY(virtual_trace_open(c, job->all, &job->trace));
     TRY(cut_model(job));
     TRY(run_config_requirements(job->run, c->engine, job->all, &job->needs));
-    TRY(virtual_machines_open(c, &job->needs, &job->simulation));
+    TRY(virtual_machines_open(c, job->all, &job->needs, &job->simulation));
+    job->host = (virtual_host){.simulation = job->simulation,
+                               .steps = c->steps,
+                               .replicas = job->needs.whole_batch ? job->all : 0,
+                               .parameters = c->plan->model->param_count};
     if (c->engine == ENGINE_PS) TRY(transport_sim_hub_open(job->simulation, &job->hub));
     job->present = simulation_present(job->simulation);
-    job->world.simulated_ranks = job->present / run_config_devices(job->run);
+    job->rank_count = job->world.simulated_ranks = job->present / run_config_devices(job->run);
     TRY(engine_servers(c->engine, job->run->engine_options[c->engine], job->run->policies[c->engine],
                        job->all, &job->server_count));
     job->servers = calloc((size_t)job->server_count + 1, sizeof *job->servers);
@@ -382,10 +357,10 @@ status virtual_job_run(const virtual_job_config *config, run_job *out, char *not
                        .run = config->run,
                        .world = {never_stops, step_ended, do_nothing, config->profile, 0},
                        .rows = json_array()};
-    job.all = virtual_job_devices(config);
+    job.all = run_config_world(job.run, config->engine) * run_config_devices(job.run);
     *out = (run_job){0};
     status rc = open_all(&job);
-    if (rc == STATUS_OK) virtual_machines_describe(job.simulation, note, size);
+    if (rc == STATUS_OK && note) virtual_machines_describe(job.simulation, note, size);
     if (rc == STATUS_OK) rc = run_all(&job);
     if (rc == STATUS_OK) rc = make_result(&job, out);
     close_all(&job);

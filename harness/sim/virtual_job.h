@@ -8,6 +8,7 @@
  *   virtual_job.c        the ranks and servers of a job
  *   virtual_machines.c   its machines
  *   virtual_source.c     batches
+ *   virtual_host.c       time of the hosts
  *   virtual_trace.c      time lines */
 #ifndef HARNESS_SIM_VIRTUAL_JOB_H
 #define HARNESS_SIM_VIRTUAL_JOB_H
@@ -28,22 +29,12 @@ typedef struct virtual_job_config {
 /* Number of ranks above which only one machine is simulated, if all machines do the same. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 
-/* Runs the job to its end. Sets *out to the job's result and trace, both on the heap and owned by the caller.
- * Writes a description of the simulated machines to `note` [size].
+/* Runs the job to its end. Sets *out to its result and its trace, both on the heap and owned by the caller.
+ * Writes a description of the simulated machines to `note` [size], unless `note` is NULL.
  *
  * If variant->by_symmetry is set, or if there are more than VIRTUAL_JOB_ALL_RANKS ranks, simulates only the
  * ranks of one machine, which stand for all machines. Always simulates all ranks if the engine is not ring,
  * if the run has a pipeline, jitter or slow ranks, or if machines have different numbers of ranks. */
 status virtual_job_run(const virtual_job_config *config, run_job *out, char *note, size_t size);
-
-/* ---- virtual_machines.c ---- */
-
-/* Returns the number of devices of all ranks of the job. */
-int virtual_job_devices(const virtual_job_config *config);
-/* Opens the simulation of the job's machines. `needs` are the requirements of its engine. */
-status virtual_machines_open(const virtual_job_config *config, const sync_requirements *needs,
-                             simulation **out);
-/* Writes "virtual time, profile ...: 8 GPUs on 2 machines of 4" to `note` [size]. */
-void virtual_machines_describe(const simulation *s, char *note, size_t size);
 
 #endif

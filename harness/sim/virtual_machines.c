@@ -1,45 +1,31 @@
 /* The machines of a virtual job, from the options of its run. */
 #include "common/net/link.h"
-#include "harness/sim/virtual_job.h"
+#include "harness/sim/virtual_job_impl.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
-int virtual_job_devices(const virtual_job_config *c)
+/* Returns true if only the ranks of one machine are simulated, and stand for the ranks of all machines, which
+ * do the same. */
+static bool one_stands_for_all(const virtual_job_config *c, const simulation *s)
 {
-    return run_config_world(c->run, c->engine) * run_config_devices(c->run);
+    bool wanted = c->variant->by_symmetry || s->config.world > VIRTUAL_JOB_ALL_RANKS;
+    bool alike = c->engine == ENGINE_RING && c->run->run.stages == 1 && c->run->run.jitter == 0 &&
+                 !run_config_slow(c->run, c->engine) && s->config.world % s->ranks_per_machine == 0;
+    return wanted && alike;
 }
 
-/* Returns the number of devices to simulate, or 0 for all. Without jitter, all machines do the same. */
-static int devices_to_simulate(const virtual_job_config *c, const simulation_config *m)
+static int collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out)
 {
-    bool wanted = c->variant->by_symmetry || m->world > VIRTUAL_JOB_ALL_RANKS;
-    if (!wanted || m->jitter_seed || run_config_slow(c->run, c->engine) || c->run->run.stages > 1 ||
-        c->engine != ENGINE_RING)
-        return 0;
-    sim_profile *profile = NULL;
-    if (sim_profile_load(m->profile, &profile) != STATUS_OK) {
-        error_clear(); /* simulation_open() reports the error. */
-        return 0;
-    }
-    int machines = m->machines ? m->machines : (m->world + profile->wiring.gpus - 1) / profile->wiring.gpus;
-    int each = (m->world + machines - 1) / machines;
-    sim_profile_free(&profile);
-    return m->world % each == 0 ? each : 0;
-}
-
-static status collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out, int *count)
-{
-    *count = 0;
-    if (v->override_count > VIRTUAL_VARIANT_OVERRIDES)
-        return fail(STATUS_INTERNAL, "expected at most %d overrides, got %d", VIRTUAL_VARIANT_OVERRIDES,
-                    v->override_count);
+    int count = 0;
+    assert(v->override_count <= VIRTUAL_VARIANT_OVERRIDES);
     for (int i = 0; c->run.efficiency != 1 && i < SIM_EFFICIENCIES; i++)
-        out[(*count)++] = (sim_override){.constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i),
-                                         .value = c->run.efficiency,
-                                         .multiplies = true};
-    for (int i = 0; i < v->override_count; i++) out[(*count)++] = v->overrides[i];
-    return STATUS_OK;
+        out[count++] = (sim_override){.constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i),
+                                      .value = c->run.efficiency,
+                                      .multiplies = true};
+    for (int i = 0; i < v->override_count; i++) out[count++] = v->overrides[i];
+    return count;
 }
 
 /* A loader decodes images, and a machine that computes on its processors has no cores for it. */
@@ -62,14 +48,13 @@ static status check_profile(const virtual_job_config *job, const sim_profile *p)
     return STATUS_OK;
 }
 
-status virtual_machines_open(const virtual_job_config *job, const sync_requirements *needs, simulation **out)
+status virtual_machines_open(const virtual_job_config *job, int devices, const sync_requirements *needs,
+                             simulation **out)
 {
     const run_config *c = job->run;
-    int devices = virtual_job_devices(job);
     sim_override overrides[SIM_EFFICIENCIES + VIRTUAL_VARIANT_OVERRIDES];
-    int override_count;
+    int override_count = collect_overrides(c, job->variant, overrides);
     net_link link = {0};
-    TRY(collect_overrides(c, job->variant, overrides, &override_count));
     if (devices > 1 && run_config_is_virtual(c)) TRY(run_config_link(c, &link));
     simulation_config machine = {.profile = job->profile,
                                  .world = devices,
@@ -92,8 +77,8 @@ status virtual_machines_open(const virtual_job_config *job, const sync_requireme
                                  .draw = (int)c->run.draw,
                                  .overrides = overrides,
                                  .override_count = override_count};
-    machine.present = devices_to_simulate(job, &machine);
     TRY(simulation_open(&machine, out));
+    if (one_stands_for_all(job, *out)) (*out)->config.present = (*out)->ranks_per_machine;
     return check_profile(job, (*out)->profile);
 }
 

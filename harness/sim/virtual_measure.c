@@ -80,7 +80,6 @@ static void read_figures(virtual_figures *f)
     f->exposed_ms = median_ms(f->job, "phases.exposed_communication_s.median_s");
     f->waiting_ms = median_ms(f->job, "phases.waiting_s.median_s");
     f->most_bytes = json_integer_value(report_at(f->job, "memory_imbalance.maximum_bytes"));
-    f->ranks = (int)json_integer_value(report_at(f->job, "simulated_ranks"));
     f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s"));
 }
 
@@ -90,7 +89,6 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
     run_plan plan = {0};
     run_job job;
     virtual_variant variant = workload->variant;
-    char note[192];
     status rc;
     virtual_figures_free(out);
     run_config *config = calloc(1, sizeof *config);
@@ -103,7 +101,7 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
     variant.step = on_step;
     variant.context = out;
-    TRY_GOTO(rc, virtual_run_job(config, &plan, config->run.mode, &variant, &job, note, sizeof note), done);
+    TRY_GOTO(rc, virtual_run_job(config, &plan, config->run.mode, &variant, &job, NULL, 0), done);
     free(job.trace);
     out->job = job.result;
     out->workload = run_workload_to_json(config, &plan);

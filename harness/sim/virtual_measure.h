@@ -30,7 +30,6 @@ typedef struct virtual_figures {
     double backward_ms;
     double samples_per_s;
     int64_t most_bytes; /* Largest peak memory of a rank. */
-    int ranks;          /* Simulated ranks. */
     json_t *job, *workload;
 } virtual_figures;
 

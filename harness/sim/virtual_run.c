@@ -2,7 +2,7 @@
 
 #include "harness/launch/processors.h"
 #include "harness/report/report.h"
-#include "harness/report/statistics.h"
+#include "harness/report/significance.h"
 #include "harness/sim/calibrate.h"
 #include "harness/sim/virtual_job.h"
 
@@ -44,26 +44,6 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
 
 /* ---- prediction of real runs ------------------------------------------------------------------ */
 
-/* Predicts the median step on the machine of `profile`, in ns, from a few virtual steps. */
-static status predict(const run_config *config, const run_plan *plan, int engine, const char *profile,
-                      double *median_ns)
-{
-    const virtual_variant as_it_is = {0};
-    const virtual_job_config c = {.run = config,
-                                  .plan = plan,
-                                  .engine = engine,
-                                  .profile = profile,
-                                  .variant = &as_it_is,
-                                  .warmup = 2,
-                                  .steps = 3};
-    run_job job;
-    char note[192];
-    TRY(virtual_job_run(&c, &job, note, sizeof note));
-    *median_ns = 1e9 * json_number_value(report_at(job.result, "step_time.median_s"));
-    json_decref(job.result);
-    return STATUS_OK;
-}
-
 /* Returns the mean over the ranks of their median steps. Virtual ranks take equally long. A different real
  * rank is slowest in each step, so the slowest rank of a step takes longer than any rank does on average. */
 static status measured_step(const json_t *job, double *ns)
@@ -75,29 +55,39 @@ static status measured_step(const json_t *job, double *ns)
     {
         const json_t *steps = json_object_get(rank, "step_s");
         size_t n = json_array_size(steps);
-        int64_t *values = calloc(n + 1, sizeof *values);
-        statistics s;
+        double *values = calloc(n + 1, sizeof *values);
         if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
-        for (size_t i = 0; i < n; i++) values[i] = llround(1e9 * json_number_value(json_array_get(steps, i)));
-        status rc = statistics_of(values, (int64_t)n, &s);
+        for (size_t i = 0; i < n; i++)
+            values[i] = (double)llround(1e9 * json_number_value(json_array_get(steps, i)));
+        if (n > 0) *ns += median_of(values, (int)n) / (double)count;
         free(values);
-        TRY(rc);
-        if (n > 0) *ns += s.median / (double)count;
     }
     return STATUS_OK;
 }
 
+/* Compares the job with a few virtual steps on the machine of `profile`. */
 static status add_prediction(const run_config *c, const run_plan *plan, int engine, const char *profile,
                              json_t *job)
 {
-    double predicted = 0, measured = 0;
-    status rc = predict(c, plan, engine, profile, &predicted);
+    const virtual_variant as_it_is = {0};
+    const virtual_job_config few_steps = {.run = c,
+                                          .plan = plan,
+                                          .engine = engine,
+                                          .profile = profile,
+                                          .variant = &as_it_is,
+                                          .warmup = 2,
+                                          .steps = 3};
+    run_job virtual;
+    double measured;
+    status rc = virtual_job_run(&few_steps, &virtual, NULL, 0);
     /* The profile has too few devices, or virtual devices do not run the policy. */
     if (rc == STATUS_CONFIG) {
         error_clear();
         return STATUS_OK;
     }
     TRY(rc);
+    double predicted = 1e9 * json_number_value(report_at(virtual.result, "step_time.median_s"));
+    json_decref(virtual.result);
     TRY(measured_step(job, &measured));
     if (measured <= 0) return STATUS_OK;
     sim_profile *calibrated = NULL;

@@ -25,10 +25,10 @@ typedef struct virtual_variant {
 
 enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* Most overrides. */
 
-/* Runs the job of one engine of the configuration. Sets *job to the job's result and trace, both on the heap
- * and owned by the caller. Writes a description of the simulated machines to `note` [size]. Returns
- * STATUS_CONFIG if there are more ranks than the profile has GPUs, or if virtual devices do not support an
- * option. */
+/* Runs the job of one engine of the configuration. Sets *job to its result and its trace, both on the heap
+ * and owned by the caller. Writes a description of the simulated machines to `note` [size], unless `note` is
+ * NULL. Returns STATUS_CONFIG for more ranks than the profile has GPUs, and for options that virtual devices
+ * do not support. */
 status virtual_run_job(const run_config *config, const run_plan *plan, int engine,
                        const virtual_variant *variant, run_job *job, char *note, size_t size);
 

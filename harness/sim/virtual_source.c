@@ -1,7 +1,6 @@
-#include "harness/sim/virtual_source.h"
+#include "harness/sim/virtual_job_impl.h"
 
 #include "common/ops/op.h"
-#include "common/sim/price.h"
 
 #include <stdlib.h>
 
@@ -13,9 +12,11 @@ typedef struct virtual_source {
     int32_t *targets; /* [batch][sequence] if targets are masked, else NULL. */
     /* State of a loader. `actor` is NULL if batches take no time. */
     sim_actor *actor;
-    int workers;
     int64_t step;   /* Last batch given. -1 before the first. */
     sim_time ready; /* Time at which the last batch given was ready. */
+    /* Time between batches. Workers and pinning thread work on different batches at the same time, so the
+     * slower of them sets the pace. */
+    sim_time period;
 } virtual_source;
 
 /* Writes the targets of a span after `before` samples. Returns the number of targets that count. */
@@ -30,15 +31,10 @@ static int64_t draw_targets(virtual_source *s, const sampler_span *span, int64_t
     return counted;
 }
 
-/* Returns the time at which the batch of `step` is ready. Workers and pinning thread work on different
- * batches at the same time, so the slower of them sets the pace. */
+/* Returns the time at which the batch of `step` is ready. */
 static sim_time ready_time(const virtual_source *s, int64_t step)
 {
-    double bytes =
-        (double)(s->base.largest_batch * data_form_input_elements(&s->base.form) * (int64_t)sizeof(float));
-    sim_loader_price price =
-        sim_price_loader(s->actor->simulation->profile, (double)s->base.largest_batch, bytes, s->workers);
-    return step == s->step ? s->ready : s->ready + sim_later(price.workers_time, price.pin);
+    return step == s->step ? s->ready : s->ready + s->period;
 }
 
 static bool is_ready(batch_source *base, int64_t step)
@@ -47,27 +43,28 @@ static bool is_ready(batch_source *base, int64_t step)
     return !s->actor || s->actor->time >= ready_time(s, step);
 }
 
-static void await_loader(virtual_source *s, int64_t step)
-{
-    if (!s->actor) return;
-    s->ready = ready_time(s, step);
-    s->step = step;
-    s->actor->time = sim_later(s->actor->time, s->ready);
-}
-
-void virtual_source_load(batch_source *source, sim_actor *actor, int workers)
+sim_loader_price virtual_source_load(batch_source *source, sim_actor *actor, int workers)
 {
     virtual_source *s = (virtual_source *)source;
+    int64_t samples = source->largest_batch,
+            bytes = samples * data_form_input_elements(&source->form) * (int64_t)sizeof(float);
+    sim_loader_price price =
+        sim_price_loader(actor->simulation->profile, (double)samples, (double)bytes, workers);
     s->actor = actor;
-    s->workers = workers;
     s->step = -1;
     s->ready = actor->time;
+    s->period = sim_later(price.workers_time, price.pin);
+    return price;
 }
 
 static status next_batch(batch_source *base, int64_t step, batch_view *out)
 {
     virtual_source *s = (virtual_source *)base;
-    await_loader(s, step);
+    if (s->actor) {
+        s->ready = ready_time(s, step);
+        s->step = step;
+        s->actor->time = sim_later(s->actor->time, s->ready);
+    }
     batch_position position = batch_position_of_step(base, step);
     *out = (batch_view){
         .targets = s->targets, .step = step, .epoch = position.epoch, .epoch_step = position.epoch_step};
@@ -98,25 +95,18 @@ static const batch_source_type type = {.name = "virtual",
 status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
                            batch_source **out)
 {
-    *out = NULL;
     virtual_source *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "no memory for a virtual batch");
+    *out = &s->base;
     s->set = set;
     s->first = whole ? 0 : rank;
     s->end = whole ? sampler->world : rank + 1;
-    status rc;
-    TRY_GOTO(rc, sampler_init(&s->sampler, sampler), failed);
     s->base = (batch_source){.type = &type,
                              .form = dataset_describe(set)->form,
-                             .largest_batch = sampler->batch * (s->end - s->first),
-                             .steps_per_epoch = s->sampler.steps};
-    if (s->base.form.target == DATA_TARGET_MASKED) {
-        s->targets = calloc((size_t)(s->base.largest_batch * s->base.form.sequence), sizeof *s->targets);
-        if (!s->targets) TRY_GOTO(rc, fail(STATUS_SYSTEM, "no memory for a virtual batch"), failed);
-    }
-    *out = &s->base;
-    return STATUS_OK;
-failed:
-    close_source(&s->base);
-    return rc;
+                             .largest_batch = sampler->batch * (s->end - s->first)};
+    TRY(sampler_init(&s->sampler, sampler));
+    s->base.steps_per_epoch = s->sampler.steps;
+    if (s->base.form.target != DATA_TARGET_MASKED) return STATUS_OK;
+    s->targets = calloc((size_t)(s->base.largest_batch * s->base.form.sequence), sizeof *s->targets);
+    return s->targets ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for a virtual batch");
 }

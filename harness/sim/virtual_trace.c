@@ -1,4 +1,4 @@
-#include "harness/sim/virtual_trace.h"
+#include "harness/sim/virtual_job_impl.h"
 
 #include "common/base/log.h"
 
@@ -8,13 +8,14 @@
 
 /* ---- open and close ----------------------------------------------------------------------------- */
 
-status virtual_trace_open(const run_config *c, const nn_model *model, int engine, int world, int64_t warmup,
-                          virtual_trace *out)
+status virtual_trace_open(const virtual_job_config *config, int world, virtual_trace *out)
 {
     enum { KERNELS = 200, KERNELS_PER_PARAMETER = 24 }; /* Per batch. */
-    *out = (virtual_trace){.engine = engine, .to_file = c->run.trace != NULL};
-    out->rank_count = world < VIRTUAL_TRACE_RANKS ? world : VIRTUAL_TRACE_RANKS;
-    if (!out->to_file && out->rank_count > VIRTUAL_TIMELINE_RANKS) out->rank_count = VIRTUAL_TIMELINE_RANKS;
+    const run_config *c = config->run;
+    const nn_model *model = config->plan->model;
+    *out = (virtual_trace){.engine = config->engine, .to_file = c->run.trace != NULL};
+    int most = out->to_file ? VIRTUAL_TRACE_RANKS : VIRTUAL_TIMELINE_RANKS;
+    out->rank_count = world < most ? world : most;
     if (out->to_file && out->rank_count < world)
         log_info("the time line shows ranks 0 to %d of %d", VIRTUAL_TRACE_RANKS - 1, world);
     out->ranks = calloc((size_t)out->rank_count, sizeof *out->ranks);
@@ -22,7 +23,7 @@ status virtual_trace_open(const run_config *c, const nn_model *model, int engine
     int64_t kernels = (KERNELS + KERNELS_PER_PARAMETER * (int64_t)model->param_count) * c->run.accumulate;
     for (int r = 0; r < out->rank_count; r++) {
         TRY(rank_trace_open(c, model, kernels, r == 0, &out->ranks[r]));
-        rank_trace_choose(&out->ranks[r], warmup);
+        rank_trace_choose(&out->ranks[r], config->warmup);
     }
     return STATUS_OK;
 }
@@ -34,11 +35,6 @@ void virtual_trace_close(virtual_trace *t)
     free(t->ranks);
     free(t->links);
     *t = (virtual_trace){0};
-}
-
-rank_trace *virtual_trace_rank(const virtual_trace *t, int rank)
-{
-    return t->ranks && rank < t->rank_count ? &t->ranks[rank] : NULL;
 }
 
 /* ---- recording ---------------------------------------------------------------------------------- */
@@ -82,7 +78,7 @@ static void on_passed(void *context, int32_t resource, const char *what, sim_tim
 
 status virtual_trace_watch(virtual_trace *t, simulation *s)
 {
-    if (!t->ranks || !t->to_file) return STATUS_OK;
+    if (!t->to_file) return STATUS_OK;
     int machines = s->topology->machines < VIRTUAL_TRACE_RANKS ? s->topology->machines : VIRTUAL_TRACE_RANKS;
     t->simulation = s;
     t->link_count = machines * s->topology->per_machine;
@@ -94,17 +90,6 @@ status virtual_trace_watch(virtual_trace *t, simulation *s)
 }
 
 /* ---- writing ------------------------------------------------------------------------------------ */
-
-static void write_name(const char *what, int process, int row, const char *name, text_buffer *out)
-{
-    text_append(out,
-                "{\"ph\":\"M\",\"name\":\"%s_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n",
-                what, process, row, name);
-    text_append(
-        out,
-        "{\"ph\":\"M\",\"name\":\"%s_sort_index\",\"pid\":%d,\"tid\":%d,\"args\":{\"sort_index\":%d}},\n",
-        what, process, row, row ? row : process);
-}
 
 static void write_use(const link_use *u, int process, int row, double capacity, text_buffer *out)
 {
@@ -132,10 +117,10 @@ static void write_machine(const virtual_trace *t, int machine, text_buffer *out)
         char name[64];
         if (l->count == 0) continue;
         snprintf(name, sizeof name, "%s links of machine %d", engine_table[t->engine]->name, machine);
-        if (!named) write_name("process", process, 0, name, out);
+        if (!named) trace_write_name(process, 0, name, process, out);
         named = true;
-        write_name("thread", process, i + 1,
-                   sim_topology_resource_name(topology, resource, name, sizeof name), out);
+        sim_topology_resource_name(topology, resource, name, sizeof name);
+        trace_write_name(process, i + 1, name, i + 1, out);
         for (int64_t u = 0; u < l->count; u++)
             write_use(&l->uses[u], process, i + 1, topology->capacities[resource], out);
     }
@@ -143,7 +128,7 @@ static void write_machine(const virtual_trace *t, int machine, text_buffer *out)
 
 status virtual_trace_write(const virtual_trace *t, text_buffer *out)
 {
-    if (!t->ranks || !t->to_file) return STATUS_OK;
+    if (!t->to_file) return STATUS_OK;
     for (int r = 0; r < t->rank_count && r < simulation_present(t->simulation); r++)
         rank_trace_write(&t->ranks[r], t->engine, r, out);
     for (int m = 0; m * t->simulation->topology->per_machine < t->link_count; m++) write_machine(t, m, out);

@@ -203,8 +203,8 @@ static void draw_progress(const running *r, int done, int all)
         ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 24 ? window.ws_col - 12 : 68;
     char line[256], failed[24] = "";
     if (r->out->failed > 0) snprintf(failed, sizeof failed, " %d failed", r->out->failed);
-    run_progress_line(line, sizeof line, columns, "sweep", done, all, 1e-9 * time_left(r), NAN, NAN);
-    fprintf(stderr, "\r\033[K%s%s", line, failed);
+    const job_view runs = {"sweep", done, all, 1e-9 * time_left(r), NAN, NAN};
+    fprintf(stderr, "\r\033[K%s%s", run_progress_line(line, sizeof line, columns, &runs), failed);
 }
 
 static void write_progress(const running *r, int done, int all)
