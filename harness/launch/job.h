@@ -17,7 +17,8 @@
  *   rank/agreement            whether ps and ring reduce the first step to the same gradients
  *   rank/trace                --trace: events of a rank, gathered on rank 0
  *   result/record             measurements of a rank
- *   result/rank_result        a rank's results, gathered on rank 0
+ *   rank/rank_calls           begin of each call of NCCL or MPI on the other ranks
+ *   rank/rank_result          a rank's results, gathered on rank 0
  *   result/job_result         a job's result from its ranks' records
  *   result/job_times          times of the job as a whole
  *   result/run_result         the result of the run
