@@ -10,8 +10,8 @@
 
 /* Options of output and of connecting, which do not change results. run_config_given() leaves them out. */
 static const char *const of_output[] = {
-    "config", "json",    "trace",     "trace-steps", "save",       "save-every",     "report",
-    "quiet",  "verbose", "log-level", "plan",        "rendezvous", "connect-timeout"};
+    "config", "json",    "trace",     "trace-steps", "save",       "save-every",      "report",
+    "quiet",  "verbose", "log-level", "plan",        "rendezvous", "connect-timeout", NULL};
 
 json_t *run_config_given(const run_config *c, bool with_chosen)
 {
@@ -22,8 +22,7 @@ json_t *run_config_given(const run_config *c, bool with_chosen)
             char value[4096 + 64]; /* room for a path */
             bool chosen = with_chosen && (strcmp(name, "device") == 0 || strcmp(name, "gpus") == 0 ||
                                           (strcmp(name, "steps") == 0 && c->run.epochs == 0));
-            if ((!chosen && !options_given(&c->bindings[b], name)) ||
-                run_option_is_among(name, of_output, sizeof of_output / sizeof of_output[0]))
+            if ((!chosen && !options_given(&c->bindings[b], name)) || run_option_is_among(name, of_output))
                 continue;
             options_format(&c->bindings[b], i, value, sizeof value);
             json_object_set_new(object, name, json_string(value));

@@ -1,31 +1,52 @@
 #include "harness/options/option_effects.h"
 
+#include "ring/policy.h"
+
 #include <stdio.h>
 #include <string.h>
 
 /* ---- the table ---------------------------------------------------------------------------------- */
 
+/* Columns of the table, as sets. Each policy of the parameter server counts as an engine, and --plan as a
+ * device. */
 enum {
-    NO_ENGINE = 1 << EFFECT_NO_ENGINE,
-    RING = 1 << EFFECT_RING,
-    SYNC = 1 << EFFECT_SYNC,
-    SSP = 1 << EFFECT_SSP,
-    ASYNC = 1 << EFFECT_ASYNC,
-    DP = 1 << EFFECT_DP,
+    NO_ENGINE = 1,
+    RING = 2,
+    SYNC = 4,
+    SSP = 8,
+    ASYNC = 16,
+    DP = 32,
     SERVERS = SYNC | SSP | ASYNC,
     PS = SERVERS | DP,
     SEVERAL = RING | PS, /* engines with several ranks */
     EVERY = NO_ENGINE | SEVERAL,
-    CPU = 1 << EFFECT_CPU,
-    REFERENCE = 1 << EFFECT_REFERENCE,
-    CUDA = 1 << EFFECT_CUDA,
-    SIM = 1 << EFFECT_SIM,
-    PLAN = 1 << EFFECT_PLAN,
+
+    CPU = 1,
+    REFERENCE = 2,
+    CUDA = 4,
+    SIM = 8,
+    PLAN = 16,
     HOSTS = CPU | REFERENCE,
     REAL = HOSTS | CUDA,
     RUNS = REAL | SIM,
     ALL = RUNS | PLAN
 };
+
+typedef enum effect_kind {
+    EFFECT_REFUSED,     /* refused with STATUS_USAGE; `text` names the expected value */
+    EFFECT_UNAVAILABLE, /* refused with STATUS_CONFIG; `text` names the expected value */
+    EFFECT_REFUSED_BY_ENGINE,
+    EFFECT_UNAVAILABLE_TO_ENGINE, /* like REFUSED and UNAVAILABLE, but the engine reads and refuses the value
+                                   */
+    EFFECT_NOTHING                /* `text` gives the reason */
+} effect_kind;
+
+typedef struct option_effect {
+    const char *options;       /* names, separated by blanks */
+    unsigned engines, devices; /* sets of columns */
+    effect_kind kind;
+    const char *text;
+} option_effect;
 
 #define NO_VALUES "virtual devices compute no values"
 #define ONE_RANK "there is one rank"
@@ -118,7 +139,6 @@ static const option_effect table[] = {
      "powersgd-start join partition-bytes credit-bytes priority server-threads payload transport interface",
      EVERY, PLAN, EFFECT_NOTHING, "it changes no memory"},
 };
-enum { ROWS = sizeof table / sizeof table[0] };
 
 static bool names(const char *list, const char *option)
 {
@@ -128,33 +148,34 @@ static bool names(const char *list, const char *option)
     return false;
 }
 
-const option_effect *option_effect_of(const char *option, effect_engine engine, effect_device device)
+/* Returns the row of an option, or NULL if the option has an effect. */
+static const option_effect *effect_of(const char *option, unsigned engine, unsigned device)
 {
-    for (int i = 0; i < ROWS; i++)
-        if ((table[i].engines >> engine & 1) && (table[i].devices >> device & 1) &&
-            names(table[i].options, option))
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
+        if (table[i].engines & engine && table[i].devices & device && names(table[i].options, option))
             return &table[i];
     return NULL;
 }
 
 /* ---- a run -------------------------------------------------------------------------------------- */
 
-static effect_engine column_of(const run_config *c, int engine)
+static unsigned column_of(const run_config *c, int engine)
 {
-    static const char *const policies[] = {
-        [EFFECT_SYNC] = "sync", [EFFECT_SSP] = "ssp", [EFFECT_ASYNC] = "async", [EFFECT_DP] = "dp"};
-    if (engine == ENGINE_NONE) return EFFECT_NO_ENGINE;
-    for (int p = EFFECT_SYNC; engine == ENGINE_PS && p <= EFFECT_DP; p++)
-        if (strcmp(c->policies[engine], policies[p]) == 0) return (effect_engine)p;
-    return engine == ENGINE_PS ? EFFECT_SYNC : EFFECT_RING;
+    if (engine == ENGINE_NONE) return NO_ENGINE;
+    if (engine != ENGINE_PS) return RING;
+    const char *policy = c->policies[ENGINE_PS];
+    return strcmp(policy, "ssp") == 0     ? SSP
+           : strcmp(policy, "async") == 0 ? ASYNC
+           : strcmp(policy, "dp") == 0    ? DP
+                                          : SYNC;
 }
 
-static effect_device device_of(const run_config *c)
+static unsigned device_of(const run_config *c)
 {
-    if (run_config_is_virtual(c)) return EFFECT_SIM;
-    return strcmp(c->run.device, "cuda") == 0        ? EFFECT_CUDA
-           : strcmp(c->run.device, "reference") == 0 ? EFFECT_REFERENCE
-                                                     : EFFECT_CPU;
+    if (run_config_is_virtual(c)) return SIM;
+    return strcmp(c->run.device, "cuda") == 0        ? CUDA
+           : strcmp(c->run.device, "reference") == 0 ? REFERENCE
+                                                     : CPU;
 }
 
 static bool is_refused_here(const option_effect *e)
@@ -183,7 +204,7 @@ static const option_effect *in_this_run(const run_config *c, const option_bindin
     const option_effect *first = NULL;
     for (int e = 0; e < ENGINE_COUNT && is_moved(c, b, o); e++) {
         if (!run_config_uses(c, e)) continue;
-        const option_effect *found = option_effect_of(o->name, column_of(c, e), device_of(c));
+        const option_effect *found = effect_of(o->name, column_of(c, e), device_of(c));
         if (!found) return NULL;
         if (!first) first = found;
     }
@@ -199,7 +220,7 @@ status option_effects_check_device(const run_config *c)
             bool refused = is_moved(c, &c->bindings[b], o);
             for (int engine = 0; engine < ENGINE_COUNT && refused; engine++) {
                 if (!run_config_uses(c, engine)) continue;
-                const option_effect *found = option_effect_of(o->name, column_of(c, engine), device_of(c));
+                const option_effect *found = effect_of(o->name, column_of(c, engine), device_of(c));
                 refused = is_refused_here(found);
                 if (refused && found->devices != ALL) e = found;
             }
@@ -230,29 +251,17 @@ status option_effects_check_engines(const run_config *c)
     return STATUS_OK;
 }
 
-/* Returns true if the user gave --name a value that differs from its default and from `value`, which may be
- * NULL. */
-static bool moved_to_other(const run_config *c, const char *name, const char *value)
-{
-    char text[64];
-    for (int b = 0; b < BINDING_COUNT; b++)
-        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
-            const option *o = &c->bindings[b].table->options[i];
-            if (strcmp(o->name, name) == 0 && is_moved(c, &c->bindings[b], o))
-                return !value || strcmp(options_format(&c->bindings[b], i, text, sizeof text), value) != 0;
-        }
-    return false;
-}
-
 /* Notes options that NCCL does not read. The GPU runs NCCL's calls: no host thread sums or drives them. */
 static void note_nccl(const run_config *c)
 {
-    if (device_of(c) != EFFECT_CUDA || c->run.mode != ENGINE_RING || c->run.plan ||
-        moved_to_other(c, "collective", "nccl"))
+    ring_settings ring;
+    if (device_of(c) != CUDA || c->run.mode != ENGINE_RING || c->run.plan) return;
+    if (ring_settings_resolve((const void *)c->engine_options[ENGINE_RING], c->shared.divide,
+                              c->policies[ENGINE_RING], &ring) != STATUS_OK ||
+        (strcmp(ring.collective, "auto") != 0 && strcmp(ring.collective, "nccl") != 0))
         return;
-    if (moved_to_other(c, "threads", NULL))
-        log_info("--threads has no effect on a ring over NCCL: the GPU computes");
-    if (moved_to_other(c, "progress", NULL))
+    if (c->run.threads) log_info("--threads has no effect on a ring over NCCL: the GPU computes");
+    if (c->run.inline_progress)
         log_info("--progress has no effect on a ring over NCCL: no host thread drives its calls");
 }
 
@@ -281,31 +290,34 @@ static void write_cell(const option_effect *e, text_buffer *out)
         text_append(out, " refused (%d): %s |", status_exit_code(code_of(e)), e->text);
 }
 
+static bool are_alike(const char *option, unsigned engine, unsigned other)
+{
+    for (unsigned device = CPU; device <= PLAN; device <<= 1) {
+        const option_effect *a = effect_of(option, engine, device), *b = effect_of(option, other, device);
+        if (a != b && !(a && b && a->kind == b->kind && strcmp(a->text, b->text) == 0)) return false;
+    }
+    return true;
+}
+
 /* Writes the rows of an option. Engines with equal cells share a row. */
 static void write_option(const char *name, text_buffer *out)
 {
     static const char *const engines[] = {"none", "ring", "ps=sync", "ps=ssp", "ps=async", "ps=dp"};
-    bool done[EFFECT_ENGINES] = {false};
-    for (int e = 0; e < EFFECT_ENGINES; e++) {
-        int alike = 0;
-        if (done[e]) continue;
+    unsigned written = 0;
+    for (unsigned first = NO_ENGINE; first <= DP; first <<= 1) {
+        unsigned row = 0;
         char list[80] = "";
-        size_t used = 0;
-        for (int other = e; other < EFFECT_ENGINES; other++) {
-            bool same = true;
-            for (int d = 0; d < EFFECT_DEVICES; d++) {
-                const option_effect *a = option_effect_of(name, (effect_engine)e, (effect_device)d);
-                const option_effect *b = option_effect_of(name, (effect_engine)other, (effect_device)d);
-                same = same && (a == b || (a && b && a->kind == b->kind && strcmp(a->text, b->text) == 0));
-            }
-            if (!same) continue;
-            done[other] = true;
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", alike++ ? ", " : "",
-                                     engines[other]);
+        if (written & first) continue;
+        for (size_t e = 0; e < sizeof engines / sizeof engines[0]; e++) {
+            if (!are_alike(name, first, 1U << e)) continue;
+            row |= 1U << e;
+            snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", list[0] ? ", " : "",
+                     engines[e]);
         }
-        text_append(out, "| `--%s` | %s |", name, alike == EFFECT_ENGINES ? "all" : list);
-        for (int d = 0; d < EFFECT_DEVICES; d++)
-            write_cell(option_effect_of(name, (effect_engine)e, (effect_device)d), out);
+        written |= row;
+        text_append(out, "| `--%s` | %s |", name, row == EVERY ? "all" : list);
+        for (unsigned device = CPU; device <= PLAN; device <<= 1)
+            write_cell(effect_of(name, first, device), out);
         text_append(out, "\n");
     }
 }

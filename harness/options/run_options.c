@@ -326,11 +326,10 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     return STATUS_OK;
 }
 
-bool run_option_is_among(const char *name, const char *const *names, size_t count)
+bool run_option_is_among(const char *name, const char *const *names)
 {
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(name, names[i]) == 0) return true;
-    return false;
+    while (*names && strcmp(name, *names) != 0) names++;
+    return *names != NULL;
 }
 
 void run_config_text(const run_config *c, text_buffer *out)
@@ -338,18 +337,19 @@ void run_config_text(const run_config *c, text_buffer *out)
     static const char *const where_only[] = {"config",  "json",         "quiet",          "verbose",
                                              "repeat",  "log-level",    "rendezvous",     "connect-timeout",
                                              "report",  "remote-stage", "serve-stage",    "stall-timeout",
-                                             "threads", "bind",         "loader-threads", "interface"};
-    static const char *const paths[] = {"save", "load", "trace"};
+                                             "threads", "bind",         "loader-threads", "interface",
+                                             NULL};
+    static const char *const paths[] = {"save", "load", "trace", NULL};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
             char value[256];
             const char *name = table->options[i].name;
-            if (run_option_is_among(name, where_only, sizeof where_only / sizeof where_only[0])) continue;
+            if (run_option_is_among(name, where_only)) continue;
             options_format(&c->bindings[b], i, value, sizeof value);
             if (strcmp(name, "data") == 0 && strncmp(value, "synthetic", strlen("synthetic")) != 0)
                 value[strcspn(value, ":")] = '\0';
-            bool path = run_option_is_among(name, paths, sizeof paths / sizeof paths[0]);
+            bool path = run_option_is_among(name, paths);
             text_append(out, "%s = %s\n", name, path && value[0] ? "given" : value);
         }
     }

@@ -95,8 +95,8 @@ status run_config_parse(run_config *config, int argc, char *const argv[]);
  * is the model's options with all defaults filled in. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
-/* Returns true if the option is one of `names`. */
-bool run_option_is_among(const char *name, const char *const *names, size_t count);
+/* Returns true if the option is one of `names`, which end with NULL. */
+bool run_option_is_among(const char *name, const char *const *names);
 
 /* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`, adds
  * the device, gpus and steps that the program chose, so that a run with this file repeats the run. Leaves out
