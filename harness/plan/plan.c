@@ -165,14 +165,6 @@ static void source_close(batch_source *s)
 static const batch_source_type source_type = {"plan", source_next, batch_source_always_ready,
                                               batch_source_ignore_return, source_close};
 
-static status source_init(const nn_model *m, int64_t largest, plan_source *out)
-{
-    *out = (plan_source){.base = {.type = &source_type, .largest_batch = largest, .steps_per_epoch = 1},
-                         .count = largest};
-    out->targets = calloc((size_t)(largest * m->rows_per_sample), sizeof *out->targets);
-    return out->targets ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to plan");
-}
-
 /* ---- one rank --------------------------------------------------------------------------------- */
 
 /* Runs two steps, and an evaluation if there are samples for every rank, so that the ledger is as at the end
@@ -203,11 +195,15 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     trainer *planned = NULL;
     int world = run_config_world(c, job);
     int64_t batch = run_config_batch(c, job), loaded = batch * (needs->whole_batch && rank == 0 ? world : 1);
-    plan_source source = {0};
+    plan_source source = {.base = {.type = &source_type, .largest_batch = loaded, .steps_per_epoch = 1},
+                          .count = loaded,
+                          .targets =
+                              calloc((size_t)(loaded * p->model->rows_per_sample), sizeof *source.targets)};
     rank_slot slot = {0};
     sync_blob *all = calloc((size_t)world, sizeof *all); /* one handshake per rank */
     char device[64];
     status rc;
+    if (!source.targets || !all) TRY_GOTO(rc, fail(STATUS_SYSTEM, "no memory for a plan"), out);
     TRY_GOTO(rc, trainer_setup(c, p->set, p->model, job, rank, world, &t), out);
     snprintf(device, sizeof device, "plan:%s", c->run.device);
     t.device = device;
@@ -215,11 +211,8 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
     bool evaluates = test >= world && c->run.eval_every >= 0;
-    TRY_GOTO(rc, source_init(p->model, loaded, &source), out);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
-    TRY_GOTO(rc,
-             all ? sync_handshake(trainer_engine(planned), all) : fail(STATUS_SYSTEM, "no memory for a plan"),
-             out);
+    TRY_GOTO(rc, sync_handshake(trainer_engine(planned), all), out);
     for (int r = 1; r < world; r++) all[r] = all[0];
     TRY_GOTO(rc, sync_connect(trainer_engine(planned), all), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < batch ? share : batch), out);
@@ -270,54 +263,51 @@ status ledger_plan_make(const run_config *c, const run_plan *p, json_t **out)
 
 /* ---- out of memory ---------------------------------------------------------------------------- */
 
-static void list_classes(const ledger *l, char *out, size_t size)
+static void append_classes(const ledger *l, text_buffer *out)
 {
-    char text[32];
-    size_t length = 0;
-    out[0] = '\0';
-    for (int c = 0; c < LEDGER_CLASS_COUNT && length < size; c++) {
-        int64_t bytes = l->peak_classes[c];
-        if (bytes == 0) continue;
-        length += (size_t)snprintf(out + length, size - length, "%s%s %s", length ? ", " : "",
-                                   ledger_class_name((ledger_class)c),
-                                   text_format_bytes(text, sizeof text, (double)bytes));
+    char bytes[48];
+    const char *separator = "";
+    for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
+        if (l->peak_classes[c] == 0) continue;
+        text_append(out, "%s%s %s", separator, ledger_class_name((ledger_class)c),
+                    text_format_bytes(bytes, sizeof bytes, (double)l->peak_classes[c]));
+        separator = ", ";
     }
 }
 
-/* Plans rank 0 and the first rank that differs from rank 0. */
-static status describe(const run_config *c, const run_plan *plan, int job, char *out, size_t size)
+/* Plans rank 0 and the first rank that differs from rank 0. Appends nothing if rank 0 does not need more. */
+static status describe(const run_config *c, const run_plan *plan, int job, text_buffer *out)
 {
     int engine = job_engine(job), world = run_config_world(c, job);
     sync_requirements needs = {0};
     planned_job first = {0}, other = {0};
-    char table[320], most[32], least[32], more[32];
-    out[0] = '\0';
+    char most[48], least[48], more[48];
     TRY(run_config_requirements(c, engine, world, &needs));
     if (needs.alike_from == 0 || needs.alike_from >= world) return STATUS_OK;
     TRY(plan_rank(c, plan, job, 0, &needs, &first));
     TRY(plan_rank(c, plan, job, needs.alike_from, &needs, &other));
-    const ledger_account *own = &first.memory.total;
-    int64_t difference = own->peak - other.memory.total.peak;
-    if (difference <= 0) return STATUS_OK;
-    list_classes(&first.memory, table, sizeof table);
-    snprintf(out, size, "under %s rank 0 would hold %s in %s (%s), rank %d %s: %s more on rank 0",
-             c->policies[engine], text_format_bytes(most, sizeof most, (double)own->peak),
-             ledger_phase_name(own->peak_phase), table, needs.alike_from,
-             text_format_bytes(least, sizeof least, (double)other.memory.total.peak),
-             text_format_bytes(more, sizeof more, (double)difference));
+    const ledger_account *own = &first.memory.total, *others = &other.memory.total;
+    if (own->peak <= others->peak) return STATUS_OK;
+    text_append(out, "under %s rank 0 would hold %s in %s (", c->policies[engine],
+                text_format_bytes(most, sizeof most, (double)own->peak), ledger_phase_name(own->peak_phase));
+    append_classes(&first.memory, out);
+    text_append(out, "), rank %d %s: %s more on rank 0", needs.alike_from,
+                text_format_bytes(least, sizeof least, (double)others->peak),
+                text_format_bytes(more, sizeof more, (double)(own->peak - others->peak)));
     return STATUS_OK;
 }
 
 void plan_explain_memory(const run_config *c, const run_plan *plan, int job)
 {
-    char text[600] = "";
+    text_buffer text = {0};
     error_record failure;
     error_copy(&failure);
     error_clear();
-    status rc = describe(c, plan, job, text, sizeof text);
+    status rc = describe(c, plan, job, &text);
     error_clear();
-    if (rc == STATUS_OK && text[0])
-        fail(failure.code, "%s; %s", failure.message, text);
+    if (rc == STATUS_OK && text.data)
+        fail(failure.code, "%s; %s", failure.message, text.data);
     else
         error_adopt(&failure);
+    text_free(&text);
 }
