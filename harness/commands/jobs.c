@@ -41,12 +41,8 @@ static status run_here(const run_config *c, run_plan *plan, char *const *words, 
 status command_build_result(const run_config *c, const run_plan *plan, const run_job *jobs,
                             char *const *words, int64_t started_at_s, json_t **out)
 {
-    int argc = 0;
-    while (words[argc]) argc++;
-    run_result_input input = {
-        .config = c, .plan = plan, .jobs = jobs, .argc = argc, .argv = words, .started_at_s = started_at_s};
-    status traced = c->run.trace ? trace_file_write(c->run.trace, c, jobs) : STATUS_OK;
-    status rc = run_result_build(&input, out);
+    status traced = c->run.trace ? trace_file_write(c, jobs) : STATUS_OK;
+    status rc = run_result_build(c, plan, jobs, words, started_at_s, out);
     return rc != STATUS_OK ? rc : traced;
 }
 

@@ -2,6 +2,7 @@
 #include "harness/rank/state.h"
 
 #include "harness/launch/processors.h"
+#include "harness/report/report.h"
 #include "ps/ps.h"
 
 #include <math.h>
@@ -51,7 +52,10 @@ json_t *rank_device_to_json(const rank_state *s, const rank_device *d)
                   device_get_info(at)->description, "memory", ledger_to_json(trainer_ledger(d->trainer)),
                   "process", me ? measured_to_json(at) : NULL, "fallbacks", me ? fallbacks_to_json(at) : NULL,
                   "staleness", ps_result_staleness(trainer_engine(d->trainer)));
-    job_result_name_device(row, s->config, d->number);
+    if (s->device_count > 1) {
+        json_object_set_new(row, "of_rank", json_integer(s->place->rank));
+        json_object_set_new(row, "stage", json_integer(d->place.stage));
+    }
     json_object_set_new(row, "slow_factor", json_real(trainer_slowdown(d->trainer)));
     if (me) json_object_set_new(row, "loader_threads", json_integer(s->batches.loader_threads));
     overlap_to_json(&d->record.overlap, engine, row);
@@ -64,8 +68,8 @@ json_t *rank_device_to_json(const rank_state *s, const rank_device *d)
 static json_t *target_to_json(const run_options *r)
 {
     if (r->target_loss <= 0 && r->target_accuracy <= 0) return json_null();
-    return json_pack("{s:o, s:o}", "loss", record_number(r->target_loss > 0 ? r->target_loss : NAN),
-                     "accuracy", record_number(r->target_accuracy > 0 ? r->target_accuracy : NAN));
+    return json_pack("{s:o, s:o}", "loss", report_json_number(r->target_loss > 0 ? r->target_loss : NAN),
+                     "accuracy", report_json_number(r->target_accuracy > 0 ? r->target_accuracy : NAN));
 }
 
 status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *servers, json_t *host_costs,
@@ -76,17 +80,17 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
     sync_engine *engine = trainer_engine(first->trainer);
     const run_config *c = s->config;
     const rank_place *p = s->place;
-    bool real = !s->world->profile;
-    const char *progress = p->engine == ENGINE_NONE          ? NULL
-                           : engine->context.inline_progress ? "inline"
-                                                             : "thread";
+    bool real = s->world->simulated_ranks == 0;
     json_t *updates_on = !real                    ? NULL
                          : p->engine != ENGINE_PS ? json_null()
                                                   : json_string(ps_updates_on_gpu(engine) ? "gpu" : "host");
+    json_t *progress = !real ? NULL
+                       : p->engine == ENGINE_NONE
+                           ? json_null()
+                           : json_string(engine->context.inline_progress ? "inline" : "thread");
     json_t *job = json_pack(
         "{s:s, s:s, s:s, s:i, s:o*, s:i, s:I, s:s*, s:s, s:s*, s:b, s:I, s:I, s:I, s:b, s:s?, s:b, s:b, "
-        "s:o*, "
-        "s:o, s:o}",
+        "s:o*, s:o, s:o, s:o*, s:o*}",
         "name", job_name(p->job), "engine", engine_table[p->engine]->name, "policy", c->policies[p->engine],
         "world_size", p->world, "simulated_ranks", real ? NULL : json_integer(s->world->simulated_ranks),
         "threads_per_rank", real ? run_config_threads(c, p->job) : 1, "batch_per_rank",
@@ -95,11 +99,8 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
         (json_int_t)s->steps.warmup, "trained_steps", (json_int_t)(s->next_step - s->steps.first), "steps",
         (json_int_t)s->next_step, "stopped_early", (int)s->stopped, "parameter_hash", hash, "one_loss",
         (int)trainer_has_one_loss(first->trainer), "synchronous", s->lead == 0, "updates_on", updates_on,
-        "target", real ? target_to_json(&c->run) : json_null(), "settings", engine_settings_to_json(engine));
-    if (real) {
-        json_object_set_new(job, "progress", progress ? json_string(progress) : json_null());
-        json_object_set_new(job, "checkpoints", json_integer(s->saves));
-    }
+        "target", real ? target_to_json(&c->run) : json_null(), "settings", engine_settings_to_json(engine),
+        "progress", progress, "checkpoints", real ? json_integer(s->saves) : NULL);
     engine_exchange_to_json(engine, &first->record.overlap, job);
     if (host_costs) json_object_set_new(job, "host_costs", host_costs);
     *out = job;

@@ -2,11 +2,9 @@
 
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
-#include "harness/result/record.h"
 
 #include <math.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <string.h>
 
 static int64_t get_int(const json_t *object, const char *key)
@@ -27,7 +25,7 @@ static void add_traffic(json_t *job, const json_t *ranks)
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
             char name[64] = "";
             strcat(strcat(name, keys[i]), "_per_step");
-            json_object_set_new(row, name, record_number((double)get_int(rank, keys[i]) / steps));
+            json_object_set_new(row, name, report_json_number((double)get_int(rank, keys[i]) / steps));
         }
         json_array_append_new(per_rank, row);
     }
@@ -37,27 +35,22 @@ static void add_traffic(json_t *job, const json_t *ranks)
 
 void job_result_add_memory(json_t *job, const json_t *ranks)
 {
-    int64_t most = -1, least = INT64_MAX, sum = 0, at = 0;
-    const char *phase = "";
-    size_t r;
-    json_t *rank;
-    json_array_foreach(ranks, r, rank)
-    {
-        const json_t *total = json_object_get(json_object_get(rank, "memory"), "total");
-        int64_t peak = get_int(total, "peak_bytes");
+    int64_t most = -1, least = INT64_MAX, sum = 0;
+    size_t largest = 0;
+    for (size_t r = 0; r < json_array_size(ranks); r++) {
+        int64_t peak = get_int(report_at(json_array_get(ranks, r), "memory.total"), "peak_bytes");
         sum += peak;
         if (peak < least) least = peak;
-        if (peak <= most) continue;
-        most = peak;
-        at = (int64_t)r;
-        phase = json_string_value(json_object_get(total, "peak_phase"));
+        if (peak > most) largest = r;
+        if (peak > most) most = peak;
     }
     double mean = (double)sum / (double)json_array_size(ranks);
     json_object_set_new(job, "memory_imbalance",
                         json_pack("{s:f, s:I, s:I, s:I, s:s}", "maximum_over_mean",
                                   mean > 0 ? (double)most / mean : 1.0, "maximum_minus_minimum_bytes",
                                   (json_int_t)(most - least), "maximum_bytes", (json_int_t)most, "rank",
-                                  (json_int_t)at, "phase", phase ? phase : ""));
+                                  (json_int_t)largest, "phase",
+                                  report_text_at(json_array_get(ranks, largest), "memory.total.peak_phase")));
 }
 
 /* Returns the mean of the ranks' losses at `path`. If `index` is not negative, each value at `path` is an
@@ -92,18 +85,6 @@ static void add_losses(json_t *job, const json_t *ranks)
     json_object_set_new(job, "losses", losses);
     if (json_is_object(stretches))
         json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));
-}
-
-/* Adds the number of skipped updates, which is the largest count of any rank. Servers count the updates that
- * they skip, and the count of a rank may be out of date. */
-static void add_skipped(json_t *job, const json_t *ranks)
-{
-    int64_t most = 0;
-    for (size_t r = 0; r < json_array_size(ranks); r++) {
-        int64_t skipped = get_int(json_array_get(ranks, r), "updates_skipped");
-        if (skipped > most) most = skipped;
-    }
-    json_object_set_new(job, "updates_skipped", json_integer(most));
 }
 
 /* Keeps in "timeline" the recorded step whose time is nearest to the median. */
@@ -144,7 +125,9 @@ status job_result_derive(json_t *job, const json_t *ranks)
     job_result_add_memory(job, ranks);
     add_losses(job, ranks);
     job_result_add_evaluations(job, ranks);
-    add_skipped(job, ranks);
+    /* Servers count the updates that they skip, and the count of a rank may be out of date. */
+    json_object_set_new(job, "updates_skipped",
+                        json_integer((json_int_t)fmax(0, report_largest(ranks, "updates_skipped"))));
     return STATUS_OK;
 }
 
@@ -158,13 +141,7 @@ status job_result_finish(json_t *job, json_t *ranks)
 
 const json_t *run_result_job(const json_t *result, const char *name)
 {
-    size_t i;
-    json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
-    {
-        if (strcmp(report_text_at(job, "name"), name) == 0) return job;
-    }
-    return NULL;
+    return report_find(json_object_get(result, "jobs"), "name", name);
 }
 
 static double cores_of(const json_t *job, int cores)
@@ -182,8 +159,8 @@ static void add_efficiency(json_t *row, const json_t *job, const json_t *none, d
          on_cores = strcmp(device, "cpu") == 0 || strcmp(device, "reference") == 0;
     double per_rank = speedup / (double)get_int(job, "world_size"),
            per_core = speedup / (cores_of(job, cores) / cores_of(none, cores));
-    json_object_set_new(row, "weak_scaling_efficiency", record_number(weak ? per_rank : NAN));
-    json_object_set_new(row, "efficiency_per_core", record_number(on_cores ? per_core : NAN));
+    json_object_set_new(row, "weak_scaling_efficiency", report_json_number(weak ? per_rank : NAN));
+    json_object_set_new(row, "efficiency_per_core", report_json_number(on_cores ? per_core : NAN));
 }
 
 /* Returns a row for each job, or no rows if the baseline did not run. */
@@ -197,8 +174,8 @@ static json_t *compare_with(const json_t *result, const char *baseline, int core
     {
         if (!(report_number_at(base, rate) > 0)) break;
         double speedup = report_number_at(job, rate) / report_number_at(base, rate);
-        json_t *row =
-            json_pack("{s:O, s:o}", "name", json_object_get(job, "name"), "speedup", record_number(speedup));
+        json_t *row = json_pack("{s:O, s:o}", "name", json_object_get(job, "name"), "speedup",
+                                report_json_number(speedup));
         if (strcmp(baseline, "none") == 0) add_efficiency(row, job, base, speedup, cores);
         json_array_append_new(rows, row);
     }

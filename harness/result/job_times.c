@@ -6,6 +6,7 @@
 #include "harness/result/run_result.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 /* Measured steps of all ranks on the job's clock: the kept steps, or the stretches, which cover all steps. */
@@ -52,8 +53,9 @@ static json_t *statistics_to_json(const statistics *s, double count, double sum)
     json_object_set_new(object, "count", json_integer(llround(count)));
     json_object_set_new(object, "kept", json_integer(s->count));
     for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
-        json_object_set_new(object, figures[i].key, record_number(s->count > 0 ? figures[i].ns / 1e9 : NAN));
-    json_object_set_new(object, "spread", record_number(s->count > 1 ? s->spread : NAN));
+        json_object_set_new(object, figures[i].key,
+                            report_json_number(s->count > 0 ? figures[i].ns / 1e9 : NAN));
+    json_object_set_new(object, "spread", report_json_number(s->count > 1 ? s->spread : NAN));
     return object;
 }
 
@@ -186,8 +188,8 @@ static json_t *rate_to_json(rate r, double present, double world, bool synchrono
 {
     double samples = r.samples * world / present,
            per_second = r.ns > 0 ? samples / ((double)r.ns * 1e-9) : NAN;
-    return json_pack("{s:o, s:o, s:f, s:o, s:s}", "samples_per_s", record_number(per_second),
-                     "samples_per_s_per_rank", record_number(per_second / world), "samples", samples,
+    return json_pack("{s:o, s:o, s:f, s:o, s:s}", "samples_per_s", report_json_number(per_second),
+                     "samples_per_s_per_rank", report_json_number(per_second / world), "samples", samples,
                      "wall_s", record_seconds(r.ns), "over",
                      synchronous ? "steps" : "time in which all ranks train");
 }
@@ -288,19 +290,6 @@ status job_result_add_times(json_t *job, const json_t *ranks)
 
 /* ---- evaluations ------------------------------------------------------------------------------ */
 
-static double longest_training(const json_t *ranks, size_t evaluation)
-{
-    double longest = 0;
-    size_t r;
-    json_t *rank;
-    json_array_foreach((json_t *)ranks, r, rank)
-    {
-        const json_t *e = json_array_get(json_object_get(rank, "evaluations"), evaluation);
-        longest = fmax(longest, json_number_value(json_object_get(e, "training_s")));
-    }
-    return longest;
-}
-
 /* Returns the training time of the first evaluation that reaches the target `chosen`, or null if none does.
  * To reach the target, `figure` must be at most `chosen` if `at_most`, else at least `chosen`. */
 static json_t *time_to(const json_t *evaluations, const char *figure, const json_t *chosen, bool at_most)
@@ -321,12 +310,16 @@ void job_result_add_evaluations(json_t *job, const json_t *ranks)
 {
     json_t *evaluations = json_deep_copy(json_object_get(json_array_get(ranks, 0), "evaluations"));
     json_t *target = json_object_get(job, "target");
-    size_t count = json_array_size(evaluations);
-    for (size_t i = 0; i < count; i++)
-        json_object_set_new(json_array_get(evaluations, i), "training_s",
-                            json_real(longest_training(ranks, i)));
-    json_t *accuracy = count ? json_object_get(json_array_get(evaluations, count - 1), "accuracy") : NULL;
-    json_object_set(job, "accuracy", accuracy ? accuracy : json_null());
+    json_t *accuracy = json_null(), *e;
+    size_t i;
+    json_array_foreach(evaluations, i, e)
+    {
+        char path[64];
+        snprintf(path, sizeof path, "evaluations.%zu.training_s", i);
+        json_object_set_new(e, "training_s", json_real(report_largest(ranks, path)));
+        accuracy = json_object_get(e, "accuracy");
+    }
+    json_object_set(job, "accuracy", accuracy);
     if (json_is_object(target)) {
         json_object_set_new(target, "loss_s",
                             time_to(evaluations, "loss", json_object_get(target, "loss"), true));

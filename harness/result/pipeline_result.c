@@ -4,6 +4,8 @@
 #include "common/pipeline/schedule.h"
 #include "harness/report/report.h"
 
+#include <math.h>
+
 /* Times of the ranks of a stage in all steps. */
 typedef struct share {
     double idle_s, busy_s;
@@ -36,26 +38,13 @@ static json_t *ratio(share s)
     return s.idle_s + s.busy_s > 0 ? json_real(s.idle_s / (s.idle_s + s.busy_s)) : json_null();
 }
 
-/* Returns the most that a rank of the stage holds of a class, or of all classes if `class` is NULL. */
-static json_int_t peak(const json_t *ranks, int stage, int replicas, const char *class)
+/* Returns the largest number at `path` of the ranks of the stage. */
+static json_int_t peak(const json_t *ranks, int stage, int replicas, const char *path)
 {
-    json_int_t most = 0;
-    for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
-        const json_t *memory = json_object_get(json_array_get(ranks, (size_t)r), "memory");
-        const json_t *of = class ? json_object_get(json_object_get(memory, "classes"), class)
-                                 : json_object_get(memory, "total");
-        json_int_t bytes = json_integer_value(json_object_get(of, "peak_bytes"));
-        if (bytes > most) most = bytes;
-    }
-    return most;
-}
-
-void job_result_name_device(json_t *row, const run_config *c, int number)
-{
-    int ranks = (int)c->run.gpus;
-    if (run_config_devices(c) == 1) return;
-    json_object_set_new(row, "of_rank", json_integer(number % ranks));
-    json_object_set_new(row, "stage", json_integer(number / ranks));
+    double most = 0;
+    for (int r = stage * replicas; r < (stage + 1) * replicas; r++)
+        most = fmax(most, report_number_at(json_array_get(ranks, (size_t)r), path));
+    return (json_int_t)most;
 }
 
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *c)
@@ -68,11 +57,12 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
     share all = {0};
     for (int s = 0; s < cut.count; s++) {
         const nn_stage *stage = &cut.stages[s];
-        json_t *row = json_pack(
-            "{s:s, s:I, s:f, s:i, s:I, s:I, s:n}", "begins_at", m->layers[stage->begin].name, "parameters",
-            (json_int_t)stage->parameters, "flop_per_sample", stage->flops, "live_micro_batches",
-            pipeline_live(&shape, s), "activations_peak_bytes", peak(ranks, s, replicas, "activations"),
-            "memory_peak_bytes", peak(ranks, s, replicas, NULL), "idle");
+        json_t *row =
+            json_pack("{s:s, s:I, s:f, s:i, s:I, s:I, s:n}", "begins_at", m->layers[stage->begin].name,
+                      "parameters", (json_int_t)stage->parameters, "flop_per_sample", stage->flops,
+                      "live_micro_batches", pipeline_live(&shape, s), "activations_peak_bytes",
+                      peak(ranks, s, replicas, "memory.classes.activations.peak_bytes"), "memory_peak_bytes",
+                      peak(ranks, s, replicas, "memory.total.peak_bytes"), "idle");
         share own = add_times(row, ranks, s, replicas);
         json_object_set_new(row, "idle", ratio(own));
         all.idle_s += own.idle_s;

@@ -1,5 +1,6 @@
 #include "harness/result/record.h"
 
+#include "harness/report/report.h"
 #include "ps/ps.h"
 
 #include <math.h>
@@ -63,11 +64,6 @@ json_t *record_seconds(int64_t ns)
     return json_real((double)ns / 1e9);
 }
 
-json_t *record_number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 /* Adds an array for each figure of the kept steps, or of the stretches. */
 static void add_columns(recorded_step *steps, int64_t count, const clock_alignment *clock, json_t *to)
 {
@@ -79,7 +75,7 @@ static void add_columns(recorded_step *steps, int64_t count, const clock_alignme
     for (recorded_step *s = steps; s < steps + count; s++) {
         json_t *row[ALL] = {json_integer(s->index), record_seconds(clock_on_rank_0(clock, s->begin_ns)),
                             record_seconds(clock_on_rank_0(clock, s->end_ns)), json_integer(s->samples),
-                            record_number(s->loss)};
+                            report_json_number(s->loss)};
         for (int p = 0; p < RECORD_PHASES; p++) {
             int64_t ns = record_times(&s->times)[p];
             row[KEYS + p] = ns == STEP_NOT_MEASURED ? json_null() : record_seconds(ns);
@@ -148,7 +144,7 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
         json_array_append_new(waited, of == ANATOMY_NOBODY ? json_null() : json_integer(of));
     }
     json_object_set_new(rank, "clock", clock_to_json(r, clock));
-    json_object_set_new(rank, "loss_last", record_number(r->count ? r->last_loss : NAN));
+    json_object_set_new(rank, "loss_last", report_json_number(r->count ? r->last_loss : NAN));
     json_object_set_new(rank, "stretches", stretches_to_json(r, clock));
     json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
     json_object_set_new(rank, "measured_steps", json_integer(r->count));
@@ -170,10 +166,11 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
     json_t *evaluations = json_array();
     for (int64_t i = 0; i < r->evaluation_count; i++) {
         const record_evaluation *e = &r->evaluations[i];
-        json_array_append_new(
-            evaluations, json_pack("{s:I, s:o, s:o, s:o, s:I}", "step", (json_int_t)e->step, "training_s",
-                                   record_seconds(e->trained_ns), "loss", record_number(e->loss), "accuracy",
-                                   record_number(e->accuracy), "samples", (json_int_t)e->samples));
+        json_array_append_new(evaluations,
+                              json_pack("{s:I, s:o, s:o, s:o, s:I}", "step", (json_int_t)e->step,
+                                        "training_s", record_seconds(e->trained_ns), "loss",
+                                        report_json_number(e->loss), "accuracy",
+                                        report_json_number(e->accuracy), "samples", (json_int_t)e->samples));
     }
     json_object_set_new(rank, "evaluations", evaluations);
 }
@@ -264,12 +261,11 @@ void engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t 
     const ring_settings *s = e->type == &sync_ring && e->context.world > 1 ? ring_get_settings(e) : NULL;
     const char *transport = NULL, *payload = NULL;
     if (is_ps(e)) ps_read_ways(e, &transport, &payload);
-    json_object_set_new(job, "collective", s ? json_string(s->collective) : json_null());
-    json_object_set_new(job, "algorithm",
-                        s ? json_string(collective_algorithm_names[s->algorithm]) : json_null());
-    json_object_set_new(job, "algorithms", s ? algorithms_to_json(first) : json_null());
-    json_object_set_new(job, "transport", transport ? json_string(transport) : json_null());
-    json_object_set_new(job, "payload", payload ? json_string(payload) : json_null());
+    json_object_update_new(job,
+                           json_pack("{s:s?, s:s?, s:o, s:s?, s:s?}", "collective", s ? s->collective : NULL,
+                                     "algorithm", s ? collective_algorithm_names[s->algorithm] : NULL,
+                                     "algorithms", s ? algorithms_to_json(first) : json_null(), "transport",
+                                     transport, "payload", payload));
 }
 
 /* ---- parameter server ------------------------------------------------------------------------- */
@@ -292,7 +288,7 @@ json_t *engine_settings_to_json(const sync_engine *e)
     text_buffer lines = {0};
     if (is_ps(e))
         ps_write_settings(e, &lines);
-    else if (strcmp(e->type->name, sync_ring.name) == 0)
+    else if (e->type == &sync_ring)
         ring_settings_write(ring_get_settings(e), &lines);
     if (!lines.data) return json_null();
     json_t *settings = json_object();

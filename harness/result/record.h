@@ -120,8 +120,6 @@ void record_evaluation_result(record *r, record_evaluation e);
 
 /* Converts a time to seconds in JSON, from which the nanoseconds can be read back exactly. */
 json_t *record_seconds(int64_t ns);
-/* Converts a number to JSON. Returns null if the number is not finite, because JSON cannot represent it. */
-json_t *record_number(double value);
 
 /* Adds the record to a rank's JSON object: kept steps with their times on rank 0's clock, phases, losses,
  * bytes, and stretches unless all steps are kept. */

@@ -2,7 +2,6 @@
  * against ring. */
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
-#include "harness/result/record.h"
 #include "harness/result/run_result.h"
 
 #include <math.h>
@@ -32,8 +31,8 @@ static status summary(const json_t *runs, const char *name, const char *path, js
         count += !isnan(values[count]);
     }
     status rc = count > 1 ? bootstrap_median(values, count, INTERVAL_SEED, &of) : STATUS_OK;
-    *out = json_pack("{s:o, s:o, s:o}", "median", record_number(median_of(values, count)), "low",
-                     record_number(of.low), "high", record_number(of.high));
+    *out = json_pack("{s:o, s:o, s:o}", "median", report_json_number(median_of(values, count)), "low",
+                     report_json_number(of.low), "high", report_json_number(of.high));
     free(values);
     return rc;
 }
@@ -193,11 +192,11 @@ static json_t *verdict_to_json(const judged *j)
     double factor = ring_first ? j->ring / j->ps : j->ps / j->ring;
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:s?, s:i, s:o, s:o, s:o, s:o, s:{s:f, s:f}}", "faster",
                      ring_first ? "ring" : "ps", "slower", ring_first ? "ps" : "ring", "factor",
-                     record_number(factor), "low", record_number(j->factor.low), "high",
-                     record_number(j->factor.high), "over", j->over, "count", j->count, "shown",
+                     report_json_number(factor), "low", report_json_number(j->factor.low), "high",
+                     report_json_number(j->factor.high), "over", j->over, "count", j->count, "shown",
                      enough ? json_boolean(j->test.verdict == SIGNIFICANCE_GREATER) : json_null(), "p",
-                     record_number(enough ? j->test.p : NAN), "detectable",
-                     record_number(tested ? j->test.detectable : NAN), "runs_for_5_percent",
+                     report_json_number(enough ? j->test.p : NAN), "detectable",
+                     report_json_number(tested ? j->test.detectable : NAN), "runs_for_5_percent",
                      tested && j->test.runs_for_5 > 0 ? json_integer(j->test.runs_for_5) : json_null(),
                      "samples_per_s", "ps", j->ps, "ring", j->ring);
 }

@@ -94,10 +94,9 @@ static const char *param_of_element(const nn_model *m, int64_t element)
 
 /* Compares the parameters, and the gradients of the first step. Under `dp` the loss of each rank is scaled by
  * 1/n before the backward pass, which is exact for powers of two. */
-static json_t *agreement_to_json(const run_result_input *in)
+static json_t *agreement_to_json(const run_job *jobs, const nn_model *model)
 {
-    const run_job *ps = &in->jobs[ENGINE_PS], *ring = &in->jobs[ENGINE_RING];
-    const nn_model *model = in->plan->model;
+    const run_job *ps = &jobs[ENGINE_PS], *ring = &jobs[ENGINE_RING];
     if (!ps->params || !ring->params || ps->param_count != ring->param_count) return NULL;
     double largest = 0;
     int64_t at = 0;
@@ -119,40 +118,41 @@ static json_t *agreement_to_json(const run_result_input *in)
                      "largest_difference_in", equal ? "" : param_of_element(model, at));
 }
 
-status run_result_build(const run_result_input *in, json_t **out)
+status run_result_build(const run_config *c, const run_plan *plan, const run_job *jobs, char *const *words,
+                        int64_t started_at_s, json_t **out)
 {
     char started[32];
     struct tm tm;
-    gmtime_r(&(time_t){in->started_at_s}, &tm);
+    gmtime_r(&(time_t){started_at_s}, &tm);
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    json_t *command = json_array(), *jobs = json_array();
+    json_t *command = json_array(), *results = json_array();
     bool stopped = false, simulated = false;
-    for (int i = 0; i < in->argc; i++) json_array_append_new(command, json_string(in->argv[i]));
+    for (; *words; words++) json_array_append_new(command, json_string(*words));
     static const int order[JOB_COUNT] = {ENGINE_NONE, JOB_ALL_CORES, JOB_ISOLATED}; /* the baselines first */
     for (int i = 0; i < JOB_COUNT; i++) {
         int j = i < JOB_COUNT - ENGINE_COUNT + 1 ? order[i] : i - (JOB_COUNT - ENGINE_COUNT);
-        const json_t *job = in->jobs[j].result;
+        json_t *job = jobs[j].result;
         if (!job) continue;
-        json_array_append(jobs, in->jobs[j].result);
+        json_array_append(results, job);
         stopped = stopped || json_is_true(json_object_get(job, "stopped_early"));
         simulated = simulated || json_is_true(json_object_get(job, "simulated"));
     }
     /* In virtual time --link describes the machine. */
-    bool emulated = in->config->shared.link && !run_config_is_virtual(in->config);
+    bool emulated = c->shared.link && !run_config_is_virtual(c);
     const char *commit = PROGRAM_COMMIT;
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",
                                 commit[0] ? json_string(commit) : json_null());
-    json_t *result = json_pack(
-        "{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:b, s:o, s:n}", "schema_version",
-        RESULT_SCHEMA_VERSION, "program", program, "started_at", started, "command", command, "host",
-        host_to_json(in->config->processors), "libraries", libraries_to_json(), "workload",
-        run_workload_to_json(in->config, in->plan), "hardware_note", in->plan->hardware_note,
-        "oversubscribed", (int)run_config_is_oversubscribed(in->config), "emulated", emulated, "simulated",
-        (int)simulated, "configuration", configuration_to_json(in->config), "options",
-        run_config_given(in->config, true), "stopped_early", (int)stopped, "jobs", jobs, "repetitions");
-    job_result_compare(result, in->config->processors, in->plan->alternate);
-    status rc = run_result_judge(result, in->plan->alternate);
-    json_t *agreement = agreement_to_json(in);
+    json_t *result =
+        json_pack("{s:i, s:o, s:s, s:o, s:o, s:o, s:o, s:s, s:b, s:b, s:b, s:o, s:o, s:b, s:o, s:n}",
+                  "schema_version", RESULT_SCHEMA_VERSION, "program", program, "started_at", started,
+                  "command", command, "host", host_to_json(c->processors), "libraries", libraries_to_json(),
+                  "workload", run_workload_to_json(c, plan), "hardware_note", plan->hardware_note,
+                  "oversubscribed", (int)run_config_is_oversubscribed(c), "emulated", emulated, "simulated",
+                  (int)simulated, "configuration", configuration_to_json(c), "options",
+                  run_config_given(c, true), "stopped_early", (int)stopped, "jobs", results, "repetitions");
+    job_result_compare(result, c->processors, plan->alternate);
+    status rc = run_result_judge(result, plan->alternate);
+    json_t *agreement = agreement_to_json(jobs, plan->model);
     if (agreement) json_object_set_new(result, "agreement", agreement);
     if (rc != STATUS_OK)
         json_decref(result);
@@ -163,7 +163,7 @@ status run_result_build(const run_result_input *in, json_t **out)
 
 /* ---- the file of --trace ---------------------------------------------------------------------- */
 
-status trace_file_write(const char *path, const run_config *config, const run_job *jobs)
+status trace_file_write(const run_config *config, const run_job *jobs)
 {
     text_buffer out = {0};
     net_link link;
@@ -185,5 +185,5 @@ status trace_file_write(const char *path, const run_config *config, const run_jo
     char *last = out.out_of_memory ? NULL : strrchr(out.data, ',');
     if (last && last[1] == '\n' && last[2] == '\0') *last = ' ';
     text_append(&out, "]}\n");
-    return output_file(&out, path);
+    return output_file(&out, config->run.trace);
 }

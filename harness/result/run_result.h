@@ -3,7 +3,6 @@
 #ifndef HARNESS_RESULT_RUN_RESULT_H
 #define HARNESS_RESULT_RUN_RESULT_H
 
-#include "common/nn/stages.h"
 #include "harness/plan/plan.h"
 #include "harness/rank/agreement.h"
 
@@ -24,15 +23,6 @@ typedef struct run_job {
     char difference[160];
 } run_job;
 
-typedef struct run_result_input {
-    const run_config *config;
-    const run_plan *plan;
-    const run_job *jobs; /* [JOB_COUNT] */
-    int argc;
-    char *const *argv;    /* command line without the program's name */
-    int64_t started_at_s; /* CLOCK_REALTIME */
-} run_result_input;
-
 /* Returns "workload": model, input, classes, parameters, data, batch, optimizer, seed. Returns NULL if out
  * of memory. */
 json_t *run_workload_to_json(const run_config *config, const run_plan *plan);
@@ -41,8 +31,11 @@ json_t *run_workload_to_json(const run_config *config, const run_plan *plan);
  * `buffer`. */
 char *proc_value(const char *path, const char *key, char *buffer, size_t size);
 
-/* Builds the result. *out is a new reference. Returns STATUS_SYSTEM if out of memory. */
-status run_result_build(const run_result_input *input, json_t **out);
+/* Builds the result from jobs[JOB_COUNT]. `words` are the command line without the program's name, and end
+ * with NULL. `started_at_s` is a time of CLOCK_REALTIME. *out is a new reference. Returns STATUS_SYSTEM if
+ * out of memory. */
+status run_result_build(const run_config *config, const run_plan *plan, const run_job *jobs,
+                        char *const *words, int64_t started_at_s, json_t **out);
 
 /* Computes "step_time", "phases", "throughput", "traffic", "memory_imbalance", losses and evaluations from
  * the figures of the ranks. `ranks` is an array of objects in rank order. */
@@ -63,10 +56,7 @@ void job_result_add_evaluations(json_t *job, const json_t *ranks);
  * the other ranks. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
-/* Adds "of_rank" and "stage" to row `number` of "ranks", which is a device if --stages-on is `devices`. */
-void job_result_name_device(json_t *row, const run_config *c, int number);
-
-/* Adds "pipeline" to a job with --stages. `m` is the model. `ranks` is an array of objects in rank order. */
+/* Adds "pipeline" to a job with --stages of model `m`. `ranks` is an array of objects in rank order. */
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
 
 /* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline
@@ -89,7 +79,8 @@ status run_result_repeat(const json_t *runs, json_t **out);
 /* Sets "repetitions" of a result. `runs` has whole results, or the "runs" of one result. */
 status run_result_summarize(const json_t *runs, json_t *result);
 
-/* Writes the events of all jobs, whole or not at all. Returns STATUS_CANNOT_CREATE or STATUS_IO. */
-status trace_file_write(const char *path, const run_config *config, const run_job *jobs);
+/* Writes the events of all jobs to the file of --trace, whole or not at all. Returns STATUS_CANNOT_CREATE or
+ * STATUS_IO. */
+status trace_file_write(const run_config *config, const run_job *jobs);
 
 #endif
