@@ -139,12 +139,6 @@ status rank_load(rank_state *s, checkpoint_progress *progress)
     return STATUS_OK;
 }
 
-void rank_checkpoint_close(rank_checkpoint *c)
-{
-    checkpoint_close(&c->file);
-    for (int i = 0; i < 2; i++) free(c->states[i]);
-}
-
 status rank_gather_param(rank_state *s, int param, float *values)
 {
     const nn_param *p = &s->model->params[param];

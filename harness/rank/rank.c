@@ -1,9 +1,6 @@
 #include "harness/rank/state.h"
 
 #include "common/base/log.h"
-#include "common/base/random.h"
-#include "common/data/batches.h"
-#include "harness/launch/processors.h"
 #include "harness/plan/plan.h"
 
 #include <math.h>
@@ -173,7 +170,8 @@ static status set_up(rank_state *s, run_config *config)
     TRY(rank_join(s, config));
     rank_slot_enter(s->slot, RANK_SETUP, clock_now_ns());
     TRY(open_devices(s));
-    rank_batches_pin(&s->batches, s->devices[0].trainer);
+    for (int i = 0; i < s->batches.buffer_count; i++)
+        trainer_pin(s->devices[0].trainer, s->batches.buffers[i].data, s->batches.buffers[i].bytes);
     TRY(resume(s));
     TRY(plan_steps(s));
     TRY(open_records(s));
@@ -267,7 +265,7 @@ static void step_ended(rank_state *s, const rank_device *d, step_result *result,
     if (last_stage && d->place.replica == 0) job_report_loss(s->place->table, result->loss);
 }
 
-static const rank_world process_world = {must_stop, step_ended, run_between_steps, NULL, 0};
+static const rank_world process_world = {must_stop, step_ended, run_between_steps, 0};
 
 /* ---- blocks of steps -------------------------------------------------------------------------- */
 
@@ -325,11 +323,12 @@ static status report(rank_state *s, const run_job *outcome)
 
 static void tear_down(rank_state *s)
 {
-    rank_checkpoint_close(&s->checkpoint);
+    checkpoint_close(&s->checkpoint.file);
+    for (int i = 0; i < 2; i++) free(s->checkpoint.states[i]);
     for (int d = s->device_count - 1; d >= 0; d--) {
         trainer_close(&s->devices[d].trainer);
         record_deinit(&s->devices[d].record);
-        rank_trace_close(&s->devices[d].trace);
+        trace_close(&s->devices[d].trace.recorder);
         nn_model_free(&s->devices[d].stage);
     }
     free(s->devices);

@@ -3,7 +3,6 @@
 #ifndef HARNESS_RANK_RANK_H
 #define HARNESS_RANK_RANK_H
 
-#include "common/checkpoint/checkpoint.h"
 #include "common/data/loader.h"
 #include "common/data/sampler.h"
 #include "common/net/rendezvous.h"
@@ -97,7 +96,8 @@ typedef struct rank_batches {
     struct {
         void *data;
         size_t bytes;
-    } buffers[TRAINER_MAX_BUFFERS]; /* inputs and targets of two loaders */
+    } buffers[TRAINER_MAX_BUFFERS]; /* inputs and targets of two loaders; a trainer pins them until it is
+                                       closed */
     int buffer_count;
 } rank_batches;
 
@@ -107,15 +107,12 @@ _Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer can
 status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set,
                          const nn_model *model, rank_batches *out);
 
-/* Pins the buffers for the trainer's device; the trainer must be closed before the batches. */
-void rank_batches_pin(const rank_batches *b, trainer *t);
-
 void rank_batches_close(rank_batches *b);
 
 /* ---- trace.c: the time line of some steps, for the file of --trace and for the results ---- */
 
 typedef struct rank_trace {
-    trace *recorder;
+    trace *recorder;    /* from rank_trace_open(); the owner calls trace_close() */
     int64_t begin, end; /* recorded steps [begin, end) of the run; `end` is 0 until they are chosen */
     bool to_file;       /* true with --trace; without --trace the results keep one of a few recorded steps */
     /* Ranks of a job with --stages-on devices, else 0. Devices are numbered as in pipeline_place. */
@@ -128,7 +125,6 @@ status rank_trace_open(const run_config *config, const nn_model *model, int64_t 
                        rank_trace *out);
 /* Chooses the first measured steps if --trace-steps did not choose any steps. */
 void rank_trace_choose(rank_trace *t, int64_t first_measured);
-void rank_trace_close(rank_trace *t);
 
 /* Must be called before and after each step. */
 void rank_trace_begin_step(rank_trace *t, int64_t step);

@@ -2,7 +2,6 @@
 
 #include "common/base/clock.h"
 #include "harness/launch/job.h"
-#include "harness/result/record.h"
 #include "ps/ps.h"
 
 #include <stdlib.h>
@@ -16,7 +15,8 @@ typedef struct server_state {
     nn_program *program;
     server_memory memory;
     rendezvous *members;
-    sync_blob *handshakes; /* [ranks + servers] */
+    int member_count;      /* ranks and servers */
+    sync_blob *handshakes; /* [member_count] */
 } server_state;
 
 status server_memory_open(server_memory *m, const run_config *c, int world, const nn_model *model,
@@ -54,24 +54,14 @@ sync_context server_context(server_memory *m, const run_config *c, int rank, int
                           .divide = c->shared.divide};
 }
 
-static int member_count(const server_state *s)
-{
-    return s->place->world + s->place->servers;
-}
-
-/* Returns the device of a server in a separate process. If ranks use GPUs, the server uses the host. */
-static const char *device_name(const run_config *c)
-{
-    return strcmp(c->run.device, "cuda") == 0 ? "cpu" : c->run.device;
-}
-
 static status open_memory(server_state *s)
 {
     const run_config *c = s->config;
     int world = s->place->world;
     model_options resolved;
     TRY(run_config_build(c, &s->set, &s->model, &resolved));
-    device_config device = {.name = device_name(c),
+    /* If ranks use GPUs, a server in a separate process uses the host. */
+    device_config device = {.name = strcmp(c->run.device, "cuda") == 0 ? "cpu" : c->run.device,
                             .rank = s->place->rank,
                             .world = world,
                             .threads = run_config_threads(c, s->place->job)};
@@ -87,7 +77,7 @@ static status open_memory(server_state *s)
 static status exchange(void *context, sync_blob mine, const sync_blob **handshakes)
 {
     server_state *s = context;
-    status rc = rank_gather_handshakes(s->config, s->members, member_count(s), mine, s->handshakes);
+    status rc = rank_gather_handshakes(s->config, s->members, s->member_count, mine, s->handshakes);
     *handshakes = s->handshakes;
     rank_slot_enter(status_table_slot(s->place->table, s->place->rank), RANK_SERVE, clock_now_ns());
     return rc;
@@ -97,10 +87,11 @@ static status serve(server_state *s)
 {
     const run_config *c = s->config;
     const rank_place *p = s->place;
-    s->handshakes = calloc((size_t)member_count(s), sizeof *s->handshakes);
+    s->member_count = p->world + p->servers;
+    s->handshakes = calloc((size_t)s->member_count, sizeof *s->handshakes);
     if (!s->handshakes) return fail(STATUS_SYSTEM, "no memory for a parameter server");
     TRY(open_memory(s));
-    TRY(rank_open_rendezvous(c, p, member_count(s), NULL, NULL, &s->members));
+    TRY(rank_open_rendezvous(c, p, s->member_count, NULL, NULL, &s->members));
     sync_context context = server_context(&s->memory, c, p->rank, p->world, s->program);
     context.job_token = p->token;
     context.slot = status_table_slot(p->table, p->rank);

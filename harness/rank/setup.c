@@ -16,31 +16,13 @@ sampler_config trainer_sampler(const run_config *c, const dataset *set, int job,
                             .drop_last = c->data.drop_last};
 }
 
-/* Finds the batch size of the last step of an epoch, if this batch is not full. */
-static status odd_sizes(const sampler_config *c, int rank, int64_t sizes[TRAINER_MAX_SIZES])
-{
-    sampler sampler;
-    TRY(sampler_init(&sampler, c));
-    int64_t count = sampler_span_of(&sampler, rank, sampler.steps - 1).count;
-    if (count != c->batch && count != 0) sizes[0] = count;
-    return STATUS_OK;
-}
-
-/* Gradients up to this size are exchanged by the compute thread itself. Waking another thread would take
- * longer than the exchange. */
-enum { INLINE_BYTES = 256 << 10 };
-
-static bool progress_inline(const run_config *c, const nn_model *m)
-{
-    if (c->run.inline_progress != 0) return c->run.inline_progress == 2;
-    return m->parameter_elements * 4 <= INLINE_BYTES;
-}
-
 status trainer_setup_job(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
                          int world, trainer_config *out)
 {
     int engine = job_engine(job);
-    sampler_config sampler = trainer_sampler(c, set, job, world);
+    sampler_config config = trainer_sampler(c, set, job, world);
+    sampler sampler;
+    TRY(sampler_init(&sampler, &config));
     *out = (trainer_config){.sync.rank = rank,
                             .sync.world = world,
                             .prefetch = c->run.prefetch != 0,
@@ -50,18 +32,25 @@ status trainer_setup_job(const run_config *c, const dataset *set, const nn_model
                             .sync.options = c->engine_options[engine],
                             .sync.policy = c->policies[engine],
                             .optimizer = &c->optimizer,
-                            .batch = sampler.batch,
+                            .batch = config.batch,
                             .sum_loss = c->run.loss_reduction == 1,
                             .sync.stall_timeout_ns = c->shared.stall_timeout_ns,
                             .accumulate = c->run.accumulate,
                             .sync.divide = c->shared.divide,
                             .slow = run_config_slow(c, job)};
-    return odd_sizes(&sampler, rank, out->sizes);
+    /* The last batch of an epoch may not be full. */
+    int64_t last = sampler_span_of(&sampler, rank, sampler.steps - 1).count;
+    if (last != config.batch) out->sizes[0] = last;
+    return STATUS_OK;
 }
 
 status trainer_setup(const run_config *c, const dataset *set, const nn_model *model, int job, int rank,
                      int world, trainer_config *out)
 {
+    /* The compute thread itself exchanges gradients up to this size. Waking another thread would take longer
+     * than the exchange. */
+    enum { INLINE_BYTES = 256 << 10 };
+    bool small = model->parameter_elements * 4 <= INLINE_BYTES;
     TRY(trainer_setup_job(c, set, model, job, rank, world, out));
     out->device = c->run.device;
     out->precision = run_config_precision(c);
@@ -71,7 +60,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
     out->threads = run_config_threads(c, job);
     /* Most rows have no target, so a head that computes only the rows with a target is faster. */
     out->masked_loss = dataset_describe(set)->form.target == DATA_TARGET_MASKED;
-    out->sync.inline_progress = progress_inline(c, model);
+    out->sync.inline_progress = c->run.inline_progress == 0 ? small : c->run.inline_progress == 2;
     return net_link_parse(c->shared.link, &out->sync.link);
 }
 
@@ -130,11 +119,6 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
     b.drop_last = false;
     b.augment = 0;
     return batches_open(&b, &out->evaluation);
-}
-
-void rank_batches_pin(const rank_batches *b, trainer *t)
-{
-    for (int i = 0; i < b->buffer_count; i++) trainer_pin(t, b->buffers[i].data, b->buffers[i].bytes);
 }
 
 void rank_batches_close(rank_batches *b)

@@ -46,8 +46,8 @@ typedef struct rank_world {
     void (*step_ended)(rank_state *s, const rank_device *d, step_result *result, bool measured);
     /* Called after each step, for example to evaluate. */
     status (*between_steps)(rank_state *s);
-    const char *profile; /* profile of the virtual devices, or NULL if the rank is a process */
-    int simulated_ranks; /* virtual ranks, which may stand for all ranks of the job */
+    int simulated_ranks; /* virtual ranks, which may stand for all ranks of the job; 0 if the rank is a
+                            process */
 } rank_world;
 
 struct rank_state {
@@ -117,7 +117,6 @@ status rank_flush(rank_state *s);
 /* Loads the file of --load into parameters, buffers and optimizer state, before the engine connects. The run
  * continues at *progress, which is zero if there is no --load or if the file is PyTorch's. */
 status rank_load(rank_state *s, checkpoint_progress *progress);
-void rank_checkpoint_close(rank_checkpoint *c);
 
 /* Saves the run after `steps` steps. All ranks call this function after a flush; rank 0 writes the file. */
 status rank_save(rank_state *s, int64_t steps, batch_position next);

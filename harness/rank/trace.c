@@ -39,11 +39,6 @@ void rank_trace_choose(rank_trace *t, int64_t first_measured)
     t->end = first_measured + (t->to_file ? DEFAULT_STEPS : TIMELINE_STEPS);
 }
 
-void rank_trace_close(rank_trace *t)
-{
-    trace_close(&t->recorder);
-}
-
 void rank_trace_begin_step(rank_trace *t, int64_t step)
 {
     trace_switch(t->recorder, step >= t->begin && step < t->end);

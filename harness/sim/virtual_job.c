@@ -355,7 +355,7 @@ status virtual_job_run(const virtual_job_config *config, run_job *out, char *not
 {
     virtual_job job = {.config = config,
                        .run = config->run,
-                       .world = {never_stops, step_ended, do_nothing, config->profile, 0},
+                       .world = {never_stops, step_ended, do_nothing, 0},
                        .rows = json_array()};
     job.all = run_config_world(job.run, config->engine) * run_config_devices(job.run);
     *out = (run_job){0};

@@ -30,7 +30,7 @@ status virtual_trace_open(const virtual_job_config *config, int world, virtual_t
 
 void virtual_trace_close(virtual_trace *t)
 {
-    for (int r = 0; t->ranks && r < t->rank_count; r++) rank_trace_close(&t->ranks[r]);
+    for (int r = 0; t->ranks && r < t->rank_count; r++) trace_close(&t->ranks[r].recorder);
     for (int32_t i = 0; t->links && i < t->link_count; i++) free(t->links[i].uses);
     free(t->ranks);
     free(t->links);
