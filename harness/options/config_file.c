@@ -56,46 +56,32 @@ static status read_toml(const char *path, const text_buffer *text, json_t **opti
     return *options ? STATUS_OK : fail(STATUS_DATA, "--config: %s: %s", path, error.text);
 }
 
-/* Position of a walk over the keys of valid JSON. jansson does not report their lines. */
-typedef struct walk {
-    const char *at, *line_begin;
-    int line, depth; /* 1 in the outermost object */
-} walk;
-
-/* Returns the next key, from its opening quote, or NULL if there is none. */
-static const char *next_key(walk *w)
+/* Returns the opening quote of the next key `name` in valid JSON, or NULL if there is none. */
+static const char *find_key(const char *text, const char *name)
 {
-    for (; *w->at; w->at++) {
-        if (*w->at == '\n') {
-            w->line++;
-            w->line_begin = w->at + 1;
-        }
-        w->depth += (*w->at == '{' || *w->at == '[') - (*w->at == '}' || *w->at == ']');
-        if (*w->at != '"') continue;
-        const char *word = w->at++;
-        while (*w->at != '"') w->at += *w->at == '\\' ? 2 : 1;
-        if (w->at[1 + strspn(w->at + 1, " \t\r\n")] != ':') continue;
-        w->at++;
-        return word;
-    }
+    size_t length = strlen(name);
+    for (; (text = strchr(text, '"')); text++)
+        if (strncmp(text + 1, name, length) == 0 && text[length + 1] == '"' &&
+            text[length + 2 + strspn(text + length + 2, " \t\r\n")] == ':')
+            return text;
     return NULL;
 }
 
-/* Adds the line and the column of its key to each value. jansson keeps the keys in order. If `nested`, the
- * options are the object "options" of the file. */
-static json_t *with_places(const char *text, const json_t *values, bool nested)
+/* Adds the line and the column of its key to each value. jansson does not report places, but keeps the keys
+ * in order. The first key is searched from `text` on, a part of the file. */
+static json_t *with_places(const char *file, const char *text, const json_t *values)
 {
-    walk w = {.at = text, .line_begin = text, .line = 1};
-    bool inside = !nested;
     json_t *options = json_object(), *value;
-    const char *name, *key;
+    const char *name, *line_begin = file;
+    int line = 1;
     json_object_foreach((json_t *)values, name, value)
     {
-        while ((key = next_key(&w)) && (!inside || w.depth != 1 + nested))
-            if (w.depth == 1) inside = strncmp(key, "\"options\"", 9) == 0;
+        const char *key = find_key(text, name), *end;
+        if (key) text = key;
+        for (; (end = strchr(line_begin, '\n')) && end < text; line++) line_begin = end + 1;
         json_object_set_new(options, name,
-                            json_pack("{s:O, s:i, s:i}", "value", value, "line", w.line, "column",
-                                      key ? (int)(key - w.line_begin) + 1 : 1));
+                            json_pack("{s:O, s:i, s:i}", "value", value, "line", line, "column",
+                                      (int)(text - line_begin) + 1));
     }
     return options;
 }
@@ -108,7 +94,9 @@ static status read_json(const char *path, const text_buffer *text, json_t **opti
     const json_t *values = of_result ? json_object_get(read, "options") : read;
     bool has_options = json_is_object(values);
     if (rc == STATUS_OK && of_result && has_options) rc = result_check(path, read);
-    if (rc == STATUS_OK && has_options) *options = with_places(text->data, values, of_result);
+    const char *begin = of_result && has_options ? find_key(text->data, "options") : NULL;
+    if (rc == STATUS_OK && has_options)
+        *options = with_places(text->data, begin ? begin : text->data, values);
     json_decref(read);
     if (rc != STATUS_OK) error_context("--config");
     if (rc != STATUS_OK || *options) return rc;
