@@ -217,8 +217,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     TRY_GOTO(rc, sync_connect(trainer_engine(planned), all), out);
     TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < batch ? share : batch), out);
     out->memory = *trainer_ledger(planned);
-    if (rank == 0 && job_engine(job) == ENGINE_PS)
-        out->has_sizes = ps_dp_read_sizes(trainer_engine(planned), &out->sizes);
+    if (rank == 0) out->has_sizes = ps_dp_read_sizes(trainer_engine(planned), &out->sizes);
 out:
     trainer_close(&planned);
     free(source.targets);

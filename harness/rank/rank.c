@@ -34,15 +34,6 @@ static void publish_loss(void *context, const error_record *why)
     if (!p->has_launcher) log_error("%s", why->message);
 }
 
-/* Splits the model with --stages or --remote-stage. */
-static status cut_model(rank_state *s)
-{
-    const run_options *r = &s->config->run;
-    if (r->stages == 1 && !r->remote_stage) return STATUS_OK;
-    TRY(nn_cut_model(s->model, r->remote_stage ? 2 : (int)r->stages, &s->cut));
-    return r->remote_stage ? nn_stage_model(s->model, &s->cut, 1, &s->remote) : STATUS_OK;
-}
-
 static status open_device(rank_state *s, int index, const trainer_config *config)
 {
     rank_device *d = &s->devices[index];
@@ -88,8 +79,11 @@ static status join_devices(rank_state *s)
 static status open_devices(rank_state *s)
 {
     const rank_place *p = s->place;
+    const run_options *r = &s->config->run;
     trainer_config t;
-    TRY(cut_model(s));
+    if (r->stages > 1) TRY(nn_cut_model(s->model, (int)r->stages, &s->cut));
+    if (r->remote_stage) TRY(nn_cut_model(s->model, 2, &s->cut));
+    if (r->remote_stage) TRY(nn_stage_model(s->model, &s->cut, 1, &s->remote));
     TRY(place_devices(s));
     const rank_device *first = &s->devices[0];
     TRY(trainer_setup(s->config, s->set, first->stage ? first->stage : s->model, p->job, first->place.replica,
@@ -102,7 +96,7 @@ static status open_devices(rank_state *s)
     t.sync.job_token = s->token;
     t.sync.slot = s->slot;
     t.sync.table = p->table;
-    t.sync.connect_timeout_ns = s->config->run.connect_timeout_ns;
+    t.sync.connect_timeout_ns = r->connect_timeout_ns;
     t.sync.lost = publish_loss;
     t.sync.lost_context = (void *)p;
     t.sync.canceled = rendezvous_has_failed;

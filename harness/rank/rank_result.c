@@ -109,8 +109,7 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
     else if (c->run.stages > 1)
         TRY(job_result_add_pipeline(job, rows, s->model, c));
     ps_dp_sizes sizes;
-    bool has_sizes = p->engine == ENGINE_PS && ps_dp_read_sizes(engine, &sizes);
-    ps_result_add_memory(job, rows, has_sizes ? &sizes : NULL);
+    ps_result_add_memory(job, rows, ps_dp_read_sizes(engine, &sizes) ? &sizes : NULL);
     if (servers) json_object_set_new(job, "servers", servers);
     return job_result_finish(job, rows);
 }

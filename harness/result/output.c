@@ -51,12 +51,6 @@ status output_file(text_buffer *text, const char *path)
 
 /* ---- a terminal -------------------------------------------------------------------------------- */
 
-static bool has_colors(void)
-{
-    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
-    return !(no && no[0]) && term && strcmp(term, "dumb") != 0;
-}
-
 /* Colors lines that mark simulated or emulated results, differences, verdicts and next steps. */
 static void color(text_buffer *text)
 {
@@ -114,10 +108,11 @@ static bool page(const text_buffer *text)
 status output_text(text_buffer *text)
 {
     enum { COLUMNS = 80 };
+    const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
     text_printable(text->data, true);
     text_wrap(text, COLUMNS);
     if (!isatty(STDOUT_FILENO) || text->out_of_memory || !text->data) return output_file(text, "-");
-    if (has_colors()) color(text);
+    if (!(no && no[0]) && term && strcmp(term, "dumb") != 0) color(text);
     if (!is_long(text) || !page(text)) return deliver(text, "-");
     text_free(text);
     return STATUS_OK;
