@@ -57,25 +57,24 @@ static void note_hardware(const run_config *c, run_plan *p)
         return;
     }
     int ranks = (int)c->run.gpus, threads = run_config_threads(c, ENGINE_NONE), processors = c->processors;
-    const char *devices = strcmp(c->run.device, "cuda") == 0 ? "GPUs" : "cores";
-    char oversubscribed[160] = "";
-    if (run_config_is_oversubscribed(c))
-        snprintf(oversubscribed, sizeof oversubscribed,
-                 "; more ranks than %s: this shows the cost of the implementation, not "
-                 "of the scheme on separate devices",
-                 devices);
+    text_buffer note = {0};
+    text_append(&note, "%d %s rank%s of %d thread%s", ranks, c->run.device, ranks == 1 ? "" : "s", threads,
+                threads == 1 ? "" : "s");
     /* A bound rank does not see the other ranks' processors, so their number is not known. */
-    char on[80] = ", bound by what started them";
-    if (c->bound != BOUND_BY_STARTER)
-        snprintf(on, sizeof on, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on",
-                 processors, processors == 1 ? "" : "s",
-                 c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
-    snprintf(p->hardware_note, sizeof p->hardware_note, "%d %s rank%s of %d thread%s%s%s%s", ranks,
-             c->run.device, ranks == 1 ? "" : "s", threads, threads == 1 ? "" : "s", on,
-             p->alternate || !run_config_takes_turns(c)
-                 ? ""
-                 : "; memory does not hold all jobs: one after the other",
-             oversubscribed);
+    if (c->bound == BOUND_BY_STARTER)
+        text_append(&note, ", bound by what started them");
+    else
+        text_append(&note, " %s %d processor%s%s", ranks * threads > processors ? "share" : "on", processors,
+                    processors == 1 ? "" : "s", c->bound == BOUND_BY_HARNESS ? ", bound to cores" : "");
+    if (!p->alternate && run_config_takes_turns(c))
+        text_append(&note, "; memory does not hold all jobs: one after the other");
+    if (run_config_is_oversubscribed(c))
+        text_append(&note,
+                    "; more ranks than %s: this shows the cost of the implementation, not "
+                    "of the scheme on separate devices",
+                    strcmp(c->run.device, "cuda") == 0 ? "GPUs" : "cores");
+    snprintf(p->hardware_note, sizeof p->hardware_note, "%s", note.data ? note.data : "");
+    text_free(&note);
 }
 
 static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type, const void *values)
