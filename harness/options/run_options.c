@@ -194,19 +194,6 @@ static status fill_synthetic_batches(run_config *c)
     return STATUS_OK;
 }
 
-/* Returns an option that a rank with a part of the model does not support, or NULL. */
-static const char *not_of_stages(const run_config *c)
-{
-    const run_options *r = &c->run;
-    if (r->remote_stage || r->serve_stage) {
-        if (c->checkpoint.save || c->checkpoint.load) return c->checkpoint.save ? "save" : "load";
-        if (r->target_loss > 0 || r->target_accuracy > 0)
-            return r->target_loss > 0 ? "target-loss" : "target-accuracy";
-        if (r->eval_every > 0) return "eval-every";
-    }
-    return r->plan ? "plan" : r->isolated ? "isolated" : r->inline_progress == 2 ? "progress inline" : NULL;
-}
-
 static status check_stages(run_config *c)
 {
     bool schedule = options_given(&c->bindings[0], "schedule"), on = c->run.stages_on != STAGES_ON_RANKS;
@@ -214,7 +201,10 @@ static status check_stages(run_config *c)
     const char *name = c->run.stages > 1 ? "stages"
                        : on              ? "stages-on"
                                          : "schedule",
-               *other = not_of_stages(c);
+               *other = c->run.plan                   ? "plan"
+                        : c->run.isolated             ? "isolated"
+                        : c->run.inline_progress == 2 ? "progress inline"
+                                                      : NULL;
     if (c->run.mode != ENGINE_RING)
         return fail(STATUS_USAGE, "--%s: expected --mode ring, got %s", name, run_mode_names[c->run.mode]);
     if (strcmp(c->run.device, "cuda") == 0)
@@ -245,7 +235,7 @@ static status check_address(const char *name, const char *text)
 static status check_remote_stage(const run_config *c)
 {
     const run_options *r = &c->run;
-    const char *name = r->serve_stage ? "serve-stage" : "remote-stage", *other = not_of_stages(c);
+    const char *name = r->serve_stage ? "serve-stage" : "remote-stage";
     const char *address = r->serve_stage ? r->serve_stage : r->remote_stage;
     bool local = run_config_starts_stage(c);
     if (!address) return STATUS_OK;
@@ -254,17 +244,22 @@ static status check_remote_stage(const run_config *c)
     if (r->serve_stage && r->remote_stage)
         return fail(STATUS_USAGE, "--serve-stage: unexpected with --remote-stage");
     if (!local) TRY(check_address(name, address));
-    if (r->stages > 1)
-        other = "stages";
-    else if (r->repeat > 1 && !local)
-        other = "repeat";
-    else if (r->rendezvous && (local || r->serve_stage))
-        other = "rendezvous";
-    else if (r->serve_stage && (r->json || r->report || r->trace))
-        other = r->json ? "json" : r->report ? "report" : "trace";
-    else if (c->model.sync_batchnorm && r->gpus > 1)
-        other = "sync-batchnorm";
-    if (other && strcmp(other, "progress inline") == 0) other = NULL; /* Only the engine uses --progress. */
+    /* Options that a rank with half of the model does not have. */
+    const char *other = r->stages > 1                                ? "stages"
+                        : r->repeat > 1 && !local                    ? "repeat"
+                        : r->rendezvous && (local || r->serve_stage) ? "rendezvous"
+                        : r->serve_stage && r->json                  ? "json"
+                        : r->serve_stage && r->report                ? "report"
+                        : r->serve_stage && r->trace                 ? "trace"
+                        : c->model.sync_batchnorm && r->gpus > 1     ? "sync-batchnorm"
+                        : c->checkpoint.save                         ? "save"
+                        : c->checkpoint.load                         ? "load"
+                        : r->target_loss > 0                         ? "target-loss"
+                        : r->target_accuracy > 0                     ? "target-accuracy"
+                        : r->eval_every > 0                          ? "eval-every"
+                        : r->plan                                    ? "plan"
+                        : r->isolated                                ? "isolated"
+                                                                     : NULL;
     return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
 }
 

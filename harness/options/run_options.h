@@ -165,6 +165,9 @@ bool run_config_starts_stage(const run_config *config);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);
 
+/* Number of turns of each job. Jobs alternate so often that a drift of the machine affects all of them. */
+enum { RUN_TURNS = 6 };
+
 /* Steps of a rank. The `warmup` steps begin at step `first`. Turns of `turn` steps each follow, up to step
  * `end`. If jobs take turns, the first step of a turn is not measured: the communication of the job's
  * previous turn ends in this step, and the caches hold another job's data. */

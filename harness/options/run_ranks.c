@@ -106,14 +106,11 @@ const char *run_config_slow(const run_config *c, int job)
     return job != JOB_ALL_CORES ? c->shared.slow : NULL;
 }
 
-/* Number of turns of each job. Jobs alternate so often that a drift of the machine affects all of them. */
-enum { TURNS = 6 };
-
 step_plan run_config_steps(const run_config *c, int64_t steps_per_epoch, int64_t first, bool takes_turns)
 {
     const run_options *r = &c->run;
     step_plan s = {.first = first, .end = r->epochs * steps_per_epoch / r->accumulate};
-    int64_t measured = r->epochs ? s.end - first - r->warmup : r->steps, turns = takes_turns ? TURNS : 1;
+    int64_t measured = r->epochs ? s.end - first - r->warmup : r->steps, turns = takes_turns ? RUN_TURNS : 1;
     s.warmup = r->epochs ? least(r->warmup, s.end - first) : r->warmup;
     s.turn = measured > 0 ? (measured + turns - 1) / turns : 1;
     if (r->epochs) return s;

@@ -184,10 +184,8 @@ static json_t *compare_with(const json_t *result, const char *baseline, int core
 
 /* ---- slowdown of computation by communication ------------------------------------------------- */
 
-enum { TURNS = 6 };
-
 /* Returns the seconds per step for which ranks computed, as the mean over the ranks and over the steps of
- * part `turn` of TURNS. */
+ * part `turn` of RUN_TURNS. */
 static double computed(const json_t *job, int turn)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
@@ -196,25 +194,25 @@ static double computed(const json_t *job, int turn)
     json_array_foreach(ranks, r, rank)
     {
         report_steps s = report_steps_of(rank);
-        sum += report_steps_sum(&s, "forward_s", turn, TURNS, &known) +
-               report_steps_sum(&s, "backward_s", turn, TURNS, &known);
+        sum += report_steps_sum(&s, "forward_s", turn, RUN_TURNS, &known) +
+               report_steps_sum(&s, "backward_s", turn, RUN_TURNS, &known);
         count += known;
     }
     return count > 0 ? sum / count : NAN;
 }
 
-/* Returns the mean difference over the turns and its 95 % interval: Student's t with TURNS - 1 degrees of
+/* Returns the mean difference over the turns and its 95 % interval: Student's t with RUN_TURNS - 1 degrees of
  * freedom. */
 static json_t *slowdown_against(const json_t *job, const json_t *isolated)
 {
-    double differences[TURNS], mean = 0, squares = 0;
-    for (int t = 0; t < TURNS; t++) {
+    double differences[RUN_TURNS], mean = 0, squares = 0;
+    for (int t = 0; t < RUN_TURNS; t++) {
         differences[t] = computed(job, t) - computed(isolated, t);
-        mean += differences[t] / TURNS;
+        mean += differences[t] / RUN_TURNS;
     }
     if (!isfinite(mean)) return json_null();
-    for (int t = 0; t < TURNS; t++) squares += (differences[t] - mean) * (differences[t] - mean);
-    double half = student_quantile(TURNS - 1) * sqrt(squares / (TURNS - 1) / TURNS);
+    for (int t = 0; t < RUN_TURNS; t++) squares += (differences[t] - mean) * (differences[t] - mean);
+    double half = student_quantile(RUN_TURNS - 1) * sqrt(squares / (RUN_TURNS - 1) / RUN_TURNS);
     return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
 }
 

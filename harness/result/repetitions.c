@@ -9,8 +9,6 @@
 #include <string.h>
 
 #define INTERVAL_SEED 1
-enum { TURNS = 6 };
-
 static status no_memory(void)
 {
     return fail(STATUS_SYSTEM, "no memory for the verdict of the runs");
@@ -125,13 +123,13 @@ status run_result_repeat(const json_t *runs, json_t **out)
 
 /* Computes the seconds per sample in each turn of a job's steps, scaled to sum to the seconds per sample
  * of all steps. Returns false if there are too few steps. */
-static bool cut_in_turns(const json_t *job, double turns[TURNS])
+static bool cut_in_turns(const json_t *job, double turns[RUN_TURNS])
 {
     report_steps steps = report_steps_of(job);
     double count, known, all = report_steps_sum(&steps, "step_s", 0, 1, &count);
-    if (count < TURNS || !(all > 0)) return false;
-    for (int t = 0; t < TURNS; t++)
-        turns[t] = report_steps_sum(&steps, "step_s", t, TURNS, &known) / all /
+    if (count < RUN_TURNS || !(all > 0)) return false;
+    for (int t = 0; t < RUN_TURNS; t++)
+        turns[t] = report_steps_sum(&steps, "step_s", t, RUN_TURNS, &known) / all /
                    report_number_at(job, "throughput.samples_per_s");
     return true;
 }
@@ -170,7 +168,7 @@ static status judge_runs(const json_t *runs, double *rates, judged *j)
 static void judge_run(const json_t *result, bool in_turns, judged *j)
 {
     const json_t *ps = run_result_job(result, "ps"), *ring = run_result_job(result, "ring");
-    double of_ps[TURNS], of_ring[TURNS];
+    double of_ps[RUN_TURNS], of_ring[RUN_TURNS];
     j->ps = report_number_at(ps, rate);
     j->ring = report_number_at(ring, rate);
     if (json_is_true(json_object_get(result, "simulated"))) {
@@ -178,8 +176,9 @@ static void judge_run(const json_t *result, bool in_turns, judged *j)
     } else if (in_turns && cut_in_turns(ps, of_ps) && cut_in_turns(ring, of_ring)) {
         bool ring_first = j->ring > j->ps;
         j->over = "turns";
-        j->count = TURNS;
-        j->factor = ratio_of_sums_interval(ring_first ? of_ring : of_ps, ring_first ? of_ps : of_ring, TURNS);
+        j->count = RUN_TURNS;
+        j->factor =
+            ratio_of_sums_interval(ring_first ? of_ring : of_ps, ring_first ? of_ps : of_ring, RUN_TURNS);
     }
 }
 
