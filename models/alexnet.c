@@ -1,6 +1,7 @@
 /* AlexNet (Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014) with
- * torchvision's layers and names, without dropout. torchvision pools the features of every image to 6x6, the
- * size for an image of 224x224, but this model keeps the smaller features of smaller images. */
+ * torchvision's layers and names, without dropout. The last features of an image of 224x224 are 6x6.
+ * torchvision pools the features of every image to 6x6, but this model keeps the smaller features of smaller
+ * images. */
 #include "models/models.h"
 
 #include <stdio.h>

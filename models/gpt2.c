@@ -1,5 +1,5 @@
 /* GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): a pre-LayerNorm
- * decoder with causal attention, tanh GELU and learned positions, without dropout. The head is tied to the
+ * decoder with causal attention, tanh GELU and learned positions, without dropout. The output weights are the
  * token table. Names are Hugging Face's; linear weights are [out, in]. */
 #include "models/models.h"
 

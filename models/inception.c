@@ -41,7 +41,7 @@ static nn_ref pooled(const inception_builder *b, nn_ref x, int64_t out)
     return same(b, nn_avgpool(b->m, x, 3, 1, 1), "branch_pool", out, 1, 1);
 }
 
-/* Branches: 1x1; 5x5; two 3x3; pooled. */
+/* Adds torchvision's InceptionA. The branches are 1x1; 1x1 -> 5x5; 1x1 -> 3x3 -> 3x3; pooled(). */
 static nn_ref block_a(const inception_builder *b, nn_ref x, int64_t pool_features)
 {
     nn_ref one = same(b, x, "branch1x1", 64, 1, 1);
@@ -53,7 +53,8 @@ static nn_ref block_a(const inception_builder *b, nn_ref x, int64_t pool_feature
     return nn_concat(b->m, (const nn_ref[]){one, five, three, pooled(b, x, pool_features)}, 4);
 }
 
-/* Halves height and width. Branches: 3x3; two 3x3; maximum pooling. */
+/* Adds torchvision's InceptionB, which halves height and width. The branches are 3x3; 1x1 -> 3x3 -> 3x3;
+ * maximum pooling. */
 static nn_ref block_b(const inception_builder *b, nn_ref x, int64_t unused)
 {
     (void)unused;
@@ -64,7 +65,8 @@ static nn_ref block_b(const inception_builder *b, nn_ref x, int64_t unused)
     return nn_concat(b->m, (const nn_ref[]){three, twice, nn_maxpool(b->m, x, 3, 2, 0)}, 3);
 }
 
-/* Branches: 1x1; 7x7 as 1x7 and 7x1; the same twice; pooled. */
+/* Adds torchvision's InceptionC. The branches are 1x1; 1x1 -> 1x7 -> 7x1; 1x1 -> 7x1 -> 1x7 -> 7x1 -> 1x7;
+ * pooled(). */
 static nn_ref block_c(const inception_builder *b, nn_ref x, int64_t width)
 {
     nn_ref one = same(b, x, "branch1x1", 192, 1, 1);
@@ -79,7 +81,8 @@ static nn_ref block_c(const inception_builder *b, nn_ref x, int64_t width)
     return nn_concat(b->m, (const nn_ref[]){one, seven, twice, pooled(b, x, 192)}, 4);
 }
 
-/* Halves height and width. Branches: 3x3; 1x7, 7x1 and 3x3; maximum pooling. */
+/* Adds torchvision's InceptionD, which halves height and width. The branches are 1x1 -> 3x3;
+ * 1x1 -> 1x7 -> 7x1 -> 3x3; maximum pooling. */
 static nn_ref block_d(const inception_builder *b, nn_ref x, int64_t unused)
 {
     (void)unused;
@@ -92,7 +95,8 @@ static nn_ref block_d(const inception_builder *b, nn_ref x, int64_t unused)
     return nn_concat(b->m, (const nn_ref[]){three, seven, nn_maxpool(b->m, x, 3, 2, 0)}, 3);
 }
 
-/* Branches: 1x1; 1x3 next to 3x1; 3x3, then 1x3 next to 3x1; pooled. */
+/* Adds torchvision's InceptionE. The branches are 1x1; 1x1 -> 1x3 | 3x1; 1x1 -> 3x3 -> 1x3 | 3x1;
+ * pooled(). 1x3 | 3x1 are two convolutions of the same input. */
 static nn_ref block_e(const inception_builder *b, nn_ref x, int64_t unused)
 {
     (void)unused;

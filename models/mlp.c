@@ -1,4 +1,4 @@
-/* Multi-layer perceptrons: linear layers with ReLU between. */
+/* Multi-layer perceptrons: linear layers with ReLU between them. */
 #include "models/models.h"
 
 /* 10-10-5 with a mean squared error: small enough to check by hand. */

@@ -72,8 +72,8 @@ status model_resolve(const model_options *options, model_options *out)
     return STATUS_OK;
 }
 
-/* Returns true if the model uses the option. A size that a model uses is above 0 in its defaults; perceptrons
- * have fixed sizes. */
+/* Returns true if the model uses the option. A size option is used if the model's default is above 0.
+ * Perceptrons have fixed sizes. */
 static bool is_taken(const model_entry *m, const option *o)
 {
     if (o->type == OPTION_TEXT) return true;

@@ -8,7 +8,7 @@
 /* Options of a model. 0 or NONE stands for the model's default. */
 typedef struct model_options {
     const char *name;
-    int64_t classes, image; /* outputs; height and width of the input */
+    int64_t classes, image; /* number of outputs; height and width of the input image */
     int64_t channels;
     int activation; /* activation of the ResNets and Inception, RELU or SILU */
     bool sync_batchnorm;
@@ -21,7 +21,7 @@ typedef enum model_head { MODEL_HEAD_MLM, MODEL_HEAD_CLS } model_head;
 extern const option_table model_option_table;
 
 /* X(NAME, BUILDER, INPUT, SUMMARY, defaults). Each row defines a model, and `harness models` lists the models
- * in this order. The builder is build_BUILDER() in a file of this folder. */
+ * in this order. The function build_BUILDER(), in a file of this folder, builds the model. */
 #define MODEL_LIST(X)                                                                                        \
     X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                            \
     X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                      \
@@ -59,7 +59,7 @@ MODEL_LIST(MODEL_BUILDER)
 
 typedef struct model_entry {
     const char *name;
-    const char *summary; /* one line, with the source */
+    const char *summary; /* one line for `harness models` */
     nn_input_kind input;
     model_options defaults;
     status (*build)(const model_options *options, nn_model *m);
@@ -76,8 +76,8 @@ status model_find(const char *name, const model_entry **out);
  * model_option_table. */
 status model_check_options(const option_binding *given);
 
-/* Builds a model, with its defaults for options that are 0. Fails with STATUS_CONFIG if the options do not
- * fit together. */
+/* Builds a model, with the model's defaults for options that are 0. Fails with STATUS_CONFIG if the options
+ * do not fit together. */
 status model_build(const model_options *options, nn_model **out);
 
 /* Copies options, with the model's defaults for options that are 0. */

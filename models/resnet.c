@@ -53,7 +53,7 @@ static nn_ref residual_block(const resnet_builder *r, nn_ref x, const char *bloc
 status build_resnet(const model_options *options, nn_model *m)
 {
     const struct resnet_plan *plan = plans;
-    while (strcmp(plan->name, options->name) != 0) plan++; /* the rows of MODEL_LIST */
+    while (strcmp(plan->name, options->name) != 0) plan++; /* `plans` has every ResNet of MODEL_LIST */
     resnet_builder r = {m, (activation)options->activation, options->sync_batchnorm};
     nn_ref x = nn_input_image(m, options->image, options->image, 3);
     x = conv_bn(&r, x, "", "conv1", "bn1", 64, 7, 2, true);

@@ -1,7 +1,7 @@
 /* VGG-16 (Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition",
- * 2014), configuration D, with torchvision's names, without dropout. torchvision pools the features of every
- * image to 7x7, the size for an image of 224x224, but this model keeps the smaller features of smaller
- * images. */
+ * 2014), configuration D, with torchvision's names, without dropout. The last features of an image of 224x224
+ * are 7x7. torchvision pools the features of every image to 7x7, but this model keeps the smaller features of
+ * smaller images. */
 #include "models/models.h"
 
 #include <stdio.h>

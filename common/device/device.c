@@ -176,7 +176,7 @@ size_t device_kernel_workspace(const device_kernel *kernel)
 
 /* ---- slow streams ----------------------------------------------------------------------------- */
 
-/* Shorter sleeps take about twice the requested time. */
+/* Shortest sleep. A shorter sleep would take about twice the requested time. */
 enum { SHORTEST_SLEEP_NS = 200000 };
 
 void device_stream_slow_down(device_stream *s, double factor)
@@ -188,9 +188,9 @@ void device_stream_slow_down(device_stream *s, double factor)
         s->stretch = factor - 1;
 }
 
-/* Begin and end a launch. If the stream is slow, begin_launch() reads the time. On a GPU it first waits for
- * earlier work, so that the measured time covers only this launch. end_launch() sleeps for the additional
- * time. */
+/* Measure a launch on a slow stream, and do nothing on other streams. begin_launch() reads the time; on a
+ * GPU, begin_launch() first waits for earlier work, so that the measured time covers only this launch.
+ * end_launch() sleeps for the additional time. */
 static status begin_launch(device_stream *s, int64_t *begun_ns)
 {
     *begun_ns = 0;
@@ -218,7 +218,7 @@ status device_launch(device_stream *s, device_kernel *kernel, void *const *opera
     int64_t begun_ns = 0;
     status rc;
     if (device_is_replayed(s, &rc)) return rc;
-    if (!s->record) TRY(begin_launch(s, &begun_ns)); /* A graph is measured as a whole. */
+    if (!s->record) TRY(begin_launch(s, &begun_ns)); /* device_launch_graph() measures recorded launches */
     TRY(s->device->backend->launch(s, kernel, operands, scalars, workspace));
     return end_launch(s, begun_ns);
 }

@@ -8,10 +8,10 @@
  *   sim:PROFILE   no tensor bytes; an operation advances virtual time
  *   plan:NAME     no bytes and no time: counts the memory that device NAME would use
  *
- * The model is CUDA's. Work is launched on streams, and streams wait for fences. On the CPU a stream is the
- * calling thread: a launch is a call, and a wait blocks. On the virtual device a fiber waits in the same way
- * (common/sim/fiber.h). Outside of a fiber, a wait that cannot complete yet returns STATUS_AGAIN, and the
- * caller repeats the call.
+ * The model is CUDA's. Work is launched on streams, and streams wait for fences. On the CPU launches are
+ * synchronous: an operation runs on the calling thread, and a wait blocks. On the virtual device a fiber
+ * waits in the same way (common/sim/fiber.h). Outside of a fiber, a wait that cannot complete yet returns
+ * STATUS_AGAIN, and the caller repeats the call.
  *
  * A fence is a timeline: a number that only grows. Work after device_stream_wait(stream, fence, v) begins
  * when the fence has reached v. Fences are never reset, so one fence serves every step.
@@ -20,7 +20,7 @@
  * otherwise.
  *
  * device_impl.h is the interface of a back end. device.c finds a back end by name, and layout.c reorders
- * parameters. Each back end has a folder. The back ends in host memory share host/. */
+ * parameters. Each back end has a folder. The back ends cpu and reference share the code in host/. */
 #ifndef COMMON_DEVICE_DEVICE_H
 #define COMMON_DEVICE_DEVICE_H
 
@@ -31,9 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* X(name, option) adds a device: device_NAME is its variable and its library, common/device/NAME its
- * folder, and --device OPTION selects it. The build reads this list, too. `plan` is not in the list
- * because no run trains on it. */
+/* X(name, option) adds a device: the option --device OPTION selects it, its variable and its library are
+ * called device_NAME, and its folder is common/device/NAME. The build reads this list, too. `plan` is not in
+ * the list because no run trains on it. */
 #define DEVICE_LIST(X)                                                                                       \
     X(cpu, "cpu")                                                                                            \
     X(cuda, "cuda")                                                                                          \
@@ -60,18 +60,19 @@ typedef struct device_config {
     int threads;      /* compute threads of this rank; at least 1 */
     void *simulation; /* sim: the simulation that all ranks share; otherwise NULL */
     int precision;
-    bool share_gpu; /* cuda: several ranks may use one GPU */
-    bool benchmark; /* cuda: times the libraries' algorithms and uses the fastest */
+    bool share_gpu; /* cuda: true if several ranks may use one GPU */
+    bool benchmark; /* cuda: uses the algorithm of cuDNN or cuBLASLt that was fastest when timed */
 } device_config;
 
 /* Operations that run with slower kernels, because a library does not support them. There is one
  * device_fallback for each kind of operation and reason. */
 typedef struct device_fallback {
     op_kind kind;
-    int64_t count;    /* number of operations with this kind and reason */
-    char shape[96];   /* shape of the first operation: "4x28x28x1 to 6, 5x5, bfloat16" */
-    char reason[96];  /* "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
-    char instead[64]; /* "multiplied in TF32" */
+    int64_t count;    /* number of operations of this kind that fell back for this reason */
+    char shape[96];   /* shape of the first operation that fell back, for example "4x28x28x1 to 6, 5x5,
+                         bfloat16" */
+    char reason[96];  /* for example "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
+    char instead[64]; /* method used instead, for example "multiplied in TF32" */
 } device_fallback;
 
 typedef struct device_info {
@@ -82,10 +83,10 @@ typedef struct device_info {
     bool host_addressable; /* the host may read and write device memory */
     bool copy_engine;      /* copies from the host may overlap with the compute stream */
     bool real;             /* tensor bytes exist */
-    bool simulated;        /* figures are predicted, and reports mark them */
+    bool simulated;        /* times are predicted, and reports say so */
     /* Largest error so far in converting the time of a mark to the host's clock. Only GPUs set this field. */
     int64_t mark_error_ns;
-    bool plans; /* no operation runs; only the memory ledger counts (plan/device_plan.c) */
+    bool plans; /* the device only counts memory and runs no operation (plan/device_plan.c) */
     const device_fallback *fallbacks; /* [fallback_count] */
     int fallback_count;
 } device_info;
@@ -98,14 +99,14 @@ const device_info *device_get_info(const device *d);
 
 typedef enum device_memory_kind {
     DEVICE_MEMORY_PRIVATE,
-    DEVICE_MEMORY_SHARED, /* on host-addressable devices a memfd that peers can map; on others like PRIVATE */
+    DEVICE_MEMORY_SHARED, /* a memfd for peers if the device is host-addressable, else like PRIVATE */
     DEVICE_MEMORY_STAGING /* host memory from which the device copies fast (pinned on cuda) */
 } device_memory_kind;
 
 typedef struct device_memory {
-    void *data; /* zeroed; a device pointer on a GPU; not accessible on the virtual device */
+    void *data; /* a device pointer on a GPU, and an address without memory on a virtual device; zeroed */
     size_t bytes;
-    int fd; /* memfd of SHARED memory on a host-addressable device, else -1 */
+    int fd; /* memfd if the memory is SHARED and the device is host-addressable, else -1 */
     device_memory_kind kind;
 } device_memory;
 
@@ -130,15 +131,15 @@ status device_upload(device_stream *s, void *to, const void *host, dtype host_ty
 status device_download(device_stream *s, void *host, const void *from, dtype type, dtype host_type,
                        int64_t count);
 
-/* Computes to[i] = from[i] / divisor in stream order, with a true division. If the types are equal and the
- * divisor is 1, copies elements of any type. Converts between float32, float16 and bfloat16. `to` may
+/* Computes to[i] = from[i] / divisor in stream order, with a true division. Elements may have any type if the
+ * types are equal and the divisor is 1. Otherwise the types must be float32, float16 or bfloat16. `to` may
  * equal `from` if the types are equal. `from` and `to` are in device memory or pinned memory. */
 status device_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                       int64_t count, double divisor);
 
-/* Packs gradients into a bucket, or unpacks them. Converts like device_convert(), but with as few launches
- * as possible. Unlike device_convert(), takes time on virtual devices. The ranges must not overlap. The
- * caller may reuse `ranges` after the call. */
+/* Packs gradients into a bucket, or unpacks them. Converts like device_convert(), but with as few launches as
+ * possible. On virtual devices device_pack() takes time, but device_convert() does not. The ranges must not
+ * overlap. The caller may reuse `ranges` after the call. */
 typedef struct device_range {
     void *to;
     const void *from;
@@ -158,8 +159,8 @@ status device_clear(device_stream *s, void *data, size_t bytes);
  * device, as the driver reports them. Sets both to -1 if the device has no driver. */
 status device_usage(device *d, int64_t *used_bytes, int64_t *total_bytes);
 
-/* Adds the time of packing `count` elements on a virtual GPU, whose library flattens tensors before it
- * sends them. Does nothing on real devices, which send lists of pieces. */
+/* On a virtual device, takes the time of packing `count` elements, because the simulated library flattens
+ * tensors before it sends them. Does nothing on real devices, because they send lists of pieces. */
 status device_flatten(device_stream *s, dtype type, int64_t count);
 
 /* Enables direct copies from the memory of `owner`, a device of another rank of this process, if the
@@ -169,8 +170,8 @@ status device_enable_peer(device *d, const device *owner);
 
 /* ---- parameter layouts ------------------------------------------------------------------------ */
 
-/* Order of a parameter's elements in the arenas. Only imports and exports use PyTorch's order. No order
- * has padding. */
+/* Order of a parameter's elements in the arenas. Imported and exported parameters are always in PyTorch's
+ * order. No order has padding. */
 typedef enum device_order {
     /* PyTorch's order: [k, c, r, s] for convolution weights, [out, c, h, w] for linear weights after an
      * image. */
@@ -187,11 +188,11 @@ typedef struct device_layout {
     bool plain; /* the elements are in PyTorch's order */
 } device_layout;
 
-/* Chooses the best layout for the parameter in `slot` of the forward operation `op`. `parameter` is
- * PyTorch's shape. */
+/* Chooses the best layout for the parameter in `slot` of the forward operation `op`. `parameter` is the shape
+ * of the parameter in PyTorch. */
 status device_choose_layout(device *d, const op_desc *op, int slot, shape parameter, device_layout *out);
 
-/* Reorders a parameter from PyTorch's order to the device's, and back. `plain` and `packed` are in host
+/* Reorder a parameter from PyTorch's order to the device's order, and back. `plain` and `packed` are in host
  * memory, with elements of the device's type. If the device is not host-addressable, the caller copies
  * between host and device. */
 status device_layout_pack(device *d, const device_layout *layout, const void *plain, void *packed);
@@ -199,8 +200,8 @@ status device_layout_unpack(device *d, const device_layout *layout, const void *
 
 /* ---- operations ------------------------------------------------------------------------------- */
 
-/* Prepares an operation: chooses the algorithm, creates library objects, and allocates all that a launch
- * needs. `layout` is the layout of the operation's weights, or NULL if it has none. */
+/* Prepares an operation: chooses the algorithm, creates library objects, and allocates everything that a
+ * launch needs. `layout` is the layout of the operation's weights, or NULL if it has none. */
 status device_prepare(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
 void device_release(device_kernel **kernel);
 
@@ -248,8 +249,8 @@ bool device_fence_reached(device_fence *f, uint64_t value);
 void device_fence_fail(device_fence *f, const error_record *error);
 
 /* Makes every later wait or synchronization of a GPU's streams, and device_mark_wait(), return the error,
- * because the results of the streams may be incomplete. Only the first error counts. Does nothing on other
- * devices, because no work continues there after a failure. Any thread may call. */
+ * because results on the streams may be incomplete. Only the first error counts. Does nothing on other
+ * devices, because no work continues on them after a failure. Any thread may call. */
 void device_fail(device *d, const error_record *error);
 
 /* Waits until the stream has completed its work. The virtual device may return STATUS_AGAIN. */
@@ -257,18 +258,19 @@ status device_stream_synchronize(device_stream *s);
 
 /* ---- recorded work ---------------------------------------------------------------------------- */
 
-/* Records the operations that this thread launches on the stream between begin and end, if *record is
- * NULL. Otherwise the thread must make the same calls again: the launches do nothing, and the recorded
- * operations run with the recorded operands and scalars. Copies from or to the host, marks and fences are
- * not recorded. They run when they are called, in order with the recorded operations. Call
- * device_record_end() even if an operation failed. Fails with STATUS_CONFIG on all devices except cuda. */
+/* If *record is NULL, records the operations that this thread launches on the stream until
+ * device_record_end(). If *record is not NULL, the thread must make the same calls again: the launches do
+ * nothing, and the recorded operations run with the recorded operands and scalars. Copies from or to the
+ * host, marks and fences are not recorded. They run when they are called, in order with the recorded
+ * operations. Call device_record_end() even if an operation failed. Fails with STATUS_CONFIG on all devices
+ * except cuda. */
 status device_record_begin(device_stream *s, device_record **record);
 status device_record_end(device_stream *s);
 void device_record_close(device_record **record);
 
-/* A function that a blocking wait on a CPU calls repeatedly, so that an engine makes progress on the
- * waiting thread. Sets *worked to true if the function did anything. If `idle` is NULL, a wait spins
- * briefly and then sleeps until the fence moves. */
+/* A function that a blocking wait on a CPU calls repeatedly, so that an engine makes progress on the waiting
+ * thread. The function sets *worked to true if it did anything. If `idle` is NULL, a wait spins briefly and
+ * then sleeps until the fence advances. */
 typedef status (*device_idle_function)(void *context, bool *worked);
 void device_set_idle(device *d, device_idle_function idle, void *context);
 
@@ -281,17 +283,17 @@ enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
 
-/* Makes work launched on `s` from now on wait until the stream `of` has reached the mark. The mark must
- * have been made before the call, and the slot may be reused after it. The host does not wait. Does
- * nothing if launches are calls. Virtual devices do not support the wait. */
+/* Makes work launched on `s` from now on wait until the stream `of` has reached the mark. The mark must have
+ * been made before the call, and the slot may be reused after it. The host does not wait. Does nothing if
+ * launches are synchronous. Virtual devices do not support the wait. */
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot);
 
-/* Returns true if the stream has reached the mark or will never reach it. Always returns true if launches
- * are function calls. Any thread may call this function, unless the mark is made again at the same time.
- * Virtual devices do not support device_mark_passed(). */
+/* Returns true if the stream has reached the mark or will never reach it. Always returns true if launches are
+ * synchronous. Any thread may call this function, unless the mark is made again at the same time. Virtual
+ * devices do not support device_mark_passed(). */
 bool device_mark_passed(device_stream *s, int slot);
 
-/* Blocks the host until the stream has reached the mark. Returns at once if launches are calls. Virtual
+/* Blocks the host until the stream has reached the mark. Returns at once if launches are synchronous. Virtual
  * devices do not support the wait. */
 status device_mark_wait(device_stream *s, int slot);
 

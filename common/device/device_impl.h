@@ -1,15 +1,15 @@
 /* The interface of a back end, only for implementers of devices. Other code includes device.h.
  *
  * A back end is one const struct with every slot set, except for slots whose comments allow NULL. A back
- * end's structs begin with the structs below. device.c allocates devices, streams and fences and sets the
- * members of these structs except for device.info, calls the open function, and calls the close function
- * before it frees the memory. The close function is also called if the open function fails. */
+ * end's structs begin with the structs below. device.c allocates devices, streams and fences. It sets all
+ * members of the structs below except for device.info, and then calls the open function. It calls the close
+ * function before it frees the memory, also if the open function has failed. */
 #ifndef COMMON_DEVICE_DEVICE_IMPL_H
 #define COMMON_DEVICE_DEVICE_IMPL_H
 
 #include "common/device/device.h"
 
-/* A function behind an interface rarely needs all of its parameters. */
+/* Disables the warning, because many functions of an interface do not use all of their parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* A recorded graph of launches. */
@@ -19,8 +19,8 @@ typedef struct device_graph {
 
 typedef struct device_backend {
     const char *name;
-    /* Sets *backend to the back end in a module that replaces this one. The slot is NULL if no module is
-     * needed. */
+    /* Opens a module and sets *backend to the module's back end, which replaces this back end. NULL if the
+     * back end needs no module. */
     status (*load)(const struct device_backend **backend);
     size_t device_bytes, stream_bytes, fence_bytes;
     status (*open)(device *d);
@@ -46,11 +46,11 @@ typedef struct device_backend {
 
     status (*enable_peer)(device *d, const device *owner); /* NULL if there is nothing to enable */
 
-    /* Changes the order in `out` if the kernels need another order than PyTorch's for the weights of a
-     * convolution. */
+    /* Changes `out`, which describes PyTorch's order, if the kernels need the weights of a convolution in a
+     * different order. */
     void (*choose_layout)(device *d, const conv2d_attributes *a, device_layout *out);
 
-    /* If `prepare` fails, *out is NULL or a kernel to be released. */
+    /* If `prepare` fails, *out is NULL or a kernel that device.c releases. */
     status (*prepare)(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
     void (*release)(device_kernel *kernel);
     status (*launch)(device_stream *s, device_kernel *kernel, void *const *operands,
@@ -76,7 +76,7 @@ typedef struct device_backend {
     status (*graph_launch)(device_stream *s, device_graph *graph);
     void (*graph_close)(device_graph *graph);
 
-    /* The next four functions are NULL if launches are function calls, and on virtual devices. */
+    /* The next four functions are NULL if launches are synchronous, and on virtual devices. */
     status (*stream_wait_mark)(device_stream *s, device_stream *of, int slot);
     bool (*mark_passed)(device_stream *s, int slot);
     status (*mark_wait)(device_stream *s, int slot);
@@ -96,14 +96,14 @@ struct device {
     device_info info;
     device_idle_function idle;
     void *idle_context;
-    bool refused; /* an allocation failed */
+    bool refused; /* true if an allocation has failed */
 };
 
 struct device_stream {
     device *device;
     device_stream_role role;
     device_record *record; /* NULL unless launches are recorded or replayed */
-    double stretch;        /* factor of device_stream_slow_down() minus 1, or 0 */
+    double stretch;        /* factor of device_stream_slow_down() minus 1; 0 if the stream is not slow */
     int64_t debt_ns;       /* time that the launching thread still has to sleep */
 };
 

@@ -11,7 +11,7 @@ struct device_record {
     device_graph **graphs; /* [capacity] in the order of their launches */
     int count, capacity;
     int launched;  /* number of graphs launched since device_record_begin() */
-    bool complete; /* the record is replayed */
+    bool complete; /* the recording has ended, so the graphs are replayed */
     bool in_graph; /* a launch has been made since the last graph ended */
 };
 

@@ -2,9 +2,9 @@
  * common/device/reference. They count the bytes of each operand once. */
 #include "common/ops/op.h"
 
-/* Floating-point operations per element for act(x), and for dy act'(x). The numbers come from these
- * formulas. RELU: a comparison, a selection. SILU: x / (1 + exp(-x)), s (1 + x (1 - s)). GELU: x/2
- * erfc(-x/sqrt 2), cdf + x density. GELU_TANH: x/2 (1 + tanh(a (x + b x^3))), 1/2 (1 + t + x (1 - t^2)
+/* Floating-point operations per element for act(x), and for dy act'(x). The numbers are counted in the
+ * following formulas. RELU: a comparison, a selection. SILU: x / (1 + exp(-x)), s (1 + x (1 - s)). GELU:
+ * x/2 erfc(-x/sqrt 2), cdf + x density. GELU_TANH: x/2 (1 + tanh(a (x + b x^3))), 1/2 (1 + t + x (1 - t^2)
  * u'). */
 static const struct {
     double forward, slope;
@@ -65,8 +65,8 @@ static traffic conv2d_cost(const op_desc *op)
     return t;
 }
 
-/* A linear layer has m in out multiply-adds. The bias adds m out. An activation also reads or writes its
- * slope (m, out). */
+/* A linear layer has m in out multiply-adds. The bias adds m out. If there is an activation, its slope (m,
+ * out) is also read or written. */
 static traffic linear_cost(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;
@@ -120,9 +120,9 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element: 1 to add dy2, flops_of[].slope for g, 5 for the sums of g and g xhat, and 5 for
- * dx if the factors of a channel are combined beforehand. For an activation other than RELU, 3 more
- * recompute its argument, and 1 more adds the residual. */
+/* Operations per element: 1 to add dy2, flops_of[].slope for g, 5 for the sums of g and g xhat, and 5 for dx
+ * if the factors of a channel are combined beforehand. An activation other than RELU takes 3 more to
+ * recompute its argument, and 1 more to add the residual to the argument. */
 static traffic batchnorm_backward_cost(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;
@@ -223,7 +223,7 @@ static traffic rows_cost(const op_desc *op)
     return (traffic){.in = selected, .out = op->kind == OP_gather_rows ? selected : rows, .other_in = index};
 }
 
-/* Every token reads one row of the table, or adds to one row. Rows of the position table are read once per
+/* For every token, one row of the table is read or added to. Rows of the position table are read once per
  * batch. */
 static traffic embedding_cost(const op_desc *op)
 {
@@ -282,8 +282,9 @@ static traffic loss_cost(const op_desc *op)
     return t;
 }
 
-/* Operations per element. SGD: scale 1, decay 2, momentum 3, Nesterov's momentum 2, update 2. Adam: scale 1,
- * decay 2, moments 3 + 4, update 7. */
+/* Operations per element. SGD takes 1 for the scale, 2 for weight decay, 3 for momentum, 2 for Nesterov's
+ * momentum and 2 for the update. Adam takes 1 for the scale, 2 for weight decay, 3 + 4 for the two moments
+ * and 7 for the update. */
 static traffic optimizer_cost(const op_desc *op)
 {
     const optimizer_attributes *a = &op->u.optimizer;

@@ -1,13 +1,12 @@
 /* The operations of a device. OP_LIST generates the enum, the names and the kernel table of every device, so
  * a missing kernel is a link error.
  *
- * An op_desc holds the kind, sizes and attributes of an operation, but not the addresses of its operands.
- * A launch passes the operands as an array of pointers, indexed by the slots below. The slot of an absent
+ * An op_desc holds the kind, sizes and attributes of an operation, but not the addresses of its operands. A
+ * launch passes the operands as an array of pointers, indexed by the slots below. The slot of an absent
  * operand (no bias, no residual) is NULL. Comments give the shapes. N is the number of images and M the
- * number of rows. H and W are the input's height and width, P and Q the output's, and R and S the
- * kernel's. C is the number of input channels and K of output channels. All activations are NHWC or
- * row-major. "d" before a name is the gradient of the loss with respect to it. Parameters have the layout
- * that the device chose (device.h). */
+ * number of rows. H and W are the input's height and width, P and Q the output's, and R and S the kernel's. C
+ * is the number of input channels and K of output channels. All activations are NHWC or row-major. "dx" is
+ * the gradient of the loss with respect to x. Parameters have the layout that the device chose (device.h). */
 #ifndef COMMON_OPS_OP_H
 #define COMMON_OPS_OP_H
 
@@ -87,7 +86,7 @@ const char *activation_name(activation a);
 typedef struct conv2d_attributes {
     int64_t n, h, w, c;           /* input [n, h, w, c] */
     int64_t k, r, s;              /* weights [k, c, r, s] in PyTorch's order */
-    int64_t stride, pad_h, pad_w; /* zeros above and below, left and right */
+    int64_t stride, pad_h, pad_w; /* pad_h zeros above and below, pad_w zeros left and right */
     int64_t p, q;                 /* output [n, p, q, k] */
     bool bias;
 } conv2d_attributes;
@@ -96,7 +95,7 @@ typedef struct linear_attributes {
     int64_t m;       /* rows */
     int64_t in, out; /* weights [out, in] */
     bool bias;
-    activation act; /* fused after the bias in forward */
+    activation act; /* applied after the bias in the forward pass */
     /* Sizes of an input image [m, h, w, c] that is flattened. The weight columns are ordered c, h, w in
      * PyTorch and h, w, c here. flat_c is 0 if the input is a vector. */
     int64_t flat_c, flat_h, flat_w;
@@ -106,16 +105,16 @@ typedef struct batchnorm_attributes {
     int64_t n, h, w, c;
     double eps, momentum;
     activation act;
-    bool residual; /* y = act(normalized + residual) */
-    bool dy2;      /* backward: dy is the sum of two tensors */
-    int64_t world; /* number of ranks whose sums batchnorm_apply and batchnorm_backward_apply read */
+    bool residual; /* if true, y = act(normalized + residual) */
+    bool dy2;      /* backward: if true, the gradient with respect to y is DY + DY2 */
+    int64_t world; /* number of ranks over which SUMS is all-reduced */
 } batchnorm_attributes;
 
 typedef struct layernorm_attributes {
     int64_t m, c; /* rows, columns */
     double eps;
-    bool residual; /* normalizes sum = x + residual */
-    bool dsum;     /* backward: adds DSUM, the gradient from another use of the sum */
+    bool residual; /* if true, normalizes sum = x + residual */
+    bool dsum;     /* backward: if true, adds DSUM, the gradient from another use of the sum */
 } layernorm_attributes;
 
 typedef struct elementwise_attributes {
@@ -126,7 +125,7 @@ typedef struct elementwise_attributes {
 enum { CONCAT_MOST = 6 };
 typedef struct concat_attributes {
     int64_t rows;           /* pixels */
-    int64_t c[CONCAT_MOST]; /* channels of each input; 0 after the last */
+    int64_t c[CONCAT_MOST]; /* channels of each input; 0 after the last input */
 } concat_attributes;
 
 typedef struct pool_attributes {
@@ -152,19 +151,19 @@ typedef struct rows_attributes {
 
 typedef struct loss_attributes {
     int64_t rows, classes; /* logits [rows, classes]; mean squared error: output [rows, classes] */
-    bool gradient;         /* writes the gradient too, which may replace the logits in place */
+    bool gradient;         /* true if the gradient is written, too; it may overwrite the logits */
 } loss_attributes;
 
 typedef struct optimizer_attributes {
     int64_t count; /* largest number of elements per launch */
     double momentum, dampening, beta1, beta2, eps;
-    bool nesterov, decoupled; /* `decoupled` is AdamW's weight decay */
-    bool bf16;                /* writes BF16 too, on devices that store bfloat16 (device_info.bf16) */
+    bool nesterov, decoupled; /* `decoupled` selects AdamW's weight decay */
+    bool bf16; /* if true, also writes BF16, on devices that store bfloat16 (device_info.bf16) */
 } optimizer_attributes;
 
 typedef union op_attributes {
-    int64_t batch; /* The first field of every attributes struct, which is proportional to the batch size:
-                    * the number of images, rows, sequences or elements. */
+    int64_t batch; /* First field of every attributes struct: the number of images, rows, sequences or
+                      elements, which is proportional to the batch size. */
     conv2d_attributes conv2d;
     linear_attributes linear;
     batchnorm_attributes batchnorm;
@@ -186,9 +185,9 @@ typedef struct op_desc {
                  * bfloat16. Arithmetic, statistics and parameters' gradients keep `type`. */
     bool x_f32; /* The input X of the convolution or linear layer is the batch itself, which has `type` even
                    if bf16 is set. */
-    bool accumulate; /* The operation adds to the parameter's gradient, because another operation has
-                      * written it before (a table that is used twice). linear_backward_data adds to dx.
-                      * See also op_scalars.accumulate. */
+    bool accumulate; /* The operation adds to the parameter's gradient, because another operation has already
+                        written the gradient (for example of a table that is used twice). linear_backward_data
+                        adds to dx. See also op_scalars.accumulate. */
     op_attributes u;
 } op_desc;
 
@@ -202,7 +201,7 @@ enum { CONV_BWD_DATA_DY, CONV_BWD_DATA_W, CONV_BWD_DATA_DX };
 enum { CONV_BWD_WEIGHTS_X, CONV_BWD_WEIGHTS_DY, CONV_BWD_WEIGHTS_DW, CONV_BWD_WEIGHTS_DB };
 
 /* y [m,out] = act(pre), pre = x [m,in] * w [out,in]^T + b [out]. In training, SLOPE = act'(pre) [m,out] is
- * written if act is neither NONE nor RELU and the slot is not NULL. It is computed together with y,
+ * written if act is neither NONE nor RELU and the slot is not NULL. SLOPE is computed together with y,
  * because both need the same exponentials. */
 enum { LINEAR_FWD_X, LINEAR_FWD_W, LINEAR_FWD_B, LINEAR_FWD_Y, LINEAR_FWD_SLOPE };
 /* If there is an activation, ACT holds y (RELU) or the slope (others). linear_backward_weights runs first and
@@ -239,8 +238,8 @@ enum {
 /* batchnorm_backward computes g = (dy + dy2) * act' and the gradients of the parameters and of x.
  *
  * RELU's mask selects the positive y. If there is no residual, a device may compute the mask from x, gamma
- * and beta instead. Other activations recompute their argument from x and residual. If there is a
- * residual, g is also its gradient and is written to DRESIDUAL, which may be DY's memory. If act is NONE
+ * and beta instead. Other activations recompute their argument from x and residual. If there is a residual, g
+ * is also the gradient of the residual and is written to DRESIDUAL, which may be DY's memory. If act is NONE
  * and there is no dy2, g equals dy and DRESIDUAL is NULL. DX may be DY's memory unless DRESIDUAL is.
  *
  * batchnorm_backward_stats writes g, dgamma, dbeta and SUMS (see below), but not DX. */
@@ -279,8 +278,8 @@ enum {
     BN_BAPPLY_COUNT
 };
 
-/* sum = x + residual, y = (sum - mean) * invstd * gamma + beta; [m,c], mean and invstd [m]. SUM may be X's
- * memory, and is NULL without a residual. */
+/* sum = x + residual, y = (sum - mean) * invstd * gamma + beta. mean and invstd are [m], gamma and beta are
+ * [c], and all other tensors are [m,c]. SUM may be X's memory, and is NULL without a residual. */
 enum {
     LN_FWD_X,
     LN_FWD_RESIDUAL,
@@ -291,7 +290,8 @@ enum {
     LN_FWD_MEAN,
     LN_FWD_INVSTD
 };
-/* X is the normalized sum. dx = gradient through the normalization + DSUM. DX may be DY's memory. */
+/* X is the forward pass's SUM, or its X if there was no residual. dx is the gradient through the
+ * normalization, plus DSUM. DX may be DY's memory. */
 enum {
     LN_BWD_X,
     LN_BWD_GAMMA,
@@ -304,9 +304,9 @@ enum {
     LN_BWD_DBETA
 };
 
-/* [count]; Y may be X's memory. In backward, X is y for RELU and the argument for other activations; DX
- * may be DY's memory. As in PyTorch, RELU (fused or not) and maximum pooling return NaN if an input is
- * NaN, so a diverged run is visible. */
+/* All tensors are [count]. Y may be X's memory. In backward, X is y for RELU and the argument for other
+ * activations; DX may be DY's memory. As in PyTorch, RELU (fused or not) and maximum pooling return NaN if an
+ * input is NaN, so a diverged run is visible. */
 enum { ACT_FWD_X, ACT_FWD_Y };
 enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */
@@ -317,9 +317,10 @@ enum { ADD_A, ADD_B, ADD_Y };
 enum { CONCAT_FWD_Y, CONCAT_FWD_X };
 enum { CONCAT_BWD_DY, CONCAT_BWD_DX };
 
-/* INDEX [n,p,q,c] uint8 is the position of the maximum in its window. Positions count row by row and
- * include padding, so r*s <= 256. The first of equal values wins, as in PyTorch. pad <= r/2, s/2. Average
- * pooling divides by r*s and counts padding as zeros (AvgPool2d's count_include_pad). */
+/* INDEX [n,p,q,c] uint8 is the position of the maximum in its window. Positions count row by row and include
+ * padding, so r*s <= 256. If several values are equal, the first one counts, as in PyTorch. The padding is at
+ * most r/2 and s/2. Average pooling divides by r*s and counts padding as zeros (AvgPool2d's
+ * count_include_pad). */
 enum { MAXPOOL_FWD_X, MAXPOOL_FWD_Y, MAXPOOL_FWD_INDEX };
 enum { MAXPOOL_BWD_DY, MAXPOOL_BWD_INDEX, MAXPOOL_BWD_DX };
 enum { AVGPOOL_FWD_X, AVGPOOL_FWD_Y };
@@ -327,8 +328,8 @@ enum { AVGPOOL_BWD_DY, AVGPOOL_BWD_DX };
 
 /* y [batch*sequence, hidden] = table[token] + position[index in sequence] + type[0]; TOKENS int32. */
 enum { EMB_FWD_TOKENS, EMB_FWD_TABLE, EMB_FWD_POSITION, EMB_FWD_TYPE, EMB_FWD_Y };
-/* Writes all rows of the gradients, with zeros in unused rows. Adds instead if op_desc.accumulate (token
- * table only) or op_scalars.accumulate (all three) is set. */
+/* Writes all rows of the gradients, with zeros in unused rows. If op_desc.accumulate (only for the token
+ * table) or op_scalars.accumulate (for all three tables) is set, adds to the gradients instead. */
 enum { EMB_BWD_TOKENS, EMB_BWD_DY, EMB_BWD_DTABLE, EMB_BWD_DPOSITION, EMB_BWD_DTYPE };
 
 /* Per head: P = softmax(Q K^T / sqrt(width)), out = P V. Rows of q, k and v are `stride` elements apart,
@@ -352,11 +353,11 @@ enum {
 enum { ROWS_GATHER_X, ROWS_GATHER_INDEX, ROWS_GATHER_Y };
 enum { ROWS_SCATTER_DY, ROWS_SCATTER_INDEX, ROWS_SCATTER_DX };
 
-/* SUMS [2] float64: the sum of the loss over counted rows (elements), and the number of rows in which the
- * target has the largest logit (the first one if several are equal). The number is 0 for mean squared
- * error. Rows with target LOSS_IGNORE do not count, and their dlogits are zero. dlogits is divided by
- * op_scalars.loss_normalizer. TARGETS is int32 [rows], or [rows, classes] of the computation's type for
- * mean squared error. DLOGITS may be LOGITS' memory. */
+/* SUMS [2] float64: the sum of the loss over counted rows (elements for mean squared error), and the number
+ * of rows in which the target has the largest logit (the first one if several are equal). The number is 0 for
+ * mean squared error. Rows with target LOSS_IGNORE do not count, and their dlogits are zero. dlogits is
+ * divided by op_scalars.loss_normalizer. TARGETS is int32 [rows], or [rows, classes] of the computation's
+ * type for mean squared error. DLOGITS may be LOGITS' memory. */
 enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 #define LOSS_IGNORE (-100)
 
@@ -364,19 +365,20 @@ enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
  * buffer or exp_avg, and STATE2 is exp_avg_sq. BF16 has PARAM's layout and receives the new values as
  * bfloat16. */
 enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_BF16 };
-/* OUT [1] float64 += sum of squares over the pieces. */
+/* Adds the sum of squares over the pieces to OUT [1], which is float64. */
 enum { SUMSQ_X, SUMSQ_OUT };
-/* DIVIDE: x[i] = x[i] / op_scalars.divisor over the pieces, a true division. FILL: x[i] = 0. A launch has
- * at most elementwise_attributes.count elements. On the virtual device, a division with op_desc.bf16
- * stands for a copy that rounds to bfloat16. Real devices use device_convert() for this copy. */
+/* DIVIDE computes x[i] = x[i] / op_scalars.divisor over the pieces, with a true division. FILL sets x[i] = 0.
+ * A launch has at most elementwise_attributes.count elements. On the virtual device, a division with
+ * op_desc.bf16 stands for a copy that rounds to bfloat16. Real devices use device_convert() for this copy. */
 enum { DIVIDE_X };
 enum { FILL_X };
 
-/* A GPU reports the place of a gradient that is not finite (op_scalars.nonfinite) in units of so many
- * elements. No two parameters share a unit. */
+/* If a gradient is not finite, a GPU reports the gradient's index (op_scalars.nonfinite) in units of this
+ * number of elements. No two parameters share a unit. */
 enum { OP_NONFINITE_UNIT = 16 };
 
-/* Values that change from step to step. On a GPU the values are in device memory. */
+/* Values that change from step to step. All fields are in host memory. Only the flag at `nonfinite` is in
+ * device memory on a GPU. */
 struct piece;
 typedef struct op_scalars {
     double loss_normalizer; /* divisor of dlogits */
@@ -386,8 +388,8 @@ typedef struct op_scalars {
                             * INT32_MAX - i / OP_NONFINITE_UNIT for the first element i that is not finite.
                             * NULL if gradients are not checked. */
     double bias_correction1, bias_correction2; /* 1 - beta^step */
-    bool first_step;                           /* SGD: the momentum buffer starts as the gradient */
-    bool accumulate; /* adds to the existing gradients, as micro-batches after the first one do */
+    bool first_step; /* true in the first step, in which SGD sets the momentum buffer to the gradient */
+    bool accumulate; /* true if gradients are added up, as after the first micro-batch */
     double divisor;
     /* Number of rows in use, or 0 for all rows. Only for linear, layernorm, gather, scatter and loss
      * operations whose row count varies from batch to batch. In gather and scatter the number counts
@@ -399,9 +401,10 @@ typedef struct op_scalars {
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* The cost of an operation: floating-point operations, and the bytes that it must read and write once each if
- * no cache holds them. A multiply-add is two operations; a comparison, exponential, root or hyperbolic
- * tangent is one. Full rows and whole windows are counted, including padding. cost.c has the formulas. */
+/* The cost of an operation: floating-point operations, and the bytes read and written if each byte of an
+ * operand moves once and no cache holds it. A multiply-add is two operations; a comparison, exponential, root
+ * or hyperbolic tangent is one. Full rows and whole windows are counted, including padding. cost.c has the
+ * formulas. */
 typedef struct op_cost {
     double flops, bytes_read, bytes_written;
 } op_cost;

@@ -118,12 +118,13 @@ struct optimizer {
     device_kernel *update_bf16; /* NULL if the device stores no bfloat16 */
     device_memory state[2];
     device_memory workspace; /* workspace of sum_squares */
-    /* [1] float64: result of sum_squares, if the host cannot address device memory. */
+    /* [1] float64: result of sum_squares. Used only if the host cannot address device memory. */
     device_memory sum;
-    device_memory flag; /* [1] int32: the flag that updates set, in device memory */
+    device_memory flag; /* [1] int32: the flag that updates set; in device memory */
     /* [2] int32 in host memory: the flag after the last even step, and after the last odd step. */
     device_memory flags;
-    /* The flag on a host device. Accessed atomically, because several threads may update at the same time. */
+    /* The flag on a host device. Accessed atomically, because several threads may call optimizer_update() at
+     * the same time. */
     int32_t nonfinite;
     bool real;
     atomic_bool warned;
@@ -229,7 +230,7 @@ void optimizer_begin_state(optimizer *o)
     optimizer_begin_shard(o, o->logical, o->elements);
 }
 
-/* Returns the host's copy of the flag after update `step`, which update `step` + 2 overwrites. */
+/* Returns the host's copy of the flag after update `step`. Update `step` + 2 overwrites this copy. */
 static int32_t *flag_of(const optimizer *o, int64_t step)
 {
     return (int32_t *)o->flags.data + (step & 1);

@@ -38,10 +38,10 @@ extern const option_table optimizer_option_table;
 /* Returns PyTorch's defaults for `kind`. */
 optimizer_options optimizer_defaults(optimizer_kind kind);
 
-/* Sets every option that the user did not give. The values are PyTorch's defaults for the chosen kind.
- * `binding` binds optimizer_option_table to an optimizer_options. Returns STATUS_USAGE for combinations
- * that PyTorch refuses (Nesterov without momentum or with dampening), and for options that the chosen kind
- * or schedule does not use. */
+/* For every option that the user did not give, sets PyTorch's default for the chosen kind. `binding` binds
+ * optimizer_option_table to an optimizer_options. Returns STATUS_USAGE for combinations that PyTorch refuses
+ * (Nesterov without momentum or with dampening), and for options that the chosen kind or schedule does not
+ * use. */
 status optimizer_resolve(const option_binding *binding);
 
 /* Returns the learning rate of step `step` (from 0) in a run of `total_steps`. */
@@ -52,8 +52,8 @@ int optimizer_state_count(const optimizer_options *options);
 
 typedef struct optimizer optimizer;
 
-/* Allocates state for arenas of `elements`. `logical` is the number of elements without padding, for the
- * ledger. */
+/* Allocates state for arenas of `elements` elements. `logical` is the number of elements without padding, for
+ * the ledger. */
 status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements,
                       int64_t logical, ledger *l, optimizer **out);
 /* Opens an optimizer without state, for a rank that never updates. */
@@ -82,8 +82,8 @@ status optimizer_update(optimizer *o, device_stream *s, void *params, const void
 status optimizer_update_bf16(optimizer *o, device_stream *s, void *params, void *bf16, const void *grads,
                              piece_list pieces, int64_t step, double lr, double scale);
 
-/* Adds the squared norm of the gradients' pieces to *sum on the host. Waits for the stream if the device
- * is asynchronous. Only one call may run at a time. */
+/* Adds the sum of the squares of the gradients in the pieces to *sum on the host. Waits for the stream if the
+ * device is asynchronous. Only one call may run at a time. */
 status optimizer_sum_squares(optimizer *o, device_stream *s, const void *grads, piece_list pieces,
                              double *sum);
 
@@ -94,18 +94,19 @@ double optimizer_clip_scale(double max_norm, double sum_squares);
 void optimizer_skip(optimizer *o);
 int64_t optimizer_skipped(const optimizer *o);
 /* Returns true if an update has read a gradient that is not finite. On a GPU the answer covers the updates
- * before the last synchronization of the stream. Always false on devices without real memory. */
+ * before the last synchronization of the stream. The answer is always false on devices without tensor
+ * bytes. */
 bool optimizer_found_nonfinite(const optimizer *o);
-/* Returns the index of an element of the first parameter with a gradient that is not finite, or -1 if
- * there is none. Covers the updates of a GPU up to `step`. May be called between the end of update `step`
- * on the stream and update `step` + 2. */
+/* Returns the index of an element of the first parameter with a gradient that is not finite, or -1 if there
+ * is none. The result covers a GPU's updates up to and including `step`. May be called between the end of
+ * update `step` on the stream and update `step` + 2. */
 int64_t optimizer_first_nonfinite(const optimizer *o, int64_t step);
 /* Returns true if the caller must report a gradient that is not finite. If gradients that are not finite
  * do not stop the run, only the first call returns true. */
 bool optimizer_reports_nonfinite(optimizer *o);
 
-/* Returns a state arena for checkpoints, with `index` below optimizer_state_count(). The arena has no data
- * if the optimizer has no state. */
+/* Returns state arena `index` for checkpoints. `index` must be below optimizer_state_count(). The arena has
+ * no data if the optimizer was opened without state. */
 device_memory *optimizer_state(optimizer *o, int index);
 
 #endif

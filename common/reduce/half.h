@@ -1,5 +1,5 @@
-/* Converts float16 (IEEE 754 binary16) and bfloat16, as 16-bit patterns, to and from float32. The functions
- * have no branches, so loops over them become vector code on every instruction set.
+/* Converts float16 (IEEE 754 binary16) and bfloat16, stored as 16-bit integers, to and from float32. The
+ * functions have no branches, so loops over them become vector code on every instruction set.
  *
  * Conversion to float32 is exact. Conversion from float32 rounds to nearest, ties to even. Values that are
  * too large become infinity; values that are too small become a subnormal or zero of the same sign. Every NaN
@@ -59,8 +59,8 @@ static inline uint16_t f16_from_float(float value)
     uint32_t bits = half_float_as_bits(value);
     uint32_t sign = bits >> 16 & 0x8000;
     uint32_t magnitude = bits & 0x7fffffff;
-    /* Rounds to nearest, ties to even, with integers: adds half of the last bit kept, less one if that bit
-     * is 0. */
+    /* Rounds to nearest, ties to even, with integers: adds half of the value of the last kept bit, minus 1 if
+     * the last kept bit is 0. */
     uint32_t normal = (magnitude - ((127u - 15u) << 23) + 0xfff + (magnitude >> 13 & 1)) >> 13;
     /* Below 2^-14, adding 0.5 rounds to a multiple of 2^-24, as float16 does. */
     float shifted = half_bits_as_float(magnitude) + 0.5f;

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Returns the kernels of the last set in the list that this processor has. */
+/* Returns the kernels for the last instruction set in the list that this processor supports. */
 static const reduce_kernels *kernels(void)
 {
     const reduce_kernels *best = NULL;

@@ -1,6 +1,6 @@
 /* Element-wise reductions in memory, for the ring's collectives and the parameter server's sum. The code is
- * compiled once per instruction set, and every call runs the best set that the processor has. All sets round
- * alike: the result depends only on the operands and their order.
+ * compiled once per instruction set, and every call uses the best instruction set that the processor has. The
+ * result is bit-identical on all instruction sets: it depends only on the operands and their order.
  *
  * Types are float64, float32, float16, bfloat16, int64 and int32. The two half types are computed in
  * float32. reduce_pair() rounds its result to the half type (to nearest, ties to even), so a chain of
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Columns: name, name in reports. MEAN is the sum, divided at the end by the number of sources. */
+/* Columns: name, name in reports. MEAN is the sum, which is finally divided by the number of sources. */
 #define REDUCE_OP_LIST(X) X(SUM, "sum") X(MEAN, "mean") X(MIN, "min") X(MAX, "max") X(PRODUCT, "product")
 
 #define REDUCE_OP_ENUM(name, text) REDUCE_##name,
@@ -39,8 +39,8 @@ void reduce_many(dtype type, reduce_op op, void *const *outs, int out_count, con
  * integers divide toward zero, by an integer. `out` may be `in`. */
 void reduce_divide(dtype type, void *out, const void *in, int64_t count, double divisor);
 
-/* Averages contributions in their order: divides every ins[k][i] by `before`, adds, and divides the sum by
- * `after`. `out` may be ins[0]; nothing else may overlap. */
+/* Averages contributions in their order: divides every ins[k][i] by `before`, adds the quotients, and divides
+ * the sum by `after`. `out` may be ins[0]; nothing else may overlap. */
 void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before,
                     double after);
 
@@ -48,7 +48,7 @@ void reduce_average(dtype type, void *out, const void *const *ins, int in_count,
  * least float32), then rounds to `to`. Between float64 and a half type the value passes through float32.
  * Nothing may overlap. */
 void reduce_convert(dtype to, void *out, dtype from, const void *in, int64_t count, double divisor);
-/* Returns true if reduce_convert() has the pair of types. */
+/* Returns true if reduce_convert() supports the pair of types. */
 bool reduce_converts(dtype to, dtype from);
 
 /* Returns the instruction set in use: "baseline", "avx2" or "avx512". */

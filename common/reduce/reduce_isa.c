@@ -42,7 +42,8 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
 #define I32_LESSER(vector, a, b) CHOOSE(vector, i32_vector, ((b) < (a)) | ((b) != (b)), a, b)
 #define I32_GREATER(vector, a, b) CHOOSE(vector, i32_vector, ((b) > (a)) | ((b) != (b)), a, b)
 
-/* A quotient by a power of two equals the product with its inverse bit for bit, and is cheaper. */
+/* A division by a power of two gives the same bits as a multiplication by the inverse of the power, which is
+ * cheaper. */
 #define IS_FLOATING(type) ((type)0.5 != 0)
 static inline bool has_exact_inverse(double divisor)
 {
@@ -50,7 +51,7 @@ static inline bool has_exact_inverse(double divisor)
         double f;
         uint64_t u;
     } pun = {.f = divisor};
-    uint64_t exponent = pun.u >> 52; /* includes the sign, so negative numbers have no exact inverse */
+    uint64_t exponent = pun.u >> 52; /* includes the sign bit, so the result is false for negative divisors */
     return (pun.u & UINT64_C(0xfffffffffffff)) == 0 && exponent > 1023 - 64 && exponent < 1023 + 64;
 }
 

@@ -62,7 +62,7 @@ static void rows_by_rows(const attention_block *b, const float *left, int64_t le
     cpu_gemm(b->isa, &shape, left, right, false, c, b->gemm);
 }
 
-/* c [rows, width] = p [rows, columns] v */
+/* Computes c [rows, width] = p [rows, columns] v [columns, width]. */
 static void rows_by_columns(const attention_block *b, const float *p, const float *v, float *c,
                             int64_t c_stride)
 {
@@ -72,7 +72,7 @@ static void rows_by_columns(const attention_block *b, const float *p, const floa
     cpu_gemm(b->isa, &shape, p, v, false, c, NULL);
 }
 
-/* Computes c [columns, width] = p^T [columns, rows] x [rows, width], or adds it to c if `add`. */
+/* Computes c [columns, width] = p^T [columns, rows] x [rows, width], or adds this product to c if `add`. */
 static void columns_by_columns(const attention_block *b, const float *p, const float *x, int64_t x_stride,
                                bool add, float *c)
 {
@@ -115,8 +115,8 @@ static void forward(const host_call *call)
  *
  *   dS = P (dP - delta) / sqrt(width),  dQ = dS K,  dK = dS^T Q,  dV = P^T dout
  *
- * Processes the last block first, because this block sees every key even if causal. The last block writes
- * dK and dV, and the other blocks add to dK and dV. */
+ * Processes the last block first, because this block sees every key even if attention is causal. The last
+ * block writes dK and dV, and the other blocks add to dK and dV. */
 static void backward_part(const void *context, int part, int64_t first, int64_t end)
 {
     const host_call *call = context;

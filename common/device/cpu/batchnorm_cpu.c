@@ -1,9 +1,9 @@
-/* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions: the biased variance normalizes,
- * and the running variance moves towards the unbiased one.
+/* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions: values are normalized by the
+ * biased variance, and the running variance moves towards the unbiased variance.
  *
- * Each direction makes two passes over memory: one for sums, one for the result. If only this operation needs
- * the activation's gradient g, the second pass recomputes g from x and dy, which is cheaper than writing and
- * reading it. */
+ * The forward pass and the backward pass traverse memory twice each: once for sums, once for the result. If
+ * only the backward pass needs g, the gradient with respect to the activation's argument, this pass computes
+ * g from x and dy twice, which is cheaper than writing and reading g. */
 #include "common/device/cpu/kernel.h"
 
 #include <math.h>
@@ -73,7 +73,7 @@ static void apply_part(const void *context, int part, int64_t first, int64_t end
     job->kernels->apply[job->act](&job->data, first, end);
 }
 
-/* Normalizes x. Array 0 must hold the scale gamma invstd. */
+/* Normalizes x. The first array of floats in the workspace must hold the scale gamma invstd. */
 static void apply(const host_call *call, const float *mean)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;
@@ -130,7 +130,7 @@ static void backward_stats_part(const void *context, int part, int64_t first, in
     job->kernels->backward_stats[job->act](&job->data, first, end, part_sums(job, part));
 }
 
-/* Returns scale = gamma invstd, in array 0. */
+/* Computes scale = gamma invstd in the first array of floats in the workspace, and returns the array. */
 static const float *scale_of(const host_call *call, const float *gamma, const float *invstd)
 {
     float *scale = array_of(call, 0);
@@ -138,8 +138,8 @@ static const float *scale_of(const host_call *call, const float *gamma, const fl
     return scale;
 }
 
-/* Returns a job with sums [2c] = [ sum g | sum g xhat ], which are also stored in or added to dbeta and
- * dgamma. Writes `g` unless it is NULL. */
+/* Returns a job with sums [2c] = [ sum g | sum g xhat ]. The sums are also stored in dbeta and dgamma, or
+ * added to them. Writes g to `g` unless `g` is NULL. */
 static pass_job sum_gradients(const host_call *call, float *g)
 {
     const batchnorm_attributes *a = &call->op->u.batchnorm;

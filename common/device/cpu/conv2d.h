@@ -1,11 +1,11 @@
 /* Convolutions, computed by one of four algorithms:
  *
- *   gemm       1x1 kernels, and with AVX2 most strides other than 1: gathers the inputs of each output
- *              pixel in a row, then multiplies matrices
+ *   gemm       1x1 kernels, and with AVX2 most kernels whose stride is not 1: gathers the inputs of each
+ *              output pixel in a row, then multiplies matrices
  *   per pixel  few output pixels: one small multiplication per output pixel and row of taps, only for taps
  *              inside the image
  *   winograd   3x3 kernels with stride 1, whole tiles of outputs and many channels: fewer multiplications
- *   direct     all others: oneDNN's convolutions
+ *   direct     all other convolutions: calls oneDNN
  *
  * The algorithm depends on the shapes of the image and the kernel, never on the batch. The algorithm of
  * the forward pass determines the layout of the weights. Ranks with unequal batches therefore use the same
@@ -17,11 +17,11 @@
 
 typedef enum conv2d_pass { CONV2D_FORWARD, CONV2D_BACKWARD_DATA, CONV2D_BACKWARD_WEIGHTS } conv2d_pass;
 
-/* The tensors of a pass. In a backward pass, y is dy, and the result replaces its tensor: x is dx, or w is
- * dw. */
+/* The tensors of a pass. In both backward passes y holds dy. The result is written to x, which holds dx, or
+ * to w, which holds dw. */
 typedef struct conv2d_operands {
     float *x, *w, *b, *y;
-    bool add; /* backward_weights: adds to the existing gradient */
+    bool add; /* backward_weights: true if the result is added to the existing gradient */
 } conv2d_operands;
 
 typedef struct conv2d_algorithm {
@@ -36,7 +36,7 @@ typedef struct conv2d_primitive conv2d_primitive;
 typedef struct conv2d_state {
     const conv2d_algorithm *algorithm;
     conv2d_pass pass;
-    int64_t block;               /* block of channels in the weights' layout; 1 for RSCK */
+    int64_t block;               /* block size of the channels in the weights' layout; 1 for RSCK */
     conv2d_primitive *primitive; /* NULL except for `direct` */
     size_t bias_offset;          /* backward_weights: offset of the bias sums in the workspace */
 } conv2d_state;

@@ -2,14 +2,14 @@
 
 #include <stdlib.h>
 
-/* Largest numbers of output pixels for `per_pixel`. backward_data needs more small multiplications per
- * pixel. */
+/* Largest numbers of output pixels for `per_pixel`. The number for backward_data is smaller, because
+ * backward_data needs more multiplications per pixel. */
 enum { FEW_PIXELS = 16, FEW_PIXELS_DATA = 4 };
 enum { SHORT_ROW = 4, LONG_GATHER = 256 };
 
-/* Returns true if gathering is faster than oneDNN's convolution for AVX2. oneDNN is slow if the stride is
- * not 1 and output rows are long. The weight gradient then always gathers. The forward pass gathers only
- * if each output sums many products. */
+/* Returns true if gathering is faster than oneDNN's convolution for AVX2. oneDNN is slow if the stride is not
+ * 1 and output rows are long. In this case the weight gradient always gathers, and the forward pass gathers
+ * if each output is the sum of many products. */
 static bool gathering_pays(const cpu_device *device, const conv2d_attributes *a, conv2d_pass pass)
 {
     if (!cpu_is_avx2(device->isa) || device->bf16 || a->stride == 1 || a->q <= SHORT_ROW) return false;
@@ -26,8 +26,9 @@ static const conv2d_algorithm *choose_algorithm(const cpu_device *device, const 
     return a->p * a->q <= most ? &conv2d_per_pixel : &conv2d_direct;
 }
 
-/* Returns the algorithm of a pass. Winograd is not used with bfloat16, because it multiplies sums of
- * inputs, which would be rounded. Only Winograd and oneDNN accept weights in blocks of channels. */
+/* Returns the algorithm of a pass. Winograd is not used with bfloat16, because Winograd multiplies sums of
+ * inputs, and rounding these sums would lose precision. Only Winograd and oneDNN accept weights in blocks of
+ * channels. */
 static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv2d_state *state,
                                             const conv2d_attributes *a)
 {
@@ -36,8 +37,8 @@ static const conv2d_algorithm *algorithm_of(const cpu_device *device, const conv
     return state->block == 1 ? algorithm : &conv2d_direct;
 }
 
-/* Chooses blocks of channels for Winograd and direct convolutions, as in oneDNN's kernels for both
- * directions. */
+/* Chooses a layout in blocks of channels for Winograd and direct convolutions. oneDNN's forward and backward
+ * kernels use the same layout. */
 void conv2d_choose_layout(device *d, const conv2d_attributes *a, device_layout *out)
 {
     const cpu_device *device = (cpu_device *)d;

@@ -1,5 +1,5 @@
-/* oneDNN's convolutions on NHWC images. If a pass needs the weights in another layout than the arena's, the
- * weights are reordered in the workspace before or after the pass. */
+/* oneDNN's convolutions on NHWC images. If a pass needs a layout of the weights that differs from the arena's
+ * layout, the weights are reordered in the workspace before or after the pass. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
@@ -11,15 +11,16 @@ enum { X, W, Y }; /* arguments of the convolution */
 
 struct conv2d_primitive {
     onednn_primitive convolution;
-    onednn_primitive reorder; /* Copies weights before forward and backward_data or after backward_weights. */
+    onednn_primitive reorder; /* Reorders the weights before forward and backward_data, or their gradient
+                                 after backward_weights. */
     conv2d_pass pass;
     /* Parts of the workspace, in this order. x and y are bfloat16 copies. */
     size_t scratchpad_bytes, weights_bytes, gradient_bytes, x_bytes, y_bytes;
     int64_t weights, inputs, outputs; /* elements */
 };
 
-/* Describes the convolution, and the weights in the arena as `arena`. The factors of a multiplication may be
- * bfloat16; the result of a pass is float32. */
+/* Stores a description of the convolution in *out, and a description of the weights in the arena in *arena.
+ * The factors of a multiplication may be bfloat16; the result of a pass is float32. */
 static void describe(const host_kernel *kernel, onednn_convolution *out, onednn_tensor *arena)
 {
     static const dnnl_prop_kind_t passes[] = {dnnl_forward_training, dnnl_backward_data,
@@ -61,8 +62,8 @@ static status open_desc(dnnl_engine_t engine, const onednn_convolution *c, bool 
     return rc;
 }
 
-/* Returns false for oneDNN's reference loops and its im2col with sgemm, which are slower than reordering the
- * weights. */
+/* Returns false if oneDNN would use its reference loops or im2col with sgemm. Both take longer than
+ * reordering the weights for a fast kernel. */
 static bool is_fast(const_dnnl_primitive_desc_t desc)
 {
     const char *name = "";

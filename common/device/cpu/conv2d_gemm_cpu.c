@@ -1,8 +1,8 @@
 /* Convolutions as matrix multiplications: y [n p q, k] = rows [n p q, r s c] w [r s c, k].
  *
- * Each output pixel has a row: the pixels under its taps, with zeros outside the image. If the kernel is 1x1
- * and the stride 1, the rows are x itself. For other kernels the rows are gathered first. The gradient with
- * respect to x supports only 1x1 kernels. */
+ * Each output pixel has a row of inputs: the input pixels under the kernel's taps, with zeros outside the
+ * image. If the kernel is 1x1 and the stride is 1, the rows are x itself. For other kernels the rows are
+ * gathered first. The gradient with respect to x supports only 1x1 kernels. */
 #include "common/base/least.h"
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
@@ -17,7 +17,7 @@ typedef struct pixel_job {
     const conv2d_attributes *attributes;
     float *image; /* [n, h, w, c] */
     float *rows;
-    int64_t at; /* output pixel of the first row */
+    int64_t at; /* index of the output pixel that the first row belongs to */
 } pixel_job;
 
 static int64_t pixels(const conv2d_attributes *a)
@@ -62,7 +62,8 @@ static void gather_part(const void *context, int part, int64_t first, int64_t en
     }
 }
 
-/* Scatters image rows [first, end) of n * h. Pixels without an output become zero. */
+/* Writes image rows [first, end) out of n * h. Copies the gradients of pixels that an output uses, and sets
+ * all other pixels to zero. */
 static void scatter_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pixel_job *job = context;
@@ -98,9 +99,9 @@ static bool in_place(const conv2d_attributes *a)
     return a->stride == 1 && a->r == 1 && a->s == 1;
 }
 
-/* Returns the number of pixels multiplied at a time. The kernels for AVX-512 multiply all
- * pixels at a time, because multiplications with few rows are slower, and because bfloat16 would convert the
- * weights for each block. */
+/* Returns the number of pixels multiplied at a time. The kernels for AVX-512 multiply all pixels at a time,
+ * because multiplications with few rows are slower, and because with bfloat16 every block would convert the
+ * weights again. */
 static int64_t block_pixels(const host_kernel *kernel)
 {
     const conv2d_attributes *a = &kernel->base.op.u.conv2d;

@@ -1,18 +1,21 @@
 /* Convolutions with few output pixels, where most taps of a padded kernel are outside the image.
  *
  * Every output pixel (p, q) has a rectangle of taps inside the image. In row r of the rectangle the pixels of
- * x and the weights [s, c, k] are contiguous. Over all images, row r is therefore one matrix multiplication
+ * x and the weights [s, c, k] are contiguous. Row r is therefore computed by one matrix multiplication over
+ * all images:
  *
  *   y[:, p, q, :] += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k]
  *
- * whose rows are an image apart. The gradient with respect to x multiplies one output pixel with one tap. The
- * gradient of a tap's weights gathers all output pixels of the tap and multiplies once. */
+ * In memory, the rows of both matrices y and x are an image apart. The gradient with respect to x multiplies
+ * one output pixel with one tap. The gradient of a tap's weights gathers all output pixels of the tap and
+ * multiplies once. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 
 #include <string.h>
 
-/* Taps of a kernel that are inside the image along one axis, or output positions: [first, end). */
+/* A range [first, end) along one axis: the taps of a kernel that are inside the image, or output
+ * positions. */
 typedef struct taps {
     int64_t first, end;
 } taps;

@@ -1,6 +1,7 @@
 /* Convolutions with 3x3 kernels and stride 1 by Winograd's minimal filtering (isa/isa.h): 36 multiplications
- * instead of 144 per tile of 4x4 outputs and pair of channels. The gradient with respect to x is the same
- * convolution of dy, with weights flipped (rotated by 180 degrees and transposed).
+ * instead of 144 for each tile of 4x4 outputs and each pair of an input channel and an output channel. The
+ * gradient with respect to x is the same convolution of dy, with weights flipped (rotated by 180 degrees and
+ * transposed).
  *
  * A block of tiles is transformed as a whole and stays in the L2 cache. The block is then multiplied with
  * all weights, for a panel of output channels and WINOGRAD_DEPTH input channels at a time. Each block
@@ -10,7 +11,7 @@
 #include "common/base/least.h"
 
 typedef struct winograd_tiles {
-    int64_t down, across, count; /* tiles of one image in each direction; tiles of all images */
+    int64_t down, across, count; /* tiles per image in each direction; tiles of all images */
 } winograd_tiles;
 
 static int64_t winograd_ceiling(int64_t a, int64_t b)
@@ -41,8 +42,8 @@ static cpu_patch winograd_patch(const winograd_tiles *t, int64_t tile, int64_t h
                        .right = (int)least(size, width - left)};
 }
 
-/* Returns the offset of the weights between block `c` of input channels and block `k` of output channels.
- * The arena stores them as [3][3][block][block]. */
+/* Returns the offset of the weights between block `c` of input channels and block `k` of output channels. The
+ * arena stores these weights as [3][3][block][block]. */
 static int64_t winograd_block(const conv2d_attributes *a, int64_t block, int64_t c, int64_t k)
 {
     return (k * (a->c / block) + c) * 9 * block * block;
@@ -50,7 +51,7 @@ static int64_t winograd_block(const conv2d_attributes *a, int64_t block, int64_t
 
 enum {
     BLOCK_BYTES = 1340 << 10, /* bytes of the transforms and products of a block of tiles */
-    FEWEST_TILES = 14         /* smallest number of tiles in a block, unless there are fewer */
+    FEWEST_TILES = 14         /* smallest number of tiles in a block, unless the batch has fewer tiles */
 };
 
 /* Winograd is used only if panels of channels are full, the image has at least one whole tile of outputs,
@@ -72,11 +73,11 @@ typedef struct winograd_conv {
     int64_t h, w, depth, p, q, columns, pad;
     winograd_tiles tiles;
     int64_t chunks, panels, block_tiles;
-    int64_t weights_block; /* block of channels in the arena's layout */
+    int64_t weights_block; /* block size of the channels in the arena's layout */
     bool flip;
     const float *x, *weights, *bias;
-    float *y, *scratch; /* scratch is [parts] of scratch_floats() */
-    bool by_panels;     /* parts are ranges of panels instead of tiles */
+    float *y, *scratch; /* scratch has scratch_floats() floats for each part */
+    bool by_panels;     /* true if a part is a range of panels instead of a range of tiles */
 } winograd_conv;
 
 static winograd_conv winograd_conv_of(const host_kernel *kernel)
@@ -123,7 +124,7 @@ static const float *weights_at(const winograd_conv *f, int64_t row, int64_t colu
            winograd_block(f->attributes, f->weights_block, f->flip ? column : row, f->flip ? row : column);
 }
 
-/* Transforms the weights from input channels [first, first + depth) to a panel. */
+/* Transforms the weights between input channels [first, first + depth) and the output channels of a panel. */
 static void transform_weights(const winograd_conv *f, int64_t first, int64_t depth, int64_t panel, float *u)
 {
     int64_t b = f->weights_block, width = f->kernels->columns, across = width / b, down = depth / b;

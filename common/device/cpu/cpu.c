@@ -1,15 +1,15 @@
 /* The CPU back end: float32, with oneDNN's convolutions and matrix multiplications and with kernels of this
- * project. The kernels are compiled for the instruction sets of processor.h, and the device uses the best one
- * of the machine. ONEDNN_MAX_CPU_ISA limits oneDNN and these kernels.
+ * project. The kernels are compiled for the instruction sets of processor.h, and the device uses the best set
+ * that the machine has. ONEDNN_MAX_CPU_ISA limits oneDNN and these kernels.
  *
  * The same command with the same number of threads gives bit-identical results. Operations that do not sum
  * across rows (activations, pooling, embeddings, optimizers, division) give bit-identical results for any
  * number of threads.
  *
- * A rank's threads are OpenMP's. A waiting thread of GNU OpenMP spins for about 15 ms, unless the environment
- * sets GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts. If there are more threads
- * than cores, the user should set one of these variables. docs/kernels-cpu.md explains which kernel is used
- * when. */
+ * A rank computes with OpenMP's threads. A waiting thread of GNU OpenMP spins for about 15 ms, unless the
+ * environment sets GOMP_SPINCOUNT=1000 or OMP_WAIT_POLICY=passive before the program starts. If there are
+ * more threads than cores, the user should set one of these variables. docs/kernels-cpu.md explains which
+ * kernel is used when. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
@@ -43,8 +43,8 @@ OP_LIST(DECLARE_ENTRY)
 static const host_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)};
 #undef TABLE_ENTRY
 
-/* Sets the number of OpenMP's threads. oneDNN's kernels must run with the number with which they were
- * created. */
+/* Sets the number of OpenMP's threads. oneDNN's kernels must run with the number of threads with which they
+ * were created. */
 static void use_threads(const device *d)
 {
     if (omp_get_max_threads() != d->config.threads) omp_set_num_threads(d->config.threads);

@@ -39,8 +39,8 @@ static size_t type_sums(const host_kernel *kernel)
     return (size_t)kernel->base.op.u.embedding.hidden * sizeof(double);
 }
 
-/* Computes columns [first, end) of every gradient. A row that is used twice is therefore summed in the order
- * of the batch, for any number of threads. */
+/* Computes columns [first, end) of every gradient. The work is split by columns, so that a table row that is
+ * used twice is summed in the order of the batch, for any number of threads. */
 static void backward_part(const void *context, int part, int64_t first, int64_t end)
 {
     const host_call *call = context;

@@ -1,9 +1,9 @@
 /* Matrix multiplication in float32, c = op(a) op(b). cpu_matmul() picks the fastest algorithm for a shape:
  *
- *   cpu_gemm          oneDNN's sgemm, or isa/matrix.c for small products, where packing takes too long
+ *   cpu_gemm          oneDNN's sgemm, or isa/matrix.c for small products, for which packing takes too long
  *   transposed_gemm   gradients of weights: c^T = b^T a, then a transposition
  *   copied_gemm       small results with AVX2: copies b, and also a if it is transposed
- *   bf16_gemm         --bf16: factors rounded to bfloat16
+ *   bf16_gemm         with --bf16: rounds the factors to bfloat16
  *
  * docs/kernels-cpu.md has the measurements behind the choice. */
 #ifndef COMMON_DEVICE_CPU_GEMM_H
@@ -16,7 +16,8 @@
  *
  * Each *_prepare() returns the bytes of `scratch` that its function needs. The same number is enough for
  * fewer rows (m, or k if a is transposed). oneDNN generates machine code at the first multiplication, which
- * takes about 40 ms. *_prepare() triggers this if the shape needs oneDNN, so that no step waits for it. */
+ * takes about 40 ms. If the shape needs oneDNN, *_prepare() makes oneDNN generate this code, so that no step
+ * waits for it. */
 typedef struct cpu_gemm_shape {
     bool transpose_a, transpose_b;
     int64_t m, n, k, a_stride, b_stride, c_stride;
@@ -52,8 +53,9 @@ void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *shape, const float *a, c
 /* ---- bfloat16 ---------------------------------------------------------------------------------
  *
  * Parameters, gradients, activations and sums stay float32. The two factors of a multiplication are rounded
- * to bfloat16 each time, to nearest and to even on ties. This applies to linear layers and to convolutions,
- * except for convolutions with few output pixels (conv2d.h). Attention and normalization stay in float32. */
+ * to bfloat16 before each multiplication, to nearest and to even on ties. Factors are rounded in linear
+ * layers and in convolutions, except for convolutions with few output pixels (conv2d.h). Attention and
+ * normalization stay in float32. */
 
 bool cpu_has_bf16(void);
 

@@ -7,13 +7,14 @@
 #include <pthread.h>
 #include <string.h>
 
-/* Bounds that were measured (docs/kernels-cpu.md). */
+/* Measured bounds for the choice of an algorithm (docs/kernels-cpu.md). */
 enum {
     TINY_WORK = 1 << 12,  /* multiply-adds below which calling sgemm takes longer than the arithmetic */
     SMALL_WORK = 1 << 18, /* multiply-adds below which packing costs more than it gains */
-    WHOLE_WORK = 1 << 20, /* like SMALL_WORK, if all columns fill register tiles */
+    WHOLE_WORK = 1 << 20, /* used in place of SMALL_WORK if the columns fill whole register tiles */
     TILE_COLUMNS = 64,
-    FEW_ROWS = 48, /* rows or columns up to which c^T = b a^T is faster, because sgemm transposes b */
+    FEW_ROWS = 48, /* largest m (FEW_COLUMNS: n) for which c^T = b a^T is faster than c = a b^T, because sgemm
+                      would transpose b */
     FEW_COLUMNS = 12,
     TRANSPOSED_DEPTH = 512,      /* k below which the transposition costs more than it gains */
     TRANSPOSED_RESULT = 1 << 18, /* largest result that fits the L2 cache */
@@ -54,7 +55,7 @@ static void sgemm(char transpose_a, char transpose_b, int64_t m, int64_t n, int6
                              add ? 1.0f : 0.0f, c, c_stride));
 }
 
-/* Rows and columns of a matrix for which oneDNN generates the same code as for large matrices. */
+/* Number of rows and columns of a matrix for which oneDNN generates the same code as for larger matrices. */
 enum { FULL = 64 };
 
 static void write_sgemm(void)
@@ -93,7 +94,8 @@ void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *s, const float *a, const
 
 /* ---- c = a^T b as the transpose of b^T a ------------------------------------------------------- */
 
-/* Returns true for gradients of weights with many more rows than columns, for which oneDNN is much slower. */
+/* Returns true for gradients of weights that have many more rows than columns. oneDNN computes c^T faster
+ * than c for these shapes. */
 static bool transposed_gemm_pays(const cpu_gemm_shape *s)
 {
     return s->transpose_a && !s->transpose_b && s->m >= 2 * s->n && s->n >= TILE_COLUMNS &&
@@ -130,8 +132,8 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
  * multiple of 1 KiB apart compete for few sets of the cache. Therefore the copies have PADDING floats between
  * rows. */
 enum { COPIED_ROWS = 256, PADDING = 16 };
-enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* for c = a b: smallest m and n, largest m * n */
-enum { COPIED_GRADIENT = 1 << 15 };                  /* for c = a^T b: smallest m * n */
+enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* if c = a b: least m and n, largest m * n */
+enum { COPIED_GRADIENT = 1 << 15 };                  /* if c = a^T b: least m * n */
 
 static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
 {
@@ -141,7 +143,7 @@ static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
     return s->m >= COPIED_SIDE && s->n >= COPIED_SIDE && result <= COPIED_RESULT;
 }
 
-/* Returns scratch bytes that suffice for fewer rows of a, too. */
+/* Returns the bytes of scratch memory, which suffice for fewer rows of a, too. */
 static size_t copied_gemm_scratch(const cpu_isa *isa, const cpu_gemm_shape *s)
 {
     cpu_gemm_shape fewest = *s;

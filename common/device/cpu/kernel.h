@@ -6,7 +6,7 @@
  *   conv2d_cpu.c              convolutions: picks one of conv2d_{gemm,per_pixel,winograd,direct}_cpu.c
  *   batchnorm_cpu.c, activation_cpu.c, pool_cpu.c, embedding_cpu.c, layernorm_cpu.c, attention_cpu.c
  *   linear_cpu.c              fully connected layers
- *   gemm_cpu.c                matrix multiplication for all of these
+ *   gemm_cpu.c                matrix multiplication for all files above
  *   loss_cpu.c, optimizer_cpu.c
  *   parallel.c                splits the work of a kernel among OpenMP's threads
  *   onednn.c                  oneDNN's C interface with this project's error codes
@@ -39,8 +39,8 @@ static inline const cpu_isa *cpu_isa_of(const host_kernel *kernel)
     return cpu_device_of(kernel)->isa;
 }
 
-/* Returns true if the kernels are for AVX2. Matrix multiplications and convolutions choose other algorithms
- * for AVX2 than for AVX-512. */
+/* Returns true if the kernels are for AVX2. Matrix multiplications and convolutions choose different
+ * algorithms for AVX2 and for AVX-512. */
 static inline bool cpu_is_avx2(const cpu_isa *isa)
 {
     return isa->vector_floats == 8;
@@ -78,7 +78,7 @@ static inline size_t cpu_sums_bytes(int threads, int64_t count)
 /* Adds parts 1, 2, ... of sums [parts][count] to part 0, in this order. */
 void cpu_sums_reduce(double *sums, int parts, int64_t count);
 
-/* Stores `sums` in `gradient` [count], or adds them to it. Each result is rounded once. */
+/* Stores `sums` in `gradient` [count], or adds `sums` to `gradient` if `add`. Each result is rounded once. */
 void cpu_sums_store(const double *sums, int64_t count, bool add, float *gradient);
 
 /* Computes the column sums of x [rows, columns]. `sums` has cpu_sums_bytes(threads, columns) bytes. */

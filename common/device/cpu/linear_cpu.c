@@ -13,7 +13,7 @@ static cpu_gemm_shape shape_of(const op_desc *op, int64_t rows)
     }
 }
 
-/* linear_backward_weights first sums columns in this memory, and then multiplies in it. */
+/* linear_backward_weights uses the workspace first for column sums, and then for the multiplication. */
 static size_t workspace_bytes(const host_kernel *kernel)
 {
     const linear_attributes *a = &kernel->base.op.u.linear;
@@ -38,8 +38,8 @@ static void forward(const host_call *call)
 
 /* ---- backward --------------------------------------------------------------------------------- */
 
-/* Replaces dy by d pre and sums its columns in [parts][out], a block of rows at a time so that the rows stay
- * in the cache. */
+/* Replaces dy by d pre, the gradient with respect to the activation's argument, and sums the columns of d pre
+ * in [parts][out]. Processes a block of rows at a time, so that the rows stay in the cache. */
 static void gradient_part(const void *context, int part, int64_t first, int64_t end)
 {
     const host_call *call = context;

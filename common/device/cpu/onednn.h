@@ -26,8 +26,8 @@ typedef struct onednn_convolution {
     dnnl_dims_t strides, padding;
 } onednn_convolution;
 
-/* Creates the description of a primitive with the caller's scratchpad. A backward pass needs the forward
- * pass's description as `hint`. */
+/* Creates the description of a primitive whose scratchpad the caller provides. A backward pass needs the
+ * forward pass's description as `hint`. */
 status onednn_convolution_desc(dnnl_engine_t engine, const onednn_convolution *c,
                                const_dnnl_primitive_desc_t hint, dnnl_primitive_desc_t *out);
 
@@ -41,7 +41,7 @@ typedef struct onednn_primitive {
     size_t scratchpad_bytes;
 } onednn_primitive;
 
-/* `arguments` [count] are oneDNN's DNNL_ARG_*, without the scratchpad. */
+/* `arguments` [count] lists oneDNN's DNNL_ARG_* constants, without the scratchpad. */
 status onednn_primitive_open(dnnl_engine_t engine, const_dnnl_primitive_desc_t desc, int count,
                              const int *arguments, onednn_primitive *out);
 void onednn_primitive_close(onednn_primitive *p);

@@ -2,9 +2,9 @@
 
 #include <omp.h>
 
-/* OpenMP's library is not instrumented for ThreadSanitizer. publish() and observe() tell ThreadSanitizer
- * that a parallel region runs after the code before it, and before the code after it. The suppression
- * excludes oneDNN's threads. */
+/* OpenMP's library is not instrumented for ThreadSanitizer. publish() and observe() tell ThreadSanitizer that
+ * a parallel region begins after the preceding code has ended, and ends before the following code begins. The
+ * suppression excludes oneDNN's threads. */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);

@@ -7,7 +7,8 @@ static void pool_part(const void *context, int part, int64_t first, int64_t end)
     kernels->run[call->op->kind - OP_maxpool_forward](&call->op->u.pool, call->operands, first, end);
 }
 
-/* Runs a pooling operation. Parts are rows of the output (forward) or of the input's gradient (backward). */
+/* Runs a pooling operation. The work is split by rows of the output (forward) or of the input's gradient
+ * (backward). */
 static void pool(const host_call *call)
 {
     const pool_attributes *a = &call->op->u.pool;

@@ -1,12 +1,12 @@
-/* Functions shared by the back ends in host memory (cpu, reference): memory (host_memory.c), streams that
- * are the calling thread, fences on a futex, the clock (host_stream.c), and kernels (host_kernel.c). */
+/* Functions shared by the back ends cpu and reference: memory (host_memory.c), streams that are the calling
+ * thread, fences on a futex, the clock (host_stream.c), and kernels (host_kernel.c). */
 #ifndef COMMON_DEVICE_HOST_HOST_H
 #define COMMON_DEVICE_HOST_HOST_H
 
 #include "common/base/doorbell.h"
 #include "common/device/device_impl.h"
 
-/* The functions of the slots, host_NAME. */
+/* host_NAME implements the slot NAME of device_backend. */
 #define HOST_SHARED(X) X(convert) X(add) X(clear) /* slots shared with back ends that do not compute */
 #define HOST_STREAMS(X) X(stream_signal) X(stream_synchronize) X(fence_reach) X(fence_fail) X(mark)
 #define HOST_OTHERS(X)                                                                                       \
@@ -20,7 +20,7 @@ HOST_OTHERS(HOST_DECLARE)
 #define HOST_SLOT(name) .name = host_##name,
 #define HOST_STREAM_SLOTS                                                                                    \
     HOST_STREAMS(HOST_SLOT).stream_bytes = sizeof(host_stream), .fence_bytes = sizeof(host_fence)
-/* Slots of a back end in host memory, except for opening, layouts and kernels. */
+/* Initializes the slots that cpu and reference share: all except for opening, layouts and kernels. */
 #define HOST_BACKEND_SLOTS HOST_SHARED(HOST_SLOT) HOST_OTHERS(HOST_SLOT) HOST_STREAM_SLOTS
 
 typedef struct host_stream {
@@ -46,7 +46,7 @@ typedef struct host_kernel host_kernel;
 
 typedef struct host_call {
     const host_kernel *kernel;
-    const op_desc *op; /* description in `kernel` */
+    const op_desc *op; /* description of the operation, which is stored in `kernel` */
     void *const *operands;
     const op_scalars *scalars; /* may be NULL */
     void *workspace;
@@ -54,7 +54,8 @@ typedef struct host_call {
 
 typedef struct host_kernel_entry {
     void (*run)(const host_call *call);
-    /* These may be NULL. `open` may set the kernel's state. `workspace` returns bytes. */
+    /* The functions below may be NULL. `open` may set the kernel's state. `workspace` returns the size of the
+     * workspace in bytes. */
     status (*open)(host_kernel *kernel, const device_layout *layout);
     void (*close)(host_kernel *kernel);
     size_t (*workspace)(const host_kernel *kernel);
@@ -86,7 +87,8 @@ static inline int64_t host_rows(const host_call *call, int64_t all)
 void host_gather_rows(const host_call *call);
 void host_scatter_rows(const host_call *call);
 
-/* Copies rows [first, end), or all rows, in either direction of a concatenation. Elements have any type. */
+/* Concatenate or split rows [first, end), or all rows, depending on the operation. Elements may have any
+ * type. */
 void host_concat_rows(const host_call *call, int64_t first, int64_t end);
 void host_concat(const host_call *call);
 

@@ -36,7 +36,7 @@ static status map_shared(size_t bytes, device_memory *out)
     return STATUS_OK;
 }
 
-/* Maps anonymous memory, on a 2 MiB boundary if it is that large: maps 2 MiB more and unmaps both ends. */
+/* Maps anonymous memory. Aligns large memory to 2 MiB: maps 2 MiB more than needed and unmaps both ends. */
 static void *map_private(size_t bytes)
 {
     size_t slack = bytes >= HUGE_PAGE ? HUGE_PAGE : 0;
@@ -94,8 +94,8 @@ status host_download(device_stream *s, void *host, const void *from, dtype type,
     return convert(host, host_type, from, type, count);
 }
 
-/* Computes with the kernels of common/reduce. This function and the next ones do nothing on a device without
- * bytes. */
+/* Converts with the kernels of common/reduce. This function and the following ones do nothing on a device
+ * without tensor bytes. */
 status host_convert(device_stream *s, void *to, dtype to_type, const void *from, dtype from_type,
                     int64_t count, double divisor)
 {

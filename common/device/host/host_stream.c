@@ -96,7 +96,7 @@ status host_stream_wait(device_stream *s, device_fence *base, uint64_t value)
 
 status host_stream_synchronize(device_stream *s)
 {
-    return STATUS_OK; /* a launch is a call, so no work is outstanding */
+    return STATUS_OK; /* launches are synchronous, so no work is outstanding */
 }
 
 status host_mark(device_stream *s, int slot)

@@ -1,7 +1,8 @@
 /* The planning device counts memory without a run.
  *
- * "plan:NAME" uses the layouts and kernels of device NAME, so arenas and workspace have the same sizes.
- * Memory is address space without pages, operations and copies do nothing, and waits return at once. */
+ * "plan:NAME" uses the layouts and kernels of device NAME, so arenas and workspace have the same sizes as on
+ * that device. An allocation reserves addresses but no pages. Operations and copies do nothing, and waits
+ * return at once. */
 #include "common/device/host/host.h"
 
 #include <stdio.h>
@@ -30,7 +31,7 @@ static status plan_open(device *d)
     device_config planned = d->config;
     planned.name = colon ? colon + 1 : "cpu";
     planned.rank = 0;
-    planned.world = 1; /* only the layouts and kernels of this device are used */
+    planned.world = 1; /* any rank will do, because only the layouts and kernels of the device are used */
     TRY(device_open(&planned, &((plan_device *)d)->planned));
     const device_info *info = &planned_by(d)->info;
     d->info = (device_info){.name = device_plan.name,

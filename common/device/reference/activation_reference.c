@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* The standard normal distribution function and its density. */
+/* The cumulative distribution function and the density of the standard normal distribution. */
 static double normal_cdf(double x)
 {
     return 0.5 * erfc(-x * M_SQRT1_2);
@@ -18,7 +18,8 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* The argument of tanh in GELU (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016) and its slope. */
+/* The argument of tanh in GELU (Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016) and the derivative
+ * of this argument. */
 static double gelu_inner(double x)
 {
     return M_SQRT2 * 0.5 * M_2_SQRTPI * (x + 0.044715 * x * x * x);

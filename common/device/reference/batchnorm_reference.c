@@ -1,5 +1,5 @@
-/* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions (torch.nn.BatchNorm2d): the biased
- * variance normalizes, and the running variance moves towards the unbiased one. */
+/* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions (torch.nn.BatchNorm2d): values are
+ * normalized by the biased variance, and the running variance moves towards the unbiased variance. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct batchnorm_affine {
     const double *mean, *invstd;               /* (c) */
 } batchnorm_affine;
 
-/* The operands of the backward pass up to g, the gradient of act's argument. */
+/* The operands from which the backward pass computes g, the gradient with respect to act's argument. */
 typedef struct batchnorm_gradient {
     batchnorm_affine forward;
     const double *y, *dy, *dy2; /* dy2 may be NULL */
@@ -158,7 +158,8 @@ void reference_batchnorm_backward(const host_call *call)
 
 /* ---- SyncBatchNorm (torch.nn.SyncBatchNorm) ------------------------------------------------------
  *
- * Each direction has two halves. Between them the engine all-reduces SUMS over all ranks. */
+ * The forward pass and the backward pass have two halves each. Between the halves the engine all-reduces SUMS
+ * over all ranks. */
 
 void reference_batchnorm_stats(const host_call *call)
 {

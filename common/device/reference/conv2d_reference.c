@@ -2,21 +2,23 @@
  *
  *   y[n,p,q,k] = b[k] + sum over r, s, c of x[n, p stride + r - pad_h, q stride + s - pad_w, c] * w[k,c,r,s]
  *
- * x is zero outside the image. For fixed n, p, r, s this is a matrix multiplication over a row of output
- * pixels. The gradients are the same multiplication with the operands exchanged. */
+ * x is zero outside the image. For fixed n, p, r, s the sum is a matrix multiplication over a row of output
+ * pixels. The gradients are computed by the same multiplication with its operands exchanged. */
 #include "common/base/least.h"
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>
 
-/* A row of output pixels that one kernel position (r, s) contributes to: `count` pixels from column q on. */
+/* The output pixels of one row to which one kernel position (r, s) contributes: `count` neighboring
+ * pixels. */
 typedef struct pixel_row {
     int64_t count;
-    /* Element of x that the first pixel reads. The next pixel reads stride * c elements further. */
+    /* Index of the element of x that the first pixel reads. The index of the next pixel is stride * c
+     * larger. */
     int64_t input;
-    /* Element of y of the first pixel. The next pixel is k elements further. */
+    /* Index of the first pixel's element of y. The index of the next pixel is k larger. */
     int64_t output;
-    /* First weight of the kernel position in the workspace. */
+    /* Index of the first weight of the kernel position in the workspace. */
     int64_t weights;
 } pixel_row;
 
@@ -38,8 +40,8 @@ static pixel_row row_at(const conv2d_attributes *a, int64_t index)
 }
 
 /* Copies weights between PyTorch's order [k, c, r, s] and the workspace's order, which is [r, s, k, c] if
- * `channels_last`, else [r, s, c, k]. Copies FILTERS filters together, so that the weights at
- * one tap and channel fill a cache line in either order. */
+ * `channels_last`, else [r, s, c, k]. Copies FILTERS filters at a time, so that their weights at one tap and
+ * channel fill a cache line in either order. */
 enum weights_copy { TO_WORKSPACE, TO_GRADIENT, ADD_TO_GRADIENT };
 
 static void copy_weights(const conv2d_attributes *a, enum weights_copy copy, bool channels_last,

@@ -1,5 +1,5 @@
-/* Layer normalization (Ba, Kiros, Hinton, 2016; torch.nn.LayerNorm): the mean and the biased variance of each
- * row normalize that row of (m, c). */
+/* Layer normalization (Ba, Kiros, Hinton, 2016; torch.nn.LayerNorm): each row of (m, c) is normalized by its
+ * mean and its biased variance. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* Linear layers: y = act(x w^T + b) with weights [out, in] (torch.nn.Linear). The columns of the weights are
- * in the order of the input's columns. If the input is a flattened image, device.c has permuted the columns
- * of the weights to h, w, c. */
+ * in the order of the input's columns. If the input is a flattened image, layout.c has permuted the columns
+ * of the weights from c, h, w to h, w, c. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The losses torch.nn.CrossEntropyLoss and MSELoss with reduction "sum". The caller turns sums into means:
- * the gradients are divided by the normalizer. */
+/* The losses torch.nn.CrossEntropyLoss and MSELoss with reduction "sum". The caller divides the summed loss
+ * to obtain the mean. The gradients are divided by the normalizer here. */
 #include "common/device/reference/reference_kernels.h"
 
 #include <math.h>

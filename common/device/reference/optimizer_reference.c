@@ -1,11 +1,11 @@
-/* The optimizers torch.optim.SGD, Adam and AdamW as PyTorch documents them, and other operations over
- * pieces. Each function visits the elements of the launch's pieces. */
+/* The optimizers torch.optim.SGD, Adam and AdamW as PyTorch documents them, and other operations over the
+ * pieces of an arena that a launch lists. */
 #include "common/device/reference/reference_kernels.h"
 #include "common/memory/piece.h"
 
 #include <math.h>
 
-/* Returns the scaled gradient of element i. Raises `nonfinite` if the gradient is not finite. */
+/* Returns the scaled gradient of element i. If the gradient is not finite, sets `nonfinite`. */
 static double gradient_at(const host_call *call, int64_t i)
 {
     double g = call->scalars->gradient_scale * ((const double *)call->operands[OPT_GRAD])[i];
@@ -18,7 +18,7 @@ static double gradient_at(const host_call *call, int64_t i)
  *
  *   g = scale grad + weight_decay p
  *   b = momentum b + (1 - dampening) g, or b = g at the first step
- *   p -= lr (g + momentum b) with Nesterov momentum, lr b with plain momentum, lr g without momentum */
+ *   p -= lr d, and d is g + momentum b with Nesterov momentum, b with plain momentum, g without momentum */
 void reference_sgd(const host_call *call)
 {
     const optimizer_attributes *a = &call->op->u.optimizer;

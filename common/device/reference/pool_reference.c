@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns the element of x (n, h, w, c) under position `tap` of the window of element `output` of y (n, p, q,
- * c), or -1 if the position is in the padding. */
+/* Returns the index of the element of x (n, h, w, c) under position `tap` of the window of element `output`
+ * of y (n, p, q, c), or -1 if the position is in the padding. */
 static int64_t input_under(const pool_attributes *a, int64_t output, int64_t tap)
 {
     int64_t c = output % a->c, pixel = output / a->c;
@@ -21,7 +21,8 @@ static int64_t outputs(const pool_attributes *a)
     return a->n * a->p * a->q * a->c;
 }
 
-/* Takes the first of equal maxima. A NaN counts as larger than every number. */
+/* If several elements are equal to the maximum, takes the first one. A NaN counts as larger than every
+ * number. */
 void reference_maxpool_forward(const host_call *call)
 {
     const pool_attributes *a = &call->op->u.pool;

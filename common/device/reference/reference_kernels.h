@@ -14,13 +14,14 @@ OP_LIST(DECLARE_KERNEL)
 #define reference_concat_forward host_concat
 #define reference_concat_backward host_concat
 
-/* Number of outputs whose weights reference_linear_forward() transposes at a time, in the workspace. */
+/* Number of outputs whose weights reference_linear_forward() transposes in the workspace at a time. */
 enum { REFERENCE_PANEL = 64 };
 
-/* Stores `sums` in `gradient` [count], or adds them to it. */
+/* Stores `sums` in `gradient` [count], or adds `sums` to `gradient` if `add`. */
 void reference_store_sums(const double *sums, int64_t count, bool add, double *gradient);
 
-/* Stores the column sums of x [rows, columns] in `gradient` [columns], or adds them to it. */
+/* Stores the column sums of x [rows, columns] in `gradient` [columns], or adds the sums to `gradient` if
+ * `add`. */
 void reference_column_sums(const double *x, int64_t rows, int64_t columns, bool add, double *gradient);
 
 /* ---- activation functions of one value ----------------------------------------------------------- */
@@ -39,8 +40,9 @@ typedef struct matrix_view {
     int64_t row, column;
 } matrix_view;
 
-/* Computes c (m, n) += a (m, k) * b (k, n). Rows of b and c are contiguous, b_row and c_row elements apart. c
- * must not overlap a or b. Each element of c is summed in ascending k, as in the plain triple loop. */
+/* Computes c (m, n) += a (m, k) * b (k, n). Each row of b and c is contiguous. Rows of b are b_row elements
+ * apart, and rows of c are c_row elements apart. c must not overlap a or b. Each element of c is summed in
+ * ascending k, as in the plain triple loop. */
 void reference_matmul(int64_t m, int64_t n, int64_t k, matrix_view a, const double *b, int64_t b_row,
                       double *c, int64_t c_row);
 

@@ -12,7 +12,7 @@ struct sim_agent {
     const sim_agent_ops *ops;
     void *context;
     sim_time wake_time;
-    sim_time asleep; /* time at which the agent fell asleep; SIM_NEVER before its first run */
+    sim_time asleep; /* time at which the agent went to sleep; SIM_NEVER before its first run */
     bool failed;
     error_record error;
 };
@@ -26,8 +26,8 @@ static status give_up(sim_agent *agent)
     return STATUS_OK;
 }
 
-/* Stops until the clock reaches the agent's time. The agent has worked ahead of the clock, and must not
- * miss events that arrive in the meantime. */
+/* Suspends the agent until the clock reaches the agent's time. The agent has worked ahead of the clock, and
+ * must not miss events that arrive in the meantime. */
 static status go_on_later(sim_agent *agent)
 {
     agent->asleep = agent->actor.time; /* no time is charged for a wake-up */
@@ -49,7 +49,7 @@ static status run(void *context)
         int64_t now = sim_to_ns(agent->actor.time);
         if (agent->ops->progress(agent->context, now, &deadline, &worked) != STATUS_OK) return give_up(agent);
     }
-    /* A deadline in the past counts as the next nanosecond, so that time advances. */
+    /* If the deadline is not in the future, the agent wakes one nanosecond later, so that time advances. */
     sim_time next =
         sim_to_ns(agent->actor.time) >= deadline ? agent->actor.time + SIM_NS : sim_from_ns(deadline);
     if (deadline != CLOCK_NEVER) sim_actor_wake(&agent->actor, next);

@@ -1,20 +1,20 @@
 /* An engine's agent on the virtual device: an actor that calls the engine's progress().
  *
  * The agent runs when work is posted (sim_agent_wake, at the time of the poster), when a fence of its device
- * moves, and at the deadline that progress() returned. Each time the agent calls progress() until no work is
- * left. Time that progress() spends, for a launch or with sim_actor_spend on sim_device_actor(), advances
- * only the agent's time.
+ * advances, and at the deadline that progress() returned. In each run, the agent calls progress() until no
+ * work is left. The time that progress() spends on launches, or with sim_actor_spend() on sim_device_actor(),
+ * advances only the agent's time.
  *
  * A compute thread that posts events may be far ahead of the clock. Therefore an engine signals a fence in
  * stream order with every event that it posts. The agent processes the event when device_fence_reached()
- * returns true; the data of the event are complete then, too. */
+ * returns true; the event's data are then complete, too. */
 #ifndef COMMON_DEVICE_SIM_AGENT_SIM_H
 #define COMMON_DEVICE_SIM_AGENT_SIM_H
 
 #include "common/device/sim/device_sim.h"
 
-/* Functions of an engine, as in sync_agent_ops. `failed` ends all waits of other threads. The agent does not
- * call progress() after `failed`. */
+/* Functions of an engine, as in sync_agent_ops. `failed` ends all waits of other threads, and the agent does
+ * not call progress() afterwards. */
 typedef struct sim_agent_ops {
     status (*progress)(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked);
     void (*failed)(void *context, const error_record *error);
@@ -22,7 +22,7 @@ typedef struct sim_agent_ops {
 
 typedef struct sim_agent sim_agent;
 
-/* Opens an agent, which first runs at the current time of its opener. `name` is not copied. */
+/* Opens an agent. The agent first runs at the current time of the caller. `name` is not copied. */
 status sim_agent_open(device *d, const char *name, const sim_agent_ops *ops, void *context, sim_agent **out);
 void sim_agent_close(sim_agent **agent);
 

@@ -167,7 +167,7 @@ static int64_t sim_now_ns(device *d)
     return sim_to_ns(sim_actor_of((sim_device *)d)->time);
 }
 
-/* Slows down the GPU as a whole, which has one compute stream. */
+/* Slows down the whole GPU, because a GPU has only one compute stream. */
 static void slow_down(device_stream *s, double factor)
 {
     sim_device *d = (sim_device *)s->device;
@@ -219,8 +219,8 @@ void sim_device_leave(device *d, sim_listener *listener)
     if (*at) *at = listener->next;
 }
 
-/* Changes the communication that runs now. Streams first advance to the current time at the old speed, and
- * then look ahead at the new speed. Advancing may begin other transfers. */
+/* Changes the communication that runs now. Streams first advance to the current time at the old speed. After
+ * the change, their next events are computed at the new speed. Advancing may begin other transfers. */
 static void change_communication(sim_device *d, int by, sim_load load)
 {
     bool changes = !d->synchronous && (load.sms > 0 || load.memory > 0);

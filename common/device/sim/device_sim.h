@@ -3,13 +3,15 @@
  * The semantics are CUDA's. A launch costs the host its launch time and returns. The kernel begins when the
  * stream reaches it, and runs for the time that kernel_sim.c computes. device_stream_wait() is enqueued: the
  * stream waits, not the host, and any thread may reach the fence. Only device_stream_synchronize() makes the
- * host wait until the stream is empty. A fiber waits; outside of a fiber the call returns STATUS_AGAIN.
+ * host wait until the stream is empty. A fiber waits within the call; outside of a fiber the call returns
+ * STATUS_AGAIN.
  *
  * Memory has addresses and sizes, and must not be accessed. Downloads give zeros at once, but the copy takes
  * time in the stream.
  *
- * If the profile says that launches are calls, as on a CPU, the host does the work, and device_stream_wait()
- * makes the host wait. Communication slows down kernels by the share of their core that it uses.
+ * If the profile declares launches as synchronous, as on a CPU, the host does the work, and
+ * device_stream_wait() makes the host wait. Communication then slows down kernels by the share of the core
+ * that the communication uses.
  *
  * One thread drives a simulation and calls all its devices. Time spent while an actor runs is charged to the
  * actor (common/sim/simulation.h). Time spent in an event that belongs to no actor is not charged. Outside
@@ -23,7 +25,8 @@
  *   fence_sim.c    fences and their history
  *   agent_sim.c    engines' agents
  *
- * This header has the functions beyond device.h that the harness and the virtual parts of engines use. */
+ * This header declares functions that device.h does not have, for the harness and for the virtual parts of
+ * engines. */
 #ifndef COMMON_DEVICE_SIM_DEVICE_SIM_H
 #define COMMON_DEVICE_SIM_DEVICE_SIM_H
 
@@ -39,8 +42,8 @@ sim_actor *sim_device_host(device *d);
 /* Returns the actor to which work on the device is charged now. */
 sim_actor *sim_device_actor(device *d);
 
-/* Wakes `actor` when a fence of the device moves, unless the actor itself moves the fence. Agents need a
- * listener, because they poll fences. The caller stores the listener until sim_device_leave(). */
+/* Wakes `actor` when a fence of the device advances, unless the actor itself advances the fence. Agents need
+ * a listener, because they poll fences. The caller stores the listener until sim_device_leave(). */
 typedef struct sim_listener {
     sim_actor *actor;
     struct sim_listener *next;
@@ -48,37 +51,38 @@ typedef struct sim_listener {
 void sim_device_listen(device *d, sim_listener *listener);
 void sim_device_leave(device *d, sim_listener *listener);
 
-/* Begin and end a time in which communication of this rank moves data and takes `load` of its GPU. In this
- * time kernels of the compute streams use the rest of the GPU (price.h). */
+/* Begin and end a period in which communication of this rank moves data and uses the share `load` of the
+ * rank's GPU. During this period kernels of the compute streams use the rest of the GPU (price.h). */
 void sim_device_begin_communication(device *d, sim_load load);
 void sim_device_end_communication(device *d, sim_load load);
 
-/* Returns the time in ns that kernels of the stream have lost to simultaneous communication, from the
- * opening of the stream to the mark in `slot`. */
+/* Returns the total time in ns by which simultaneous communication has delayed kernels of the stream, from
+ * the opening of the stream to the mark in `slot`. */
 int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
 
 /* Makes the current actor spend the time of a launch that does not run a kernel. */
 void sim_device_spend_launch(device *d);
 
-/* Makes the current actor spend the time of an operation and of the wait for its result. Agents that compute
- * on tensors call this function. */
+/* Makes the current actor spend the time of an operation and the time of waiting for its result. For agents
+ * that compute on tensors. */
 void sim_device_spend_op(device *d, const op_desc *op);
 
-/* Returns true if launches are calls and tensors are in the host's memory, as on a CPU. */
+/* Returns true if launches are synchronous and tensors are in the host's memory, as on a CPU. */
 bool sim_device_is_host(device *d);
 
 /* Returns true for an address in the memory of a virtual device, which must not be accessed. */
 bool sim_address(const void *address);
 
-/* Makes the agents of `d`, which computes nothing itself, share the core of `other`'s compute thread if cores
- * are scarce. Must be called before the agents are opened. `other` must be closed after the agents. */
+/* If cores are scarce, makes the agents of `d` share the core of `other`'s compute thread. `d` must not
+ * compute anything itself. Must be called before the agents are opened. `other` must be closed after the
+ * agents. */
 void sim_device_share_core(device *d, device *other);
 
 /* The next three functions do nothing if the device is not virtual. */
 
-/* Sets the number of host threads of the rank's process that call modules under one interpreter lock. 0,
- * the default, means that there is no interpreter. If there is an interpreter, a launch takes the longer
- * of two times: the launch time plus the time of one call, and the time of one call by every thread. */
+/* Sets the number of host threads of the rank's process that call modules under one interpreter lock. 0, the
+ * default, means that there is no interpreter. If there is an interpreter, a launch takes the longer of two
+ * times: the launch time plus the time of one call, or the time in which every thread makes one call. */
 void sim_device_share_interpreter(device *d, int threads);
 
 /* Makes the main thread of the process start to build `replicas` modules with `parameters` parameters
@@ -87,8 +91,8 @@ void sim_device_wire(device *d, int replicas, int parameters);
 /* Makes the current actor wait until the replicas are built. */
 void sim_device_await_wiring(device *d);
 
-/* Copies, in stream order, from the memory of a device of the same simulation, over the links between both
- * GPUs. May be called only if launches are not calls and a process drives several devices
+/* Copies, in stream order, from the memory of another device of the simulation, over the links between the
+ * two GPUs. May be called only if launches are asynchronous and a process drives several devices
  * (simulation_config.per_process). */
 status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count);
 

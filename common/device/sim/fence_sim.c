@@ -35,7 +35,7 @@ void sim_fence_close(device_fence *base)
     sim_fence *f = (sim_fence *)base;
     for (sim_stream *s = f->streams; s; s = s->next_waiting) {
         s->waits_on = NULL;
-        s->failed = true; /* because the fence cannot end the wait any more */
+        s->failed = true; /* because a closed fence cannot end the wait */
     }
     free(f->history);
 }
@@ -100,7 +100,7 @@ static void make_room(sim_fence *f)
 static void remember(sim_fence *f, uint64_t value, sim_time at)
 {
     for (int i = f->reached - 1; i >= 0 && f->history[i].at > at; i--)
-        f->history[i].at = at; /* a fence that has reached a larger value has reached the smaller ones */
+        f->history[i].at = at; /* a fence that has reached a value has also reached all smaller values */
     make_room(f);
     f->history[f->reached].value = value;
     f->history[f->reached++].at = at;
@@ -126,8 +126,8 @@ void sim_fence_reach(device_fence *f, uint64_t value)
     sim_fence_reach_at((sim_fence *)f, value, sim_actor_of((sim_device *)f->device)->time);
 }
 
-/* Returns true if the fence has reached `value` at the actor's time. Before returning false, sets the current
- * actor to wake at the time at which the fence reaches `value`, if that time is known. */
+/* Returns true if the fence has reached `value` at the actor's time. If not, and if the time at which the
+ * fence reaches `value` is known, schedules the current actor to wake at that time. */
 bool sim_fence_reached(device_fence *f, uint64_t value)
 {
     sim_actor *a = sim_actor_of((sim_device *)f->device);

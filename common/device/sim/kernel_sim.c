@@ -1,5 +1,5 @@
-/* A kernel of the virtual device is only its time. All ranks of a simulation share the kernels, so the
- * simulation owns them. */
+/* A kernel of the virtual device holds only the time of an operation. All ranks of a simulation share the
+ * kernels, so the simulation owns them. */
 #include "common/base/random.h"
 #include "common/device/sim/sim_impl.h"
 #include "common/memory/piece.h"
@@ -81,7 +81,7 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
 
 void sim_release(device_kernel *kernel)
 {
-    /* the simulation frees it */
+    /* the simulation frees the kernels */
 }
 
 static op_desc with_rows(const op_desc *op, int64_t rows)

@@ -22,23 +22,23 @@ typedef struct sim_device {
     sim_actor host;
     sim_stream *streams;
     sim_listener *listeners;
-    bool synchronous; /* launches are calls */
-    /* Launches have no cost of their own: an operation takes the longer of launch and kernel. */
+    bool synchronous; /* launches are synchronous, as on a CPU */
+    /* True if a launch overlaps with its kernel: the operation takes the longer of the two times. */
     bool hides_launches;
     /* Host time of a launch, host time of a wait, and fixed time of a kernel. */
     sim_time launch, synchronize, overhead;
     sim_time launch_alone; /* host time of a launch without an interpreter */
-    bool contends;         /* kernels are slowed by other ranks of the machine */
-    double slowdown;       /* factor on kernels' times for a slow GPU, too few cores and a slow stream */
+    bool contends;         /* true if other ranks of the machine slow down kernels */
+    double slowdown;       /* factor by which a slow GPU, too few cores and a slow stream lengthen kernels */
     double slowdown_alone; /* the factor without the slow stream */
-    sim_actor *core;       /* core that the host and its agents share */
-    /* If cores are scarce, the fraction of its agents' working time that the compute thread loses, else 0. */
+    sim_actor *core;       /* core that the compute thread and the rank's agents share */
+    /* Fraction of the agents' working time that the compute thread loses if cores are scarce, else 0. */
     double host_share;
-    bool at_work;              /* the compute thread is in core_work() of stream_sim.c */
-    int communicating;         /* collectives and copies that move data now */
+    bool at_work;              /* true while the compute thread is in core_work() of stream_sim.c */
+    int communicating;         /* number of collectives and copies that move data now */
     sim_load load;             /* share of this GPU that collectives and copies use */
-    uint64_t jitter, launches; /* start of the random stream, or 0 without jitter; number of kernels so far */
-    /* Bytes in use, largest number of bytes in use, next address. */
+    uint64_t jitter, launches; /* seed of random numbers, or 0 without jitter; number of launches so far */
+    /* Bytes in use, largest number of bytes that were in use, and address of the next allocation. */
     uint64_t memory_used, memory_most, memory_next;
     sim_route up, down;
     double copy_rate; /* bytes per picosecond without other traffic */
@@ -47,7 +47,7 @@ typedef struct sim_device {
 } sim_device;
 
 typedef enum command_kind {
-    COMMAND_KERNEL, /* value: picoseconds without communication at the same time */
+    COMMAND_KERNEL, /* value: picoseconds that the kernel takes without communication */
     COMMAND_COPY,   /* value: bytes; object: the route */
     COMMAND_MARK,   /* slot */
     COMMAND_SIGNAL, /* value; object: the fence */
@@ -58,7 +58,7 @@ typedef struct sim_command {
     command_kind kind;
     int32_t slot;
     const char *what;  /* name of a kernel */
-    sim_time enqueued; /* time at which the host enqueued the command, and earliest start of the command */
+    sim_time enqueued; /* time at which the host enqueued the command; the command cannot start earlier */
     int64_t value;
     void *object;
     sim_parts parts;
@@ -69,8 +69,7 @@ typedef struct sim_command {
 struct sim_stream {
     device_stream base;
     sim_stream *next;
-    /* Time at which the next command with an effect on other streams or hosts begins, or at which the last
-     * command ends. */
+    /* Event at the time at which the stream must be advanced next (stream_run.c). */
     sim_event event;
     sim_command *commands; /* ring */
     uint32_t head, count, capacity;
@@ -80,11 +79,11 @@ struct sim_stream {
     sim_time begun;
     sim_time since; /* time at which a kernel has `remaining` picoseconds of work left */
     int64_t remaining;
-    bool copied; /* the head, a copy, has ended */
+    bool copied; /* true if the head is a copy that has ended */
     bool advancing;
-    sim_fence *waits_on; /* fence in whose list the stream is */
+    sim_fence *waits_on; /* fence that the head waits for, or NULL */
     sim_stream *next_waiting;
-    sim_actor *waiters; /* actors in device_stream_synchronize */
+    sim_actor *waiters; /* actors that wait in device_stream_synchronize() */
     bool failed;
     sim_flow flow;
     struct sim_mark {
@@ -107,7 +106,7 @@ struct sim_fence {
     int reached, capacity;
     bool failed;
     sim_stream *streams; /* streams whose head waits for the fence */
-    sim_actor *waiters;  /* hosts that wait, if launches are calls */
+    sim_actor *waiters;  /* hosts that wait for the fence, if launches are synchronous */
 };
 
 static inline sim_queue *sim_queue_of(const sim_device *d)
@@ -120,7 +119,7 @@ static inline sim_actor *sim_actor_of(sim_device *d)
     return simulation_actor(d->simulation, &d->host);
 }
 
-/* Copies the device's failure into the caller's record. */
+/* Copies the device's failure into the error record of the calling thread. */
 status sim_device_failed(const sim_device *d);
 
 /* Reports to the recorder that a stream ran `what` from `begin` to `end`. */
@@ -131,7 +130,7 @@ static inline void sim_record(const sim_device *d, device_stream_role role, cons
     if (r->ran) r->ran(r->context, d->base.config.rank, (int)role, what, begin, end);
 }
 
-/* The functions of the slots, sim_NAME, in kernel_sim.c, stream_sim.c and fence_sim.c. */
+/* sim_NAME implements the slot NAME of device_backend, in kernel_sim.c, stream_sim.c or fence_sim.c. */
 #define SIM_FUNCTIONS(X)                                                                                     \
     X(prepare)                                                                                               \
     X(release)                                                                                               \
@@ -155,15 +154,17 @@ typedef struct sim_kernel {
     double price; /* picoseconds, without contention, at full speed */
     double contention;
     sim_parts parts;
-    /* Elements that `price` covers, if a launch lists pieces; else 0. */
+    /* Number of elements for which `price` was computed if launches list pieces, else 0. */
     double elements;
 } sim_kernel;
 
-/* Returns the time of a launch on this device without communication at the same time. */
+/* Returns the time that a launch of the kernel takes on this device if no communication runs at the same
+ * time. */
 sim_time sim_kernel_time(sim_device *d, const sim_kernel *kernel, const op_scalars *scalars);
 
 /* ---- stream_sim.c ---- */
-/* Recomputes the compute thread's rate after communication, which shares its core, has begun or ended. */
+/* Recomputes the compute thread's rate after communication has begun or ended, because communication shares
+ * the thread's core. */
 void sim_core_changed(sim_device *d);
 
 /* ---- stream_run.c: streams as the clock advances ---- */
@@ -174,7 +175,7 @@ void sim_stream_advance(void *stream);
 void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
 /* Continues the stream after its head, a copy, has ended now. */
 void sim_stream_copied(void *stream);
-/* Continues the stream after the fence that its head waits for was reached or has failed. */
+/* Continues the stream after the fence that its head waits for has been reached or has failed. */
 void sim_stream_resume(sim_stream *s, bool failed);
 
 /* ---- fence_sim.c ---- */
@@ -185,7 +186,8 @@ void sim_fence_reach_at(sim_fence *f, uint64_t value, sim_time at);
 void sim_fence_add_stream(sim_fence *f, sim_stream *s);
 void sim_fence_remove_stream(sim_fence *f, sim_stream *s);
 
-/* Add an actor to a list of waiters, at most once, and wake all actors of a list and empty it. */
+/* sim_add_waiter() adds an actor to a list unless the actor is already in the list. sim_wake_waiters() wakes
+ * all actors in a list and empties the list. */
 void sim_add_waiter(sim_actor **list, sim_actor *a);
 void sim_wake_waiters(sim_actor **list, sim_time at);
 

@@ -1,9 +1,9 @@
 /* Runs a stream as the clock advances.
  *
- * A kernel's end is computed once, unless the speed of the device changes, and the kernel is popped when the
- * clock has passed its end. Each stream has one event. The event is scheduled for the next command that
- * affects other streams or hosts (a signal, a wait, a copy), or for the time at which the stream is
- * empty if a host waits for this time. */
+ * The end of a kernel is computed once, and again only if the speed of the device changes. The kernel is
+ * popped when the clock has passed its end. Each stream has one event. The event is scheduled for the next
+ * command that affects other streams or hosts (a signal, a wait, a copy), or for the time at which the stream
+ * is empty if a host waits for this time. */
 #include "common/device/sim/sim_impl.h"
 
 #include <assert.h>
@@ -215,8 +215,8 @@ static status grow(sim_stream *s)
     return STATUS_OK;
 }
 
-/* Returns true if a new command need not be examined now. A kernel or mark never needs to be. Any other
- * command can be examined later if an earlier command will make the stream advance. */
+/* Returns true if a new command need not be examined now. Kernels and marks never need to be examined at
+ * once. Any other command can be examined later if the stream will advance for an earlier command. */
 static bool may_sleep(const sim_stream *s, command_kind kind)
 {
     if (kind == COMMAND_KERNEL || kind == COMMAND_MARK) return true;

@@ -37,7 +37,7 @@ void sim_stream_close(device_stream *base)
     free(s->marks);
 }
 
-/* Spends the host's time of a launch, and returns the time at which the command arrives. */
+/* Spends the host time of a launch, and returns the time at which the command is enqueued. */
 static sim_time submit(sim_device *d)
 {
     sim_actor *a = sim_actor_of(d);
@@ -75,7 +75,7 @@ void sim_core_changed(sim_device *d)
     if (d->at_work) sim_actor_wake(&d->host, simulation_now(d->simulation));
 }
 
-/* Runs an operation on the host, on a device whose launches are calls. */
+/* Runs an operation on the host, on a device with synchronous launches. */
 static status work(sim_stream *s, sim_time duration)
 {
     sim_device *d = device_of(s);
@@ -120,7 +120,7 @@ static status pack_range(device_stream *s, int64_t count)
 {
     device_kernel *kernel;
     op_desc op;
-    memset(&op, 0, sizeof op); /* sets the padding, too: descriptions are compared as bytes */
+    memset(&op, 0, sizeof op); /* clears the padding, too, because descriptions are compared as bytes */
     op.kind = OP_divide;
     op.type = DTYPE_F32;
     op.u.elementwise.count = count;
@@ -203,7 +203,7 @@ status sim_stream_signal(device_stream *base, device_fence *f, uint64_t value)
     return STATUS_OK;
 }
 
-/* Blocks the host until the fence is reached, on a device whose launches are calls. */
+/* Blocks the host until the fence is reached, on a device with synchronous launches. */
 static status block_for(sim_device *d, sim_fence *f, uint64_t value)
 {
     sim_actor *a = sim_actor_of(d);
@@ -224,7 +224,7 @@ status sim_stream_wait(device_stream *base, device_fence *fence, uint64_t value)
     sim_fence *f = (sim_fence *)fence;
     if (s->failed) return sim_device_failed(d);
     if (d->synchronous && s->base.role == DEVICE_STREAM_COPY && sim_fence_time(f, value) != SIM_NEVER) {
-        s->at = sim_later(s->at, sim_fence_time(f, value)); /* the copy engine waits, the host does not */
+        s->at = sim_later(s->at, sim_fence_time(f, value)); /* the copy engine waits instead of the host */
         return STATUS_OK;
     }
     if (d->synchronous) {
@@ -254,7 +254,7 @@ status sim_stream_synchronize(device_stream *base)
         if (s->failed) return sim_device_failed(d);
         if (s->count == 0) break;
         sim_add_waiter(&s->waiters, a);
-        /* Schedules the stream for the time at which it is empty, because a host waits now. */
+        /* Schedules the event at which the stream is empty, because a host now waits for it. */
         sim_stream_advance(s);
         status rc =
             sim_actor_block(a, s->waits_on ? "its stream, which waits for a fence" : "its stream to drain");

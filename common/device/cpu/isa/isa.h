@@ -1,6 +1,6 @@
 /* The arithmetic of the CPU device: functions over ranges of memory, without threads, compiled once for each
- * instruction set. A table lists the functions of one instruction set by family, and the device picks a table
- * at run time.
+ * instruction set. Each instruction set has a table of its functions, and the device picks a table at run
+ * time.
  *
  * Pointers need only the alignment of their elements. "In place" means the same address; other overlap is not
  * allowed. Sums are in double precision. */
@@ -20,30 +20,31 @@ typedef struct cpu_elementwise {
     void (*divide)(float *x, float divisor, int64_t count);
     /* Rounds to bfloat16, to nearest and to even on ties. NaN stays NaN. */
     void (*to_bf16)(const float *x, uint16_t *y, int64_t count);
-    /* Sets x to 0. Reads blocks that are already zero and does not write them. */
+    /* Sets x to 0. Does not write blocks that are already zero. */
     void (*clear)(float *x, int64_t count);
     /* Compute y = act(x), which may be in place, and dx = dy act'(x), which may be in place in dy. For RELU,
      * x may be the argument or the result. */
     void (*activate[ACTIVATION_COUNT])(const float *x, float *y, int64_t count);
     void (*activate_backward[ACTIVATION_COUNT])(const float *x, const float *dy, float *dx, int64_t count);
-    /* Computes y = act(y + bias) over the rows of y [rows, columns], `stride` apart, and slope = act'(y +
+    /* Computes y = act(y + bias) in y [rows, columns], whose rows are `stride` apart, and slope = act'(y +
      * bias) with the same stride. bias and slope may be NULL. */
     void (*bias_activate[ACTIVATION_COUNT])(float *y, float *slope, const float *bias, int64_t stride,
                                             int64_t rows, int64_t columns);
-    void (*multiply)(const float *a, float *y, int64_t count); /* y *= a */
+    void (*multiply)(const float *a, float *y, int64_t count); /* y[i] *= a[i] */
     /* Adds the column sums of x [rows, columns] to `sums` [columns]. Rows are `stride` apart. */
     void (*column_sums)(const float *x, int64_t stride, int64_t rows, int64_t columns, double *sums);
 } cpu_elementwise;
 
 /* ---- batch normalization ---------------------------------------------------------------------- */
 
-/* Tensors [rows, c] of one layer. The argument of its activation is (x - mean) scale + beta + residual. */
+/* Tensors [rows, c] of one layer. The argument of the layer's activation is (x - mean) scale + beta +
+ * residual. */
 typedef struct cpu_batchnorm_data {
     int64_t c;
     const float *x, *residual, *mean, *scale, *beta; /* residual may be NULL */
-    float *y;                                        /* forward: result; backward: RELU's mask, or NULL */
-    const float *dy, *dy2;                           /* backward; dy2 may be NULL */
-    float *g;                                        /* backward: receives (dy + dy2) act', or NULL */
+    float *y;              /* forward: the result; backward: the forward result for RELU's mask, or NULL */
+    const float *dy, *dy2; /* backward; dy2 may be NULL */
+    float *g;              /* backward: receives (dy + dy2) act', or NULL */
 } cpu_batchnorm_data;
 
 /* Coefficients [c] of dx = a g + b (x - mean) + e. */
@@ -68,7 +69,7 @@ typedef struct cpu_batchnorm {
 /* ---- layer normalization ---------------------------------------------------------------------- */
 
 typedef struct cpu_layernorm {
-    /* Compute rows [first, end) of the operations in op.h, with the operand slots of op.h. */
+    /* Compute rows [first, end) of layer normalization. `operands` has the slots of op.h. */
     void (*forward)(const layernorm_attributes *a, void *const *operands, int64_t first, int64_t end);
     /* Adds [ dgamma | dbeta ] to sums [2c]. */
     void (*backward)(const layernorm_attributes *a, void *const *operands, int64_t first, int64_t end,
@@ -77,7 +78,7 @@ typedef struct cpu_layernorm {
 
 /* ---- pooling: rows [first, end) of n*p (forward) or n*h (backward) image rows ------------------ */
 
-/* Pooling functions in the order of the operations from OP_maxpool_forward on, with the operand slots of
+/* Pooling functions in the order of the operations from OP_maxpool_forward on. `operands` has the slots of
  * op.h. */
 typedef struct cpu_pool {
     void (*run[4])(const pool_attributes *a, void *const *operands, int64_t first, int64_t end);
@@ -85,7 +86,8 @@ typedef struct cpu_pool {
 
 /* ---- softmax ---------------------------------------------------------------------------------- */
 
-/* Scores s [rows, columns], rows `stride` apart. Row i sees columns [0, visible + i], at most all columns. */
+/* Scores s [rows, columns], whose rows are `stride` apart. Row i sees columns [0, visible + i], at most all
+ * columns. */
 typedef struct cpu_scores {
     float *s;
     int64_t stride, rows, columns, visible;
@@ -93,22 +95,23 @@ typedef struct cpu_scores {
 } cpu_scores;
 
 typedef struct cpu_softmax {
-    /* Computes s = exp(scale s - scale max), or 0 if not visible, inverse[i] = 1/sum, and lse[i] = the
-     * log-sum-exp. */
+    /* Computes s = exp(scale s - scale max), which is 0 in columns that the row does not see. Sets inverse[i]
+     * to 1/sum and lse[i] to the log-sum-exp of row i. */
     void (*attention_forward)(const cpu_scores *d, float *inverse, float *lse);
-    /* Computes s = P = exp(scale s - lse) and ds = scale P (ds - delta), both 0 if not visible. */
+    /* Computes s = P = exp(scale s - lse) and ds = scale P (ds - delta). Both are 0 in columns that the row
+     * does not see. */
     void (*attention_backward)(const cpu_scores *d, float *ds, const float *lse, const float *delta);
     /* Computes delta[i] = sum_j a[i][j] b[i][j]. Rows are `stride` apart. */
     void (*row_dots)(const float *a, const float *b, int64_t stride, int64_t rows, int64_t columns,
                      float *delta);
-    /* x[i][j] *= factor[i]. Rows are `stride` apart. */
+    /* Multiplies x[i][j] by factor[i]. Rows are `stride` apart. */
     void (*scale_rows)(float *x, int64_t stride, int64_t rows, int64_t columns, const float *factor);
-    /* Computes dlogits [rows, classes] = (softmax - [target]) / normalizer, or zero in ignored rows.
-     * dlogits may be in place or NULL. Adds to sums [2] the loss, and the number of rows in which the
-     * target has the largest logit (the first one if several are equal). */
+    /* Computes dlogits [rows, classes] = (softmax - [target]) / normalizer, or zero in ignored rows. dlogits
+     * may be `logits` or NULL. Adds to sums [2] the loss, and the number of rows in which the target has the
+     * largest logit (the first one if several are equal). */
     void (*cross_entropy)(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,
                           double normalizer, float *dlogits, double *sums);
-    /* Returns sum (x - t)^2. Computes dx = 2 (x - t) / normalizer, which may be in place in x, or NULL. */
+    /* Returns sum (x - t)^2. Computes dx = 2 (x - t) / normalizer; dx may be x or NULL. */
     double (*squared_error)(const float *x, const float *t, float *dx, double normalizer, int64_t count);
 } cpu_softmax;
 
@@ -120,13 +123,13 @@ typedef struct cpu_sgd_step {
 } cpu_sgd_step;
 
 typedef struct cpu_adam_step {
-    float decay;        /* factor of p before the update; 1 unless the optimizer is AdamW */
-    float weight_decay; /* factor of p in the term added to the gradient; 0 for AdamW */
+    float decay;        /* p is multiplied by `decay` before the update; 1 unless the optimizer is AdamW */
+    float weight_decay; /* weight_decay * p is added to the gradient; 0 for AdamW */
     float gradient_scale, beta1, beta1_rest, beta2, beta2_rest /* 1 - beta */, eps;
     float step_size, root_correction2; /* lr / bias_correction1, sqrt(bias_correction2) */
 } cpu_adam_step;
 
-/* The sum of two doubles. */
+/* A sum whose value is high + low, for more precision than one double. */
 typedef struct cpu_long_sum {
     double high, low;
 } cpu_long_sum;
@@ -149,7 +152,7 @@ typedef struct cpu_matrix {
     void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t row_stride,
                      int64_t column_stride, const float *b, int64_t b_stride, bool add, float *c,
                      int64_t c_stride);
-    /* Computes y [columns, rows] = x [rows, columns]^T, or adds it to y if `add`. */
+    /* Computes y [columns, rows] = x [rows, columns]^T, or adds the transpose to y if `add`. */
     void (*transpose)(const float *x, int64_t x_stride, int64_t rows, int64_t columns, bool add, float *y,
                       int64_t y_stride);
 } cpu_matrix;
@@ -160,10 +163,10 @@ typedef struct cpu_matrix {
  *
  * The outputs of a 3x3 convolution are divided into tiles of 4x4. Each tile depends on a patch of 6x6 pixels.
  * A tile is computed from 36 products of the transformed patch and the transformed kernel, one for each pair
- * of six interpolation points. Summed over channels, the products are 36 matrix multiplications. For the
+ * of six interpolation points. Summed over channels, the products form 36 matrix multiplications. For the
  * gradient with respect to weights, the factors are a transformed patch and a transformed tile of dy, the
  * result is 3x3, and the sum is over tiles. The interpolation points are 0, +-5/8, +-3/2 and infinity. The
- * error is a third to a half of the error with the usual points 0, +-1, +-2.
+ * error is a third to a half of the error that results from the usual points 0, +-1, +-2.
  *
  * A matrix multiplication processes a panel of `columns` columns and WINOGRAD_DEPTH terms of each sum at a
  * time:
@@ -196,7 +199,7 @@ static inline int64_t winograd_m_row(int64_t columns)
 /* A square of pixels of an NHWC image. Only rows [top, bottom) and columns [left, right) are inside the
  * image. Other pixels are read as zero and not written. */
 typedef struct cpu_patch {
-    int64_t origin; /* offset of the first pixel in the image, in floats; may be outside */
+    int64_t origin; /* offset in floats of the first pixel, which may be outside of the image */
     int64_t row_stride, pixel_stride;
     int top, bottom, left, right;
 } cpu_patch;
@@ -208,21 +211,21 @@ typedef enum cpu_winograd_rows {
 
 typedef struct cpu_winograd {
     int64_t columns;
-    /* Writes a tile of v: the transform of a 6x6 patch of `channels`, a multiple of 16. */
+    /* Writes a tile of v: the transform of a 6x6 patch. `channels` must be a multiple of 16. */
     void (*input_transform)(const float *x, const cpu_patch *patch, int64_t channels, float *v);
-    /* Writes a square of u: the transform of weights [3x3][block][block], which are rotated and transposed
-     * first if `flip`. Prefetches the block `next`. */
+    /* Writes a square of u: the transform of weights [3x3][block][block]. If `flip`, the weights are rotated
+     * and transposed before the transform. Prefetches the weights at `next`. */
     void (*weights_transform)(const float *w, const float *next, int64_t block, bool flip, float *u);
     /* Computes m = v u, or m += v u if `add`. */
     void (*gemm)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
                  bool add, float *m);
-    /* Writes y, a 4x4 patch of a panel's channels: the inverse transform of a row of m, plus bias unless it
-     * is NULL. */
+    /* Writes y, a 4x4 patch of a panel's channels: the inverse transform of a row of m, plus `bias` unless
+     * `bias` is NULL. */
     void (*output_transform)(const float *m, const float *bias, float *y, const cpu_patch *patch);
     /* Writes a row of u: the transform of a 4x4 patch of dy, for the channels of a panel. */
     void (*output_gradient_transform)(const float *dy, const cpu_patch *patch, float *u);
-    /* Computes the weight gradient dw [3x3][block][block] = the inverse transform of a square of m, or adds
-     * it to dw if `add`. */
+    /* Computes the weight gradient dw [3x3][block][block] as the inverse transform of a square of m, or adds
+     * the result to dw if `add`. */
     void (*weights_gradient_transform)(const float *m, int64_t block, bool add, float *dw);
 } cpu_winograd;
 

@@ -90,7 +90,7 @@ ALWAYS_INLINE void add_gradient(const row_gradient *r, int64_t j, int64_t count,
     *gx_sum = vf_fma(g, vf_load_some(r->x + j, count) - r->mean, *gx_sum);
 }
 
-/* dx = invstd (g - mean(g) - xhat mean(g xhat)) + dsum, g = dy gamma */
+/* Computes dx = invstd (g - mean(g) - xhat mean(g xhat)) + dsum with g = dy gamma. */
 ALWAYS_INLINE void row_backward(const row_gradient *r, int64_t c)
 {
     vf g_chain[CHAINS] = {{0}}, gx_chain[CHAINS] = {{0}};
@@ -134,7 +134,7 @@ ALWAYS_INLINE void columns_backward(const layernorm_attributes *a, void *const *
 static void backward(const layernorm_attributes *a, void *const *operands, int64_t first, int64_t end,
                      double *sums)
 {
-    enum { BLOCK = 8 }; /* rows that stay in the L1 cache until their gradient is computed */
+    enum { BLOCK = 8 }; /* number of rows that stay in the L1 cache until dx is computed */
     int64_t c = a->c;
     for (int64_t block = first; block < end; block += BLOCK) {
         int64_t until = end - block < BLOCK ? end : block + BLOCK, j = 0;

@@ -1,6 +1,6 @@
 #include "common/device/cpu/isa/transpose.h"
 
-/* The tile of c in registers: ROWS by VECTORS accumulators, with VECTORS vectors of b and one of a. */
+/* A tile of c is kept in ROWS by VECTORS vector registers. VECTORS more registers hold b, and one holds a. */
 #if VF == 16
 enum { ROWS = 6, VECTORS = 4 };
 #else

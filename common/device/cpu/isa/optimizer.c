@@ -1,6 +1,6 @@
 #include "common/device/cpu/isa/vector.h"
 
-/* Returns true if all lanes are 0. The sum of x - x is 0 unless some x is infinite or NaN. */
+/* Returns true if all lanes are 0. Used for sums of x - x, which are 0 unless some x is infinite or NaN. */
 ALWAYS_INLINE bool is_zero(vf sum)
 {
     bool zero = true;

@@ -6,8 +6,8 @@ typedef struct range {
     int64_t first, end;
 } range;
 
-/* Returns the positions of a window of size `kernel` at output `o` that are inside an input of size
- * `size`. */
+/* Returns the range of positions in the window of output `o` that are inside the input. The window has
+ * `kernel` positions, and the input has `size`. */
 static range window(int64_t o, int64_t stride, int64_t pad, int64_t kernel, int64_t size)
 {
     int64_t start = o * stride - pad;
@@ -95,7 +95,8 @@ ALWAYS_INLINE vf max_gradient(const float *dy, const uint8_t *index, const cover
 
 static void max_backward(const pool_attributes *attributes, void *const *operands, int64_t first, int64_t end)
 {
-    const pool_attributes copy = *attributes, *a = &copy; /* a copy that stores to dx cannot change */
+    /* The compiler must assume that stores to dx change *attributes, but not a local copy. */
+    const pool_attributes copy = *attributes, *a = &copy;
     const float *dy = operands[MAXPOOL_BWD_DY];
     const uint8_t *index = operands[MAXPOOL_BWD_INDEX];
     float *dx = operands[MAXPOOL_BWD_DX];
@@ -118,7 +119,7 @@ static void max_backward(const pool_attributes *attributes, void *const *operand
 
 /* ---- average ---------------------------------------------------------------------------------- */
 
-/* The padding counts as zeros, so windows are divided by r*s. */
+/* The padding counts as zeros, so every sum of a window is divided by r*s. */
 
 /* Returns the sum of a rectangle of pixels of c channels. Rows are `stride` apart. */
 ALWAYS_INLINE vf pixel_sum(const float *x, int64_t rows, int64_t columns, int64_t stride, int64_t c,

@@ -14,8 +14,8 @@ static float largest(const float *x, int64_t count)
     return vf_largest(most);
 }
 
-/* Computes y = exp(scale x - shift), which may be in place or NULL, and returns the sum. The lanes are summed
- * in float over at most BLOCK vectors, then in double. */
+/* Computes y = exp(scale x - shift) and returns the sum. y may be x or NULL. The lanes are summed in float
+ * over at most BLOCK vectors, then in double. */
 ALWAYS_INLINE double exponentials(const float *x, float *y, int64_t count, float scale, float shift)
 {
     enum { BLOCK = 16 };
@@ -152,8 +152,8 @@ static void long_row(const float *logits, int64_t classes, int32_t target, doubl
     dlogits[target] = (float)((p - sum) * factor);
 }
 
-/* Number of rows processed at a time if a row fits in one vector. If each row were stored in place at
- * once, the load of the next row would have to wait. */
+/* Number of rows processed at a time if a row fits in one vector. If each row were stored before the next one
+ * is loaded, the load would have to wait for the store. */
 enum { SHORT_ROWS = 8 };
 
 ALWAYS_INLINE void short_rows(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,

@@ -60,7 +60,7 @@ ALWAYS_INLINE void transpose_in_quarters(vf x[4])
     x[3] = (vf)_mm512_shuffle_ps(ab_high, cd_high, 0xee);
 }
 
-/* y = x^T, or y += x^T if `add` */
+/* Computes y = x^T, or y += x^T if `add`. */
 ALWAYS_INLINE void transpose_16x16(const float *x, int64_t x_stride, bool add, float *y, int64_t y_stride)
 {
     vf rows[4][4]; /* quarter q of [i][g] is column 4 q + i of rows 4 g to 4 g + 3 of x */

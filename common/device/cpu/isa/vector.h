@@ -1,9 +1,9 @@
 /* Vectors of the instruction set for which a file is compiled: VF floats, or VD doubles.
  *
  * Kernels are written once, for whole vectors. The last, incomplete vector of a row or array uses the same
- * instructions (vf_load_part fills it with zeros), so that the result of an element does not depend on
- * where an array was split. Fused multiply-adds are explicit (vf_fma); baseline x86-64 has none and rounds
- * twice. */
+ * instructions (vf_load_part fills it with zeros), so that the result of an element does not depend on where
+ * an array was split. Fused multiply-adds are explicit (vf_fma). Baseline x86-64 has no fused multiply-add,
+ * so there vf_fma rounds twice. */
 #ifndef COMMON_DEVICE_CPU_ISA_VECTOR_H
 #define COMMON_DEVICE_CPU_ISA_VECTOR_H
 
@@ -41,7 +41,8 @@ typedef int64_t vl __attribute__((vector_size(4 * VF)));
 typedef float vf_unaligned __attribute__((vector_size(4 * VF), aligned(4), may_alias));
 typedef double vd_unaligned __attribute__((vector_size(4 * VF), aligned(8), may_alias));
 
-/* A mask: one bit, or one int of all bits, per lane. */
+/* A mask with one bit per lane if VF is 16. Otherwise a mask has one int per lane, which is 0 or has all bits
+ * set. */
 #if VF == 16
 typedef __mmask16 vmask;
 #else
@@ -87,7 +88,7 @@ ALWAYS_INLINE void vd_store(double *p, vd a)
     *(vd_unaligned *)p = a;
 }
 
-/* The lanes 0, 1, 2, ... */
+/* Returns the vector 0, 1, 2, ... */
 ALWAYS_INLINE vi vi_lanes(void)
 {
 #if VF == 16
@@ -286,7 +287,7 @@ ALWAYS_INLINE vi vi_select(vmask m, vi a, vi b)
 #endif
 }
 
-/* m ? a : b in each lane */
+/* Returns m ? a : b in each lane. */
 ALWAYS_INLINE vf vf_select(vmask m, vf a, vf b)
 {
     return (vf)vi_select(m, (vi)a, (vi)b);
@@ -348,7 +349,7 @@ ALWAYS_INLINE vd vf_high(vf a)
 #endif
 }
 
-/* Sums the lanes by halves: i with i + n/2, and so on. */
+/* Returns the sum of the n lanes. Adds lane i + n/2 to lane i, then halves n, and so on. */
 ALWAYS_INLINE double vd_sum(vd a)
 {
 #if VF == 16

@@ -26,7 +26,7 @@ ALWAYS_INLINE vf vf_scale(vf a, vf n, vi bits)
  * long. */
 ALWAYS_INLINE vf vf_exp(vf x)
 {
-    const float shift = 0x1.8p23f; /* adding `shift` leaves an integer in the low bits */
+    const float shift = 0x1.8p23f; /* adding `shift` rounds to an integer, which is then in the low bits */
     const vf lowest = vf_set(-87.33f);
     vf clamped = vf_max(lowest, vf_min(vf_set(89.0f), x));
     vf shifted = vf_fma(clamped, vf_set(0x1.715476p0f), vf_set(shift));

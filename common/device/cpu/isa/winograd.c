@@ -1,7 +1,7 @@
 #include "common/device/cpu/isa/transpose.h"
 
-/* The interpolation points are 0, +-a, +-b and infinity. N_p is the product of the differences of p from the
- * other finite points. The transform of weights divides a polynomial's value at p by N_p. */
+/* The interpolation points are 0, +-a, +-b and infinity. N_p is the product of the differences between p and
+ * each of the other finite points. The transform of weights divides a polynomial's value at p by N_p. */
 #define A 0.625f
 #define A2 (A * A)
 #define A3 (A * A * A)
@@ -16,7 +16,7 @@ enum {
     P = WINOGRAD_PATCH,
     T = WINOGRAD_TILE,
     TAPS = 3,
-    GEMM_ROWS = VF == 16 ? 14 : 6, /* rows of a tile of products in registers */
+    GEMM_ROWS = VF == 16 ? 14 : 6, /* rows of the tile of m that is kept in registers */
     COLUMNS = 2 * VF,
     U_POINT = WINOGRAD_DEPTH * COLUMNS + WINOGRAD_PADDING,
     M_ROW = WINOGRAD_POINTS * COLUMNS + WINOGRAD_PADDING
@@ -29,7 +29,7 @@ ALWAYS_INLINE vf axpy(float a, vf x, vf y)
 
 /* ---- in one dimension ------------------------------------------------------------------------- */
 
-/* Computes the values at +p and -p from the even and the odd part. */
+/* Computes the values of a polynomial at +p and -p from its even and its odd terms. */
 ALWAYS_INLINE void image_pair(const vf d[P], float p, float other2, vf *plus, vf *minus)
 {
     vf even = axpy(-other2, d[2], d[4]), odd = axpy(-other2, d[1], d[3]);

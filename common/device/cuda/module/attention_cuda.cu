@@ -12,7 +12,7 @@ extern "C" {
 
 constexpr int LANES = 8, MOST_WIDTH = 128;
 
-/* WIDTH is the largest number of columns, TILE the number of rows of queries and of keys. */
+/* WIDTH is the largest supported width of a head. A tile has TILE rows, of queries or of keys. */
 template <int WIDTH> struct tile_sizes {
     static constexpr int TILE = WIDTH <= 64 ? 32 : 16, OWN = WIDTH / LANES, SCORES = TILE / LANES;
 };
@@ -37,7 +37,7 @@ __device__ static inline bool sees(const attention_attributes &a, int64_t query,
     return query < a.sequence && key < a.sequence && (!a.causal || key <= query);
 }
 
-/* Loads rows [first, first + TILE) into shared memory, with zeros after the last row and column. */
+/* Loads rows [first, first + TILE) into shared memory. Rows and columns that do not exist become zero. */
 template <int WIDTH, int TILE, typename T>
 __device__ void load_tile(float (*tile)[WIDTH + 1], head_rows<const T> rows, int64_t first,
                           const attention_attributes &a)

@@ -9,17 +9,18 @@
 
 template <typename T> struct gradient {
     const T *x, *dy, *dy2; /* dy2 may be NULL */
-    /* y is set for RELU after a residual, `residual` for other activations after a residual; else NULL. */
+    /* `y` is set for RELU after a residual, and `residual` for other activations after a residual. Otherwise
+     * both are NULL. */
     const T *y, *residual;
     channel_vectors f;
     int act;
 };
 
-/* Variants of the kernels. A thread of ALONE or JOINED has registers for more loads at a time.
+/* Variants of the kernels. A thread of ALONE or JOINED has enough registers for several loads at a time.
  *
  *   ALONE   no activation or ReLU: reads x and dy
  *   JOINED  ReLU after a residual: also reads y, and dy2 if there is one
- *   ANY     everything else */
+ *   ANY     all other cases */
 enum variant { ALONE, JOINED, ANY };
 
 static bool is_plain(int act)
@@ -34,7 +35,7 @@ template <typename T> static variant variant_of(const gradient<T> &b)
 }
 
 template <typename T, int V> struct backward_row {
-    pack<T, V> x, dy, dy2, joined; /* joined: y or the residual; dy2 and joined are not read if ALONE */
+    pack<T, V> x, dy, dy2, joined; /* joined is y or the residual; ALONE reads neither dy2 nor joined */
 };
 
 template <int V, variant KIND, typename T>
@@ -51,8 +52,8 @@ __device__ backward_row<T, V> row_at(const gradient<T> &b, int64_t i)
     return taken;
 }
 
-/* Computes the argument of the activation's derivative: y for ReLU after a residual, else the activation's
- * argument. */
+/* Computes the value that determines the activation's derivative: y for ReLU after a residual, else the
+ * activation's argument. */
 template <int V, variant KIND, typename T>
 __device__ void kept_of(const gradient<T> &b, const channels<V> &f, const backward_row<T, V> &taken,
                         const float *x, float *kept)
@@ -94,7 +95,7 @@ __device__ void gradients_of(const gradient<T> &b, const channels<V> &f, const b
 template <typename T, int PACK, variant KIND> struct gradient_terms {
     static constexpr int SUMS = 2, V = PACK, AT_ONCE = KIND == ALONE ? 4 : KIND == JOINED ? 2 : 1;
     gradient<T> b;
-    T *g_out; /* may be NULL or dy's memory: an element is read before its g is written */
+    T *g_out; /* may be NULL, or dy's memory, because dy of an element is read before g is written */
     int64_t c;
     __device__ channels<V> at_column(int64_t column) const
     {
@@ -117,7 +118,7 @@ template <typename T, int PACK, variant KIND> struct gradient_terms {
     }
 };
 
-/* Values [c] for dx: g = mean(g), slope = invstd mean(g xhat). */
+/* Values [c] from which dx is computed: g = mean(g), slope = invstd mean(g xhat). */
 struct gradient_means {
     float *g, *slope;
     __device__ void set(int64_t column, double sum_g, double sum_gx, double count, double invstd) const
@@ -150,7 +151,7 @@ struct gradient_sums {
     }
 };
 
-/* Computes the means from sums over the *count rows of all ranks. */
+/* Computes the means from sums over all ranks. *count is the total number of rows of all ranks. */
 __global__ static void means_of_sums(int64_t c, const double *sums, const double *count, const float *invstd,
                                      gradient_means means)
 {
@@ -165,7 +166,7 @@ template <int V> struct gradient_channels {
     float mean_g[V], slope[V];
 };
 
-/* Computes dx. An element's dy is read before its dx is written, so they may share memory. */
+/* Computes dx. The dy of an element is read before its dx is written, so dx and dy may share memory. */
 template <typename T, int PACK, variant KIND> struct backward_rule {
     static constexpr int V = PACK, AT_ONCE = KIND == ALONE ? 4 : KIND == JOINED ? 2 : 1;
     gradient<T> b;
@@ -214,7 +215,7 @@ template <typename T> static gradient<T> gradient_written(const T *x, const T *g
     return {x, g, nullptr, nullptr, nullptr, f, ACTIVATION_NONE};
 }
 
-/* The workspace has the sums of the parts, then the means of the channels. */
+/* The workspace holds the partial sums, then the means of the channels. */
 static size_t parts_bytes(const op_desc *op)
 {
     const batchnorm_attributes *a = &op->u.batchnorm;

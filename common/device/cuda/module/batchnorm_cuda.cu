@@ -2,9 +2,9 @@
  * and the activation that follow. Tensors are [rows, c] with rows = n h w. batchnorm_backward_cuda.cu has the
  * backward pass.
  *
- * Moments are computed from d = x - x[0], the difference from the first value of the channel. The mean of a
- * channel may be far larger than its deviation; then E[x^2] - E[x]^2 would lose precision, but E[d^2] -
- * E[d]^2 does not. Statistics are computed from the stored values.
+ * Moments are computed from d = x - x[0], the difference from the first value of the channel. If the mean of
+ * a channel is far larger than its standard deviation, E[x^2] - E[x]^2 loses precision, but E[d^2] - E[d]^2
+ * does not. Statistics are computed from the stored x, which may have been rounded to bfloat16.
  *
  * Memory traffic is minimal for a separate kernel: x is read twice, the residual once, and y is written
  * once. */
@@ -69,7 +69,7 @@ template <typename T> struct batch_statistics {
     }
 };
 
-/* Computes the sums of x and x^2 from the sums of the differences. */
+/* Computes the sums of x and x^2 from the sums of d and d^2. */
 template <typename T> struct write_raw_sums {
     static constexpr int SUMS = 2;
     const T *x;
@@ -104,7 +104,7 @@ __global__ static void invstd_of(int64_t c, const float *var, double eps, float 
 template <typename T, int PACK, bool RESIDUAL> struct normalize_rule {
     static constexpr int V = PACK, AT_ONCE = RESIDUAL ? 2 : 4;
     struct row {
-        pack<T, V> x, residual; /* residual if RESIDUAL */
+        pack<T, V> x, residual; /* residual is read only if RESIDUAL */
     };
     const T *x, *residual;
     channel_vectors f;

@@ -16,7 +16,7 @@ template <typename Span> struct chunk_table {
         int64_t first_chunk;
     } at[MOST];
 
-    /* Fills the table with spans from *next on. Returns false after the last span. */
+    /* Fills the table with spans from *next on, and advances *next. Returns false if no elements are left. */
     bool fill(const Span *spans, int span_count, int *next)
     {
         count = chunks = 0;
@@ -29,7 +29,7 @@ template <typename Span> struct chunk_table {
         return count > 0;
     }
 
-    /* Returns the span of a chunk. *first becomes the index of the chunk's first element in the span. */
+    /* Returns the span of a chunk. Sets *first to the index of the chunk's first element in the span. */
     __device__ const Span &find(int64_t chunk, int64_t *first) const
     {
         int low = 0, high = count - 1;

@@ -3,8 +3,8 @@
  * The rows are split into parts. A block of COLUMN_THREADS threads sums one part of its columns. A thread
  * owns V neighboring columns. Threads with neighboring threadIdx.x own neighboring columns, and threads with
  * different threadIdx.y sum different rows. Each block writes one partial sum per column to the workspace. If
- * there are few parts, the last block to finish, among the blocks of the same columns, adds their partial
- * sums. If there are many parts, a second launch adds the partial sums.
+ * there are few parts, the partial sums of a column are added by the block that finishes last among the
+ * blocks of this column. If there are many parts, a second launch adds the partial sums.
  *
  * A thread adds in float32; all later additions are in float64. The order of every sum depends only on the
  * shape, so it does not matter which block finishes last. */
@@ -13,13 +13,14 @@
 
 #include "common/device/cuda/module/kernel.cuh"
 
-/* Enough blocks for the largest GPUs, and enough rows for a thread to have several loads in flight. A block
- * of 256 threads reads COLUMN_FEW_BYTES of partial sums in about the time of a launch. */
+/* COLUMN_MOST_BLOCKS blocks are enough for the largest GPUs. A thread that sums COLUMN_LEAST_ROWS rows has
+ * several loads in flight. A block of 256 threads reads COLUMN_FEW_BYTES of partial sums in about the time of
+ * a launch. */
 constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
               COLUMN_FEW_BYTES = 256 << 10;
 
-/* Returns the block's size in x. Each of these threads owns V columns. Eight packs of 16 bytes are one
- * memory access. */
+/* Returns the block's size in x. Each of these threads owns V columns. Eight neighboring threads with packs
+ * of 16 bytes make one memory access of 128 bytes. */
 static inline int column_width(int64_t c, int v)
 {
     int width = 1, most = v == 1 ? WARP : WARP / 4;
@@ -36,7 +37,7 @@ static inline int64_t column_parts(int64_t rows, int64_t c, int v)
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-/* Returns the workspace bytes of `sums` sums per column, enough for every V. */
+/* Returns the bytes of workspace for `sums` sums per column, enough for every V. */
 static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
 {
     int64_t most = 1;
@@ -46,8 +47,8 @@ static inline size_t column_workspace(int64_t rows, int64_t c, int sums)
 }
 
 /* Calls use(read(row), row) for rows `row`, `row` + step, ... below `end`, in this order. Reads AT_ONCE rows
- * before it uses the first one. The compiler cannot move a load over a store that may have the same address,
- * and one load per thread would leave memory idle. */
+ * before it uses the first one. The compiler cannot move a load before a store that may have the same
+ * address, and a single load per thread would not keep the memory busy. */
 template <int AT_ONCE, typename Read, typename Use>
 __device__ void walk_rows(int64_t row, int64_t end, int64_t step, Read read, Use use)
 {
@@ -61,10 +62,10 @@ __device__ void walk_rows(int64_t row, int64_t end, int64_t step, Read read, Use
     for (; row < end; row += step) use(read(row), row);
 }
 
-/* Adds the terms of a thread's rows to sums[SUMS][V]. `terms` has the constants SUMS, V, which divides c, and
- * AT_ONCE, the number of rows that a thread reads at once, and the functions
+/* Adds the terms of a thread's rows to sums[SUMS][V]. `terms` has the constants SUMS, V and AT_ONCE. V
+ * divides c, and AT_ONCE is the number of rows that a thread reads at once. `terms` has the functions
  *
- *   at_column(column)                     returns values kept for columns [column, column + V)
+ *   at_column(column)                     returns values to keep for columns [column, column + V)
  *   read(row, column)                     returns the values read from a row
  *   add(kept, taken, row, column, sums)   adds the row's terms to sums[SUMS][V] */
 template <typename Terms>
@@ -100,9 +101,10 @@ __device__ void sum_part(const Terms &terms, int64_t rows, int64_t c, int64_t ro
     }
 }
 
-/* Adds the partial sums of WARP columns, [first, first + WARP) below `end`. The block has WARP times `rows`
- * threads, and this thread is (x, y). Each of ADDERS adders adds every ADDERS-th part; a thread acts as one
- * or more adders. `lanes` is scratch [ADDERS, SUMS, WARP]. `finish` has SUMS and take(column, sums[SUMS]). */
+/* Adds the partial sums of the columns [first, first + WARP) that are below `end`. The block has WARP times
+ * `rows` threads, and this thread is (x, y). A column has ADDERS adders, each of which adds every ADDERS-th
+ * part. A thread acts as one or more adders. `lanes` is scratch [ADDERS, SUMS, WARP]. `finish` has the
+ * constant SUMS and the function take(column, sums[SUMS]), which receives the result. */
 template <int ADDERS, typename Finish>
 __device__ void finish_columns(const Finish &finish, int64_t first, int64_t end, int x, int y, int rows,
                                int64_t c, int64_t count, const double *parts, double *lanes)
@@ -145,8 +147,8 @@ __global__ void column_finish(Finish finish, int64_t c, int64_t count, const dou
                                   COLUMN_ADDERS, c, count, parts, lanes);
 }
 
-/* Computes the partial sums and adds them in one launch. `arrived` counts the blocks of each blockIdx.x
- * that have ended; the last one resets the counter to zero. The additions are in the same order as in
+/* Computes the partial sums and adds them in one launch. For each blockIdx.x, `arrived` counts the blocks
+ * that have ended; the last block resets the counter to zero. The additions are in the same order as in
  * column_finish(). */
 template <typename Terms, typename Finish>
 __global__ void column_whole(Terms terms, Finish finish, int64_t rows, int64_t c, int64_t rows_a_part,
@@ -184,7 +186,7 @@ template <typename Terms> column_grid column_grid_of(int64_t rows, int64_t c)
             dim3((unsigned)width, (unsigned)(COLUMN_THREADS / width)), parts, ceil_div(rows, parts)};
 }
 
-/* Computes only the parts, and sets *count to their number. */
+/* Computes only the partial sums, and sets *count to the number of parts. */
 template <typename Terms>
 status column_parts_of(const kernel_call &call, Terms terms, int64_t rows, int64_t c, int64_t *count)
 {
@@ -243,7 +245,7 @@ struct write_sum {
     }
 };
 
-/* Stores the sums of x's columns in `out`, or adds them to it if `add`. */
+/* Stores the column sums of x in `out`, or adds the sums to `out` if `add`. */
 template <typename T>
 status sum_columns(const kernel_call &call, const T *x, float *out, bool add, int64_t rows, int64_t c)
 {

@@ -33,7 +33,8 @@ static status prepare(cuda_kernel *k)
 
 /* ---- implicit matrix multiplications ---------------------------------------------------------- */
 
-/* x as a matrix with a row per output pixel (n, p, q) and a column per position (r, s, c) of its window. */
+/* x as a matrix with a row per output pixel (n, p, q) and a column per position (r, s, c) of the pixel's
+ * window. */
 template <typename T> struct windows {
     const T *x;
     conv2d_attributes a;
@@ -47,7 +48,7 @@ template <typename T> struct windows {
 };
 
 /* dy as a matrix with a row per input pixel (n, h, w) and a column per (r, s, k). An element is zero if no
- * window has the pixel at that position. */
+ * window has the pixel at position (r, s). */
 template <typename T> struct covering_windows {
     const T *dy;
     conv2d_attributes a;
@@ -85,7 +86,7 @@ template <typename T> struct add_bias_rule {
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
-/* X is the type of x, T the type of the other activations, W and B. */
+/* X is the type of x. T is the type of the other activations and of W and B. */
 template <typename X, typename T> static status forward_product(const kernel_call &call)
 {
     const conv2d_attributes *a = &call.op->u.conv2d;

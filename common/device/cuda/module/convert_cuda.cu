@@ -13,7 +13,7 @@ template <typename To, typename From> struct convert_rule {
     }
 };
 
-/* Converts without a division, four elements at a time if possible. `add` adds to the existing values. */
+/* Converts without a division, four elements at a time if possible. If `add`, adds to the existing values. */
 template <typename To, typename From> struct cast_rule {
     const From *from;
     To *to;
@@ -71,7 +71,8 @@ extern "C" status cuda_bf16_to_f32(const cuda_device *d, cudaStream_t s, int64_t
 
 typedef chunk_table<device_range> range_table;
 
-/* Converts the chunk of a block. A thread reads all its elements before it writes the first one. */
+/* Converts the chunk that belongs to this block. A thread reads all its elements before it writes the first
+ * one. */
 template <typename To, typename From> __global__ void pack_kernel(range_table table, float divisor)
 {
     int64_t first;
@@ -102,7 +103,7 @@ static status pack_ranges(To *, From *, device_stream *s, const device_range *ra
 
 /* ---- the device's functions --------------------------------------------------------------------- */
 
-/* Calls `use` with null pointers to the types of the result and the source. */
+/* Calls `use` with two null pointers, which have the types of the result and of the source. */
 template <typename Use> static status with_types(dtype to, dtype from, const char *what, Use use)
 {
     float *f32 = nullptr;

@@ -120,9 +120,9 @@ static status make_layout(const cuda_device *d, cublasLtMatrixLayout_t *out, dty
                  "cublasLtMatrixLayoutCreate");
 }
 
-/* Sets the alignment and the reduction scheme. cuBLASLt assumes an alignment of 256 bytes by default, but
- * arenas are aligned to 64 bytes. If a multiplication is split along k, the parts are added in float32, never
- * in the type of the result. */
+/* Sets the alignment and the reduction scheme. By default cuBLASLt assumes that operands are aligned to 256
+ * bytes, but arenas are aligned to 64 bytes. If a multiplication is split along k, the parts are added in
+ * float32, never in the type of the result. */
 static cublasStatus_t set_preferences(const cublaslt_table *t, cublasLtMatmulPreference_t preference)
 {
     static const cublasLtMatmulPreferenceAttributes_t operands[] = {
@@ -162,7 +162,7 @@ typedef struct timed_choice {
     float ms;
 } timed_choice;
 
-/* Operands and workspace of a trial. */
+/* Parts of a trial's memory: the operands and the workspace. */
 enum { TRIAL_A, TRIAL_B, TRIAL_D, TRIAL_VECTOR, TRIAL_WORKSPACE, TRIAL_PARTS };
 
 typedef struct algorithm_trial {

@@ -1,5 +1,5 @@
-/* Matrix multiplication through cuBLASLt. Without the library cublaslt_prepare() returns NULL, and callers
- * use their own kernels. */
+/* Matrix multiplication through cuBLASLt. Without the library, cublaslt_prepare() sets *out to NULL, and its
+ * callers use kernels of this module. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 #define COMMON_DEVICE_CUDA_MODULE_CUBLASLT_H
 
@@ -21,12 +21,12 @@ typedef struct cublaslt_shape {
     bool sums;
     /* Type of a and b, and type of d: float32 or bfloat16. Products are summed in float32. */
     dtype in, out;
-    int64_t pitch_b; /* 0 without gaps */
+    int64_t pitch_b; /* 0 if there are no gaps */
 } cublaslt_shape;
 
 typedef struct cublaslt_operands {
     const void *a, *b;
-    const void *bias; /* if the shape has a bias */
+    const void *bias; /* read only if the shape has a bias */
     void *d, *sums;   /* all operands are aligned to 16 bytes */
 } cublaslt_operands;
 
@@ -46,12 +46,12 @@ size_t cublaslt_workspace(const cublaslt_matmul *product);
 /* Returns the time of the algorithm in milliseconds, or -1 if it was not timed. */
 float cublaslt_ms(const cublaslt_matmul *product);
 
-/* Sets the varying dimension to `rows`. *fits is true if there is an algorithm for it. */
+/* Sets the varying dimension to `rows`. Sets *fits to true if cuBLASLt has an algorithm for this size. */
 status cublaslt_set_rows(cublaslt_matmul *product, int64_t rows, bool *fits);
 
-/* Computes d = product, or d = d + product if `add`. The sums are stored, never added. *refused is true if
- * cuBLASLt does not support the multiplication although its search found an algorithm. A refused
- * multiplication writes no result and counts as a fallback. */
+/* Computes d = product, or d = d + product if `add`. The sums of cublaslt_shape.sums are always stored, never
+ * added. *refused is true if cuBLASLt does not support the multiplication although its search found an
+ * algorithm. A refused multiplication writes no result and counts as a fallback. */
 status cublaslt_run(cublaslt_matmul *product, cudaStream_t s, const cublaslt_operands *operands, int64_t rows,
                     bool add, void *workspace, bool *refused);
 

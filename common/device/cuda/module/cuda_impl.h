@@ -1,10 +1,11 @@
 /* Internals of the module, for this folder and for common/collectives/nccl, which is part of the module.
  *
  * Storage is float32. If op_desc.bf16 is set, activations and the weights of matrix multiplications are
- * stored as bfloat16. `precision` is the type in which matrix multiplications multiply.
+ * stored as bfloat16. device_config.precision is the type of the factors in matrix multiplications of float32
+ * values.
  *
- * A device belongs to its rank's thread. Another thread (the agent) may use streams and fences, each
- * stream by one thread at a time. Every function called from outside makes the GPU current for the calling
+ * A device belongs to its rank's thread. Another thread (the agent) may use streams and fences, but only one
+ * thread may use a stream at a time. Every function called from outside makes the GPU current for the calling
  * thread. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDA_IMPL_H
@@ -18,8 +19,9 @@
 typedef struct cuda_staging cuda_staging;
 typedef struct cuda_libraries cuda_libraries; /* libraries.h */
 
-/* Counters of blocks that have ended, for kernels whose last block does more (columns.cuh). The counters are
- * zero between launches. Kernels that count blocks must run on the compute stream of the device. */
+/* Counters of blocks that have ended, for kernels in which the last block does additional work (columns.cuh).
+ * The counters are zero between launches. Kernels that count blocks must run on the compute stream of the
+ * device. */
 enum { CUDA_COUNTERS = 4096, CUDA_FALLBACKS = 16 };
 
 typedef struct cuda_device {
@@ -28,13 +30,13 @@ typedef struct cuda_device {
     cuda_libraries *libraries;
     void *cublaslt, *cudnn; /* handles, or NULL if kernels of this module run instead */
     cudaStream_t cudnn_stream;
-    struct cuda_choice *chosen; /* belongs to trial.c */
+    struct cuda_choice *chosen; /* used only by trial.c */
     cuda_staging *staging;
     int64_t allocated_bytes; /* from device_allocate() */
     unsigned *counters;      /* [CUDA_COUNTERS] on the GPU */
     device_fallback fallbacks[CUDA_FALLBACKS];
     cudaStream_t anchor_stream; /* never waits; used for anchors, clearing and timing */
-    /* Atomic. `failing` is set by the first cuda_fail(), `failed` after it has written `failure`. */
+    /* Atomic. The first cuda_fail() sets `failing`, then writes `failure`, and then sets `failed`. */
     bool failing, failed;
     error_record failure;
 } cuda_device;
@@ -42,11 +44,11 @@ typedef struct cuda_device {
 typedef struct cuda_stream {
     device_stream base;
     cudaStream_t stream;
-    /* Events that relate the GPU's clock to the host's (stream_cuda.c). Every stream has anchors, because
-     * only one thread uses a stream at a time. */
+    /* Events that relate the GPU's clock to the host's (stream_cuda.c). Anchors belong to a stream, because
+     * different threads use different streams. */
     cudaEvent_t anchors[2];
     int64_t anchor_ns[2];
-    int anchored;                    /* index of the anchor of new marks */
+    int anchored;                    /* index of the anchor for new marks */
     cudaEvent_t marks[DEVICE_MARKS]; /* created at first use */
     uint8_t anchor_of[DEVICE_MARKS];
 } cuda_stream;
@@ -93,13 +95,13 @@ static inline cuda_device *cuda_device_of(const cuda_kernel *k)
 }
 
 /* device_cuda.c */
-/* Converts an error of CUDA and clears it. Fails with STATUS_SYSTEM and "rank R on HOST, GPU G: WHAT: the
- * error's text". */
+/* Converts a CUDA error to a status and clears the error. Fails with STATUS_SYSTEM and "rank R on HOST, GPU
+ * G: WHAT: the error's text". */
 status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
 
 /* Counts an operation that a library does not support (device_info.fallbacks). `instead` names the slower
- * method that runs. Warns the first time for an operation and reason. */
+ * method that runs. Warns once per kind of operation and reason. */
 void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead);
 
 /* memory_cuda.c */
@@ -108,8 +110,8 @@ void cuda_staging_close(cuda_device *d);
 /* Sets the bytes to zero before it returns. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes);
 
-/* The functions of the back end (device_impl.h) in memory_cuda.c, kernel_cuda.c and stream_cuda.c. cuda_NAME
- * implements the slot NAME. */
+/* cuda_NAME implements the slot NAME of device_backend (device_impl.h), in memory_cuda.c, kernel_cuda.c or
+ * stream_cuda.c. */
 /* clang-format off */
 #define CUDA_FUNCTIONS(X) \
     X(allocate) X(free) X(pin) X(unpin) X(upload) X(download) X(usage) X(enable_peer) \

@@ -2,8 +2,8 @@
  * engines recognize (cuDNN Graph API, "Fused Flash Attention"): the scores s = q k^T, scaled and masked; the
  * row maxima m and the sums of exponentials; the probabilities p; the result p v.
  *
- * Transposed k and v are described as the same memory with two strides exchanged. Only p and the gradient of
- * the scores are rounded to bfloat16. */
+ * Transposed k and v are described as the memory of k and v with two strides exchanged. Only p and the
+ * gradient of the scores are rounded to bfloat16. */
 #include "common/device/cuda/module/cudnn_attention.h"
 
 #include "common/device/cuda/module/cudnn_graph.h"
@@ -78,7 +78,8 @@ static tensor number(cudnn_graph *g)
     return t;
 }
 
-/* Returns y like `shape`, computed from x and b. b may be NULL. */
+/* Adds a pointwise operation on x and b, and returns its result, which has the dimensions of `shape`. b may
+ * be NULL. */
 static tensor pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, const tensor *x, const tensor *b,
                         tensor shape)
 {
@@ -102,7 +103,7 @@ static tensor scaled_scores(cudnn_graph *g, const attention_attributes *a, const
     return pointwise(g, CUDNN_POINTWISE_MUL, &s, scale, scores_of(a, CUDNN_DATA_FLOAT));
 }
 
-/* Replaces scores that a query must not see by `masked`. */
+/* Writes `masked` in place of the scores of keys that the query must not see. */
 static tensor causal(cudnn_graph *g, const attention_attributes *a, tensor s, const tensor *masked)
 {
     if (!a->causal) return s;
@@ -183,7 +184,7 @@ static size_t delta_bytes(const cudnn_attention *p)
     return p->kind == OP_attention_backward ? (bytes + 255) / 256 * 256 : 0;
 }
 
-/* Runs a plan. delta is at the start of the workspace, followed by the plan's workspace. */
+/* Runs a plan. The workspace holds delta, followed by the plan's workspace. */
 static cudnnStatus_t run_plan(const cudnn_attention *p, int plan, const cuda_call *call)
 {
     void *const *o = call->operands;
@@ -204,7 +205,7 @@ typedef struct attempt_context {
     const cudnn_attention *p;
     const cuda_kernel *k;
     cuda_run_function *own;
-    cuda_trial trial; /* memory: the operands, then the workspace */
+    cuda_trial trial; /* trial.memory holds the operands, then the workspace */
     int operands;
 } attempt_context;
 

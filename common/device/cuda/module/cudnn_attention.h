@@ -10,8 +10,8 @@ typedef struct cudnn_attention cudnn_attention;
 
 #if PSRING_HAVE_CUDNN
 
-/* Prepares attention_forward or attention_backward. `own` is the kernel of this module with which cuDNN
- * competes, and k->base.workspace is the number of bytes that `own` needs. */
+/* Prepares attention_forward or attention_backward. `own` is the kernel of this module that is timed against
+ * cuDNN, and k->base.workspace is the number of workspace bytes that `own` needs. */
 status cudnn_attention_prepare(const cuda_kernel *k, cuda_run_function *own, cudnn_attention **out);
 void cudnn_attention_release(cudnn_attention **p);
 size_t cudnn_attention_workspace(const cudnn_attention *p);

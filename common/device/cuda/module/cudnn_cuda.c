@@ -111,8 +111,8 @@ static void fall_back(const cudnn_conv *p, cudnnStatus_t why, const char *instea
     cuda_fall_back(p->device, p->kind, shape, reason, instead);
 }
 
-/* Prepares a convolution of tensors of `type`. *out is NULL if cuDNN has no deterministic algorithm for them;
- * then `instead` runs. */
+/* Prepares a convolution of tensors of `type`. If cuDNN has no deterministic algorithm for them, *out is
+ * NULL, and a fallback is counted. `instead` names the method that will run. */
 static status prepare_in(cuda_device *d, const op_desc *op, dtype type, const char *instead, cudnn_conv **out)
 {
     bool found = false;
@@ -130,8 +130,8 @@ static status prepare_in(cuda_device *d, const op_desc *op, dtype type, const ch
     return rc;
 }
 
-/* If cuDNN does not support a shape in bfloat16 (three channels, for example), uses TF32, which has more
- * bits. */
+/* If cuDNN does not support a shape in bfloat16 (three channels, for example), multiplies in TF32, which has
+ * a longer mantissa. */
 status cudnn_conv_prepare(cuda_device *d, const op_desc *op, cudnn_conv **out)
 {
     *out = NULL;
@@ -157,7 +157,7 @@ void cudnn_conv_release(cudnn_conv **pointer)
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-/* The workspace has cuDNN's part, then the converted operands, each at a multiple of 256 bytes. */
+/* The workspace holds cuDNN's workspace, then the converted operands, each at a multiple of 256 bytes. */
 static size_t rounded(size_t bytes)
 {
     return (bytes + 255) / 256 * 256;
@@ -227,8 +227,8 @@ static status cast(const cudnn_conv *p, cudaStream_t s, int operand, dtype from_
     return cuda_bf16_to_f32(p->device, s, p->elements[operand], from, to, add);
 }
 
-/* Runs the convolution. cuDNN reads and writes bfloat16 (its PSEUDO_BFLOAT16_CONFIG), so a result is rounded
- * once. Sums over micro-batches are float32. */
+/* Runs the convolution. In bfloat16, cuDNN sums in float32 (its PSEUDO_BFLOAT16_CONFIG) and rounds each
+ * result once. Weight gradients are then added over micro-batches in float32. */
 status cudnn_conv_run(const cudnn_conv *p, cudaStream_t s, const void *first, const void *second, void *out,
                       bool add, void *workspace)
 {

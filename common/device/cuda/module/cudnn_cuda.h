@@ -1,5 +1,5 @@
-/* Convolutions through cuDNN. Without the library cudnn_conv_prepare() returns NULL, and callers use their
- * own kernels. */
+/* Convolutions through cuDNN. Without the library, cudnn_conv_prepare() sets *out to NULL, and its callers
+ * use kernels of this module. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CUDNN_CUDA_H
 #define COMMON_DEVICE_CUDA_MODULE_CUDNN_CUDA_H
 
@@ -21,7 +21,8 @@ void cudnn_conv_release(cudnn_conv **conv);
 size_t cudnn_conv_workspace(const cudnn_conv *conv);
 
 /* Runs the convolution. Forward: x, w -> y. Backward data: w, dy -> dx. Backward weights: x, dy -> dw.
- * Operands have the types of op_desc. `add`, only for weights, adds the result to `out`. */
+ * Operands have the types of op_desc. If `add`, adds the result to `out`. `add` may be set only for backward
+ * weights. */
 status cudnn_conv_run(const cudnn_conv *conv, cudaStream_t s, const void *first, const void *second,
                       void *out, bool add, void *workspace);
 

@@ -7,7 +7,7 @@
 
 #if PSRING_HAVE_CUDNN
 
-/* Needed before cuDNN 9.10, deprecated in later headers. */
+/* Attributes that cuDNN before 9.10 requires. The headers of later versions deprecate the names. */
 enum { ATTR_PLAN_HANDLE = 400, ATTR_GRAPH_HANDLE = 800 };
 enum { ALIGNMENT_BYTES = 16, MOST_NOTES = 16 };
 
@@ -276,7 +276,7 @@ bool cudnn_graph_plan(cudnn_graph *g, int index)
     if (g->code == CUDNN_STATUS_SUCCESS)
         g->code = table_of_graph(g)->backend_get(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                  CUDNN_TYPE_INT64, 1, &count, &bytes);
-    p->refused = g->code != CUDNN_STATUS_SUCCESS; /* only this engine is refused */
+    p->refused = g->code != CUDNN_STATUS_SUCCESS; /* the error means only that cuDNN refuses this engine */
     g->code = CUDNN_STATUS_SUCCESS;
     if (p->refused) return false;
     p->plan = plan;
@@ -284,7 +284,7 @@ bool cudnn_graph_plan(cudnn_graph *g, int index)
     return true;
 }
 
-/* Sets the addresses if they differ from the last run's, which is rare. */
+/* Sets the addresses if they differ from the addresses of the last run. Most runs have the same addresses. */
 static cudnnStatus_t use_addresses(cudnn_graph *g, void *const *addresses, void *workspace)
 {
     size_t bytes = (size_t)g->bound_count * sizeof *addresses;

@@ -31,11 +31,12 @@ typedef struct cudnn_graph {
     int made_count;
     cudnnBackendDescriptor_t operations[GRAPH_OPERATIONS], whole;
     int operation_count;
-    int64_t next_uid, bound[GRAPH_BOUND]; /* bound: ids of tensors in memory, in order of description */
+    int64_t next_uid, bound[GRAPH_BOUND]; /* bound holds the ids of the tensors that have an address, in the
+                                             order in which they were added */
     int bound_count;
     cudnn_plan plans[GRAPH_PLANS];
     int plan_count;
-    cudnnBackendDescriptor_t pack; /* addresses of the last run, which rarely change */
+    cudnnBackendDescriptor_t pack; /* addresses of the last run */
     void *pack_addresses[GRAPH_BOUND + 1];
 } cudnn_graph;
 
@@ -58,13 +59,14 @@ void cudnn_graph_close(cudnn_graph **g);
 /* Sets t->desc. */
 void cudnn_graph_add(cudnn_graph *g, cudnn_graph_tensor *t, cudnn_graph_place place);
 
-/* Add operations, which write `y`. */
+/* Each of the functions below adds an operation that writes `y`. */
 void cudnn_graph_convolution(cudnn_graph *g, op_kind kind, const conv2d_attributes *a,
                              const cudnn_graph_tensor *x, const cudnn_graph_tensor *w,
                              const cudnn_graph_tensor *y);
 void cudnn_graph_matmul(cudnn_graph *g, const cudnn_graph_tensor *a, const cudnn_graph_tensor *b,
                         const cudnn_graph_tensor *y);
-/* Adds a pointwise operation. `b` and `choice` may be NULL. `axis` is for CUDNN_POINTWISE_GEN_INDEX. */
+/* Adds a pointwise operation. `b` and `choice` may be NULL. `axis` is used only by
+ * CUDNN_POINTWISE_GEN_INDEX. */
 void cudnn_graph_pointwise(cudnn_graph *g, cudnnPointwiseMode_t mode, int64_t axis,
                            const cudnn_graph_tensor *x, const cudnn_graph_tensor *b,
                            const cudnn_graph_tensor *choice, const cudnn_graph_tensor *y);
@@ -80,7 +82,8 @@ void cudnn_graph_search(cudnn_graph *g, bool tensor_cores);
  * built. */
 bool cudnn_graph_plan(cudnn_graph *g, int index);
 
-/* Enqueues plan `index`. `addresses` are the tensors in memory and by value, in order of description. */
+/* Enqueues plan `index`. `addresses` are the addresses of all tensors except virtual ones, in the order in
+ * which they were added. */
 cudnnStatus_t cudnn_graph_run(cudnn_graph *g, int index, cudaStream_t s, void *const *addresses,
                               void *workspace);
 

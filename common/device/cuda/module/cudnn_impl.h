@@ -23,24 +23,24 @@ struct cudnn_conv {
     op_kind kind;
     conv2d_attributes shape;
     dtype type; /* type of the tensors that cuDNN sees: float32 or bfloat16 */
-    /* Types of the operands. An operand of another type than `type` is converted in the workspace. */
+    /* Types of the operands. An operand whose type is not `type` is converted in the workspace. */
     dtype outside[CUDNN_OPERANDS];
     cudnnTensorDescriptor_t x, y;
     cudnnFilterDescriptor_t w;
     cudnnConvolutionDescriptor_t conv;
     cudnnMathType_t math; /* required math type of algorithms */
     cudnn_choice choice;
-    cudnn_choice adding; /* choice if the result is added to the output, which plans cannot do */
-    cudnn_graph *graph;  /* NULL if there are only algorithms */
+    cudnn_choice adding; /* choice for adding to the output; never a plan, because plans cannot add */
+    cudnn_graph *graph;  /* NULL if the convolution has no plans */
     int64_t elements[CUDNN_OPERANDS];
 };
 
 status cudnn_check(const cuda_device *d, cudnnStatus_t code, const char *what);
 
-/* Sets the stream of cuDNN's handle if it differs. */
+/* Sets the stream of cuDNN's handle to `s`, unless it is already set to `s`. */
 cudnnStatus_t cudnn_use_stream(cuda_device *d, cudaStream_t s);
 
-/* Calls cuDNN with operands of the convolution's own type. */
+/* Calls cuDNN. All operands must have the type p->type. */
 cudnnStatus_t cudnn_call(const cudnn_conv *p, const cudnn_choice *choice, cudaStream_t s, const void *first,
                          const void *second, void *out, bool add, void *workspace);
 
@@ -49,8 +49,8 @@ static inline const cudnn_table *table_of_conv(const cudnn_conv *p)
     return &p->device->libraries->cudnn;
 }
 
-/* Sets p->choice and p->adding. *found is false if cuDNN has no deterministic algorithm; *why is then cuDNN's
- * error. */
+/* Sets p->choice and p->adding. If cuDNN has no deterministic algorithm, sets *found to false and *why to
+ * cuDNN's error. */
 status cudnn_choose(cudnn_conv *p, bool *found, cudnnStatus_t *why);
 
 #endif

@@ -1,5 +1,5 @@
-/* Chooses the algorithm of a convolution from cuDNN's deterministic ones: the first one of the heuristics, or
- * with --benchmark the one that was fastest in a few runs. */
+/* Chooses the algorithm of a convolution from cuDNN's deterministic algorithms: the first one that the
+ * heuristics list, or with --benchmark the one that was fastest in a few runs. */
 #include "common/device/cuda/module/cudnn_impl.h"
 #include "common/device/cuda/module/trial.h"
 
@@ -9,16 +9,16 @@
 
 enum { MOST_WORKSPACE = 1 << 30, MOST_ALGORITHMS = 16 };
 
-/* Returns true if an algorithm with math type `found` may be used. Without TF32, only plain multiply-adds may
- * be used, and algorithms for tensor cores may not. */
+/* Returns true if an algorithm with math type `found` may be used. If TF32 is not allowed, only algorithms
+ * with plain multiply-adds may be used, and no algorithm for tensor cores. */
 static bool allowed(const cudnn_conv *p, cudnnMathType_t found)
 {
     return p->math != CUDNN_FMA_MATH ||
            (found != CUDNN_TENSOR_OP_MATH && found != CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION);
 }
 
-/* Lists the usable algorithms, the best first by cuDNN's heuristics. If there is none, *why is the first
- * error, or CUDNN_STATUS_SUCCESS if cuDNN only has algorithms that are not allowed. */
+/* Lists the usable algorithms in the order of cuDNN's heuristics, the best one first. If there is none, sets
+ * *why to the first error, or to CUDNN_STATUS_SUCCESS if cuDNN has only algorithms that are not allowed. */
 static int list_usable(const cudnn_conv *p, cudnn_choice *out, cudnnStatus_t *why)
 {
     const cudnn_table *t = table_of_conv(p);
@@ -28,7 +28,7 @@ static int list_usable(const cudnn_conv *p, cudnn_choice *out, cudnnStatus_t *wh
         cudnnConvolutionFwdAlgoPerf_t all[MOST_ALGORITHMS];
         cudnnConvolutionBwdDataAlgoPerf_t data[MOST_ALGORITHMS];
         cudnnConvolutionBwdFilterAlgoPerf_t filter[MOST_ALGORITHMS];
-    } found; /* the three types have the same members */
+    } found; /* a union is possible, because the three types have the same members */
     if (p->kind == OP_conv2d_forward)
         *why = t->forward_find(h, p->x, p->w, p->conv, p->y, MOST_ALGORITHMS, &count, found.all);
     else if (p->kind == OP_conv2d_backward_data)
@@ -71,7 +71,7 @@ static void say(const cudnn_conv *p, const cudnn_choice *choice, const char *wha
 typedef struct trial_conv {
     const cudnn_conv *p;
     const cudnn_choice *list;
-    cuda_trial trial; /* memory: the operands, then the workspace */
+    cuda_trial trial; /* trial.memory holds the operands, then the workspace */
     size_t workspace;
 } trial_conv;
 
@@ -129,7 +129,7 @@ static void describe_graph(cudnn_conv *p)
     cudnn_graph_search(p->graph, p->math != CUDNN_FMA_MATH);
 }
 
-/* Adds the plans that can be built to the list. A graph that cuDNN rejects has no plans. */
+/* Appends the plans that can be built to the list. A graph that cuDNN rejects has no plans. */
 static int list_plans(cudnn_conv *p, cudnn_choice *list, int count)
 {
     p->graph = cudnn_graph_open(p->device);

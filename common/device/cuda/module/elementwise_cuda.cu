@@ -56,8 +56,8 @@ template <bool FORWARD, typename T> struct concat_rule {
     }
 };
 
-/* Concatenates or splits. `bits` is the OR of all channel counts, which a pack of 2^n elements divides only
- * if the pack divides every count. */
+/* Concatenates or splits. `bits` is the bitwise OR of all channel counts: a power of two divides `bits` if
+ * and only if it divides every channel count. */
 template <typename T> static status concat(const kernel_call &call)
 {
     const concat_attributes *a = &call.op->u.concat;

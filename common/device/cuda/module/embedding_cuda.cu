@@ -19,10 +19,10 @@ __global__ static void embedding_kernel(const int32_t *tokens, int64_t sequence,
 
 /* ---- the table's gradient -----------------------------------------------------------------------
  *
- * The rows of a token are summed in the order of their positions. Positions are sorted by token and
- * divided into parts of RUN positions, one block each. A thread therefore adds at most RUN rows one after
- * another, even if a token is frequent. A run of one token that spans several parts leaves a sum in each
- * part, and join_runs() adds these sums. */
+ * The rows of a token are summed in the order of their positions. Positions are sorted by token, so the
+ * positions of a token form a run. The sorted positions are divided into parts of RUN positions, one block
+ * each. A thread therefore adds at most RUN rows one after another, even if a token is frequent. If a run
+ * spans several parts, each part stores its sum, and join_runs() adds these sums. */
 constexpr int RUN = 32, AT_ONCE = 8;
 
 /* Sorts positions by token. Positions of one token stay in order. */
@@ -50,8 +50,8 @@ struct sorted_tokens {
     }
 };
 
-/* Sums the runs of a part. `parts` is [2, hidden] per part: the sum of the run that began in an earlier part,
- * and the sum of the run that continues in the next part. */
+/* Sums the runs of a part. In `parts`, each part has [2, hidden]: the sum of the run that began in an earlier
+ * part, and the sum of the run that continues in the next part. */
 template <typename T>
 __global__ static void sum_runs(sorted_tokens t, const T *dy, float *dtable, float *parts)
 {

@@ -49,7 +49,7 @@ struct kernel_call : cuda_call {
     }
 };
 
-/* Runs F32 or BF16, depending on the type in which the operation's activations are stored. */
+/* Calls F32 if the operation's activations are stored as float32, or BF16 if they are stored as bfloat16. */
 typedef status run_function(const kernel_call &);
 template <run_function *F32, run_function *BF16> static status by_storage(const cuda_call *call)
 {
@@ -124,7 +124,7 @@ __device__ static inline void store(bf16 *p, float value)
     *p = (bf16)value;
 }
 
-/* Returns the value after it has been stored as T. */
+/* Returns `value` rounded to T, as if it had been stored and loaded again. */
 template <typename T> __device__ static inline float as_stored(float value)
 {
     T stored;
@@ -159,7 +159,7 @@ template <int V, typename T> __device__ static inline void store_pack(T *to, con
     *reinterpret_cast<pack<T, V> *>(to) = p;
 }
 
-/* Elements of T in a pack of 16 bytes. */
+/* Returns the number of elements of T in a pack of 16 bytes. */
 template <typename T> constexpr int wide_pack()
 {
     return (int)(16 / sizeof(T));
@@ -288,7 +288,7 @@ __device__ static inline float activate_backward(int act, float kept, float dy)
     }
 }
 
-/* Computes act(x) and act'(x), which share their expensive terms. Not for RELU. */
+/* Computes act(x) and act'(x), which share their expensive terms. Must not be called for RELU. */
 template <int ACT> __device__ static inline void activate_with_slope(float x, float *y, float *slope)
 {
     if (ACT == ACTIVATION_GELU) {

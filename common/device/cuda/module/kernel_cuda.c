@@ -30,7 +30,8 @@ void cuda_release(device_kernel *base)
     free(k);
 }
 
-/* Launches within a named range for Nsight (NVTX), which costs almost nothing if no tool listens. */
+/* Launches within a named range for Nsight (NVTX). The range costs almost nothing if no profiler is
+ * attached. */
 status cuda_launch(device_stream *s, device_kernel *base, void *const *operands, const op_scalars *scalars,
                    void *workspace)
 {

@@ -1,6 +1,6 @@
-/* Layer normalization (Ba, Kiros, Hinton, 2016): the mean and the biased variance of each row normalize that
- * row of [m, c]. One block processes one row. The row stays in registers between passes; a long row is read
- * again, from the cache. */
+/* Layer normalization (Ba, Kiros, Hinton, 2016): each row of [m, c] is normalized by its mean and its biased
+ * variance. One block processes one row. The row stays in registers between passes. A row that is too long
+ * for the registers is read again from the cache. */
 #include "common/device/cuda/module/columns.cuh"
 
 constexpr int THREADS = 128;
@@ -12,8 +12,8 @@ template <typename T> struct row_operands {
     float *mean, *invstd;
 };
 
-/* Returns V elements to be normalized. If there is a residual, adds it and stores the sum, which is rounded
- * to T. */
+/* Returns V elements to be normalized. If there is a residual, the elements are sums of x and the residual,
+ * which are also stored, rounded to T. */
 template <typename T, int V> __device__ static inline pack<T, V> take_row(const row_operands<T> &o, int64_t i)
 {
     pack<T, V> taken = take_pack<V>(o.x + i);
@@ -26,9 +26,9 @@ template <typename T, int V> __device__ static inline pack<T, V> take_row(const 
     return taken;
 }
 
-/* Calls use(n, i) for the thread's packs of a row of c elements: elements [i, i + V), n counted from 0. A
- * thread keeps the packs that it has read, at most KEPT, for later passes. If KEPT is 0, the thread reads the
- * packs again, and n is always 0. */
+/* Calls use(n, i) for each pack that the thread processes in a row of c elements. The pack has elements [i, i
+ * + V), and n is its number from 0. For later passes a thread keeps the packs that it has read, at most KEPT.
+ * If KEPT is 0, the thread reads the packs again, and n is always 0. */
 template <int V, int KEPT, typename Use> __device__ void walk_row(int64_t c, Use use)
 {
 #pragma unroll
@@ -84,8 +84,8 @@ struct write_parameters {
     }
 };
 
-/* The parts of the parameters' gradients. Blocks with an index of `rows` or more add the parts in the same
- * launch. */
+/* The partial sums of the gradients of gamma and beta. Blocks with an index of `rows` or more add the partial
+ * sums in the same launch. */
 struct parameter_parts {
     write_parameters finish;
     int64_t count;
@@ -185,7 +185,7 @@ static status prepare_backward(cuda_kernel *k)
     return STATUS_OK;
 }
 
-/* Computes the parts of the parameters' gradients before dx, because dx may overwrite dy. */
+/* Computes the partial sums of the gradients of gamma and beta before dx, because dx may overwrite dy. */
 template <typename T, int V>
 static status backward_with(const kernel_call &call, row_gradient<T> g, write_parameters finish, int64_t m)
 {

@@ -24,7 +24,7 @@ bool cuda_library_open(const char *const *names, const char *const *symbols, voi
     return true;
 }
 
-/* Makes the kernels of this module run in place of the libraries, for tests. */
+/* Environment variable that makes the kernels of this module run in place of the libraries, for tests. */
 #define OWN_KERNELS "PSRING_OWN_KERNELS"
 
 #if PSRING_HAVE_CUBLASLT || PSRING_HAVE_CUDNN

@@ -1,5 +1,5 @@
-/* Libraries that are opened at run time: the driver, cuDNN and cuBLASLt. Each is a table of function pointers
- * with the types that the toolkit's headers declare. */
+/* Libraries that are opened at run time: the driver, cuDNN and cuBLASLt. Each library has a table of function
+ * pointers, with the types that the toolkit's headers declare. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_LIBRARIES_H
 #define COMMON_DEVICE_CUDA_MODULE_LIBRARIES_H
 
@@ -14,7 +14,7 @@
 #endif
 #include <stddef.h>
 
-/* member, symbol */
+/* X(MEMBER, SYMBOL) */
 #define DRIVER_FUNCTIONS(X) X(wait_value, cuStreamWaitValue64_v2) X(write_value, cuStreamWriteValue64_v2)
 
 #define CUBLASLT_FUNCTIONS(X)                                                                                \
@@ -85,14 +85,14 @@ struct cuda_libraries {
 #if PSRING_HAVE_CUDNN
     cudnn_table cudnn;
 #endif
-    cuda_found driver_found, cublaslt_found, cudnn_found; /* without versions */
+    cuda_found driver_found, cublaslt_found, cudnn_found; /* the versions are not set */
 };
 
 /* Opens the libraries that are installed. A library stays loaded until the process ends. */
 void cuda_libraries_open(cuda_libraries *out);
 
-/* Opens the first of the libraries `names` that is installed, and fills `table` with pointers to the
- * functions `symbols`, in their order. Both lists end with NULL. Returns false and the reason if no library
+/* Opens the first installed library of the list `names`, and fills `table` with pointers to the functions in
+ * `symbols`, in the order of the list. Both lists end with NULL. Returns false and the reason if no library
  * is installed or a symbol is missing. */
 bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why,
                        size_t size);

@@ -1,14 +1,14 @@
 /* Linear layers: y = act(x w^T + b) with weights [out, in] (torch.nn.Linear).
  *
- * cuBLASLt multiplies, adds the bias, and applies ReLU. Other activations run in a separate pass, since
- * cuBLASLt's GELU is the tanh approximation. cuBLASLt also computes the gradient of a bias together with the
- * gradient of the weights. A separate pass sums the bias gradient if cuBLASLt cannot sum for a shape, if
- * gradients are accumulated, or if --benchmark shows that the separate pass takes less time. Without
- * cuBLASLt, matmul.cuh multiplies.
+ * cuBLASLt multiplies, adds the bias, and applies ReLU. Other activations run in a separate pass, because the
+ * only GELU of cuBLASLt is the tanh approximation. cuBLASLt also computes the gradient of a bias together
+ * with the gradient of the weights. A separate pass sums the bias gradient if cuBLASLt does not support the
+ * sums for a shape, if gradients are accumulated, or if --benchmark shows that the separate pass takes less
+ * time. Without cuBLASLt, matmul.cuh multiplies.
  *
- * The fast algorithms of cuBLASLt need rows of whole packs of 16 bytes. If many outputs do not fill the last
- * pack (GPT-2 has 50257 logits), the multiplication works on copies in the workspace that are padded with
- * zeros. */
+ * The fast algorithms of cuBLASLt need rows whose length is a multiple of 16 bytes. If a layer has many
+ * outputs and a row has another length (GPT-2 has 50257 logits), the multiplication uses copies in the
+ * workspace that are padded with zeros. */
 #include "common/device/cuda/module/linear_passes.cuh"
 #include "common/device/cuda/module/matmul.cuh"
 
@@ -19,13 +19,13 @@ extern "C" {
 #include "common/device/cuda/module/trial.h"
 }
 
-/* Makes a separate pass sum the bias gradients, for comparisons. */
+/* Environment variable that makes a separate pass sum the bias gradients, for comparisons. */
 #define PLAIN_PRODUCTS "PSRING_PLAIN_PRODUCTS"
 
-/* NULL without cuBLASLt. */
+/* Both members are NULL without cuBLASLt. */
 struct linear_matmuls {
     cublaslt_matmul *plain;
-    cublaslt_matmul *summing; /* linear_backward_weights: also computes the bias gradient */
+    cublaslt_matmul *summing; /* linear_backward_weights with the bias gradient; otherwise NULL */
 };
 
 static linear_matmuls *matmuls_of(const cuda_kernel *k)
@@ -60,7 +60,7 @@ static int64_t padded_outputs(const op_desc *op)
 
 /* Offsets in bytes of the copies in the workspace, after cuBLASLt's part. */
 struct copy_places {
-    size_t x, w, b, y, end; /* w and b only if they are read; y is a copy of y or dy */
+    size_t x, w, b, y, end; /* w and b are used only if the operation reads them; y is a copy of y or dy */
 };
 
 static copy_places places_of(const cuda_kernel *k)
@@ -78,8 +78,8 @@ static copy_places places_of(const cuda_kernel *k)
     return p;
 }
 
-/* Returns the shape for cuBLASLt, which is column-major and so sees the transposes of these matrices. The
- * second factor of dw^T = x^T dy is dy, whose column sums are the bias gradient. */
+/* Returns the shape for cuBLASLt. cuBLASLt's matrices are column-major, so cuBLASLt multiplies the transposes
+ * of these matrices. In dw^T = x^T dy the second factor is dy, whose column sums are the bias gradient. */
 static cublaslt_shape shape_of(const op_desc *op)
 {
     const linear_attributes *a = &op->u.linear;
@@ -95,8 +95,8 @@ static cublaslt_shape shape_of(const op_desc *op)
 
 /* ---- operands for cuBLASLt ---------------------------------------------------------------------- */
 
-/* Copies rows to rows of another length, which are cut or padded with zeros. A thread moves single elements,
- * because rows may begin at addresses that are not aligned to 16 bytes. */
+/* Copies rows to rows of a different length: truncates them or pads them with zeros. A thread moves single
+ * elements, because rows may begin at addresses that are not aligned to 16 bytes. */
 template <typename T>
 __global__ void copy_rows_kernel(int64_t rows, const T *from, int64_t length, T *to, int64_t new_length)
 {
@@ -114,7 +114,7 @@ static status copy_rows(const kernel_call &call, int64_t rows, const void *from,
     return launch(call, copy_rows_kernel<T>, grid, THREADS, rows, (const T *)from, length, to, new_length);
 }
 
-/* Replaces *data by a copy in the workspace at `place`, with padded rows. */
+/* Copies *data with padded rows to byte `place` of the workspace, and sets *data to the copy. */
 template <typename T>
 static status pad(const kernel_call &call, const void **data, size_t place, int64_t rows, int64_t length,
                   int64_t new_length)
@@ -162,7 +162,7 @@ static status multiply(const kernel_call &call, cublaslt_matmul *plan, int64_t m
 
 /* ---- the operations --------------------------------------------------------------------------- */
 
-/* X is the type of x, T the type of the other activations, W and B. */
+/* X is the type of x. T is the type of the other activations and of W and B. */
 template <typename X, typename T> static status forward_product(const kernel_call &call, int64_t m)
 {
     const linear_attributes *a = &call.op->u.linear;
@@ -207,8 +207,9 @@ template <typename T> static status backward_data(const kernel_call &call)
                   a->in, a->out);
 }
 
-/* Computes the weight gradient, and the bias gradient in `db` unless it is NULL. If cuBLASLt refuses although
- * its search found an algorithm, a separate pass sums the bias gradient from now on. */
+/* Computes the weight gradient, and stores the bias gradient in `db` unless `db` is NULL. If cuBLASLt refuses
+ * the multiplication although its search found an algorithm, a separate pass sums the bias gradient from now
+ * on. */
 template <typename X, typename T>
 static status weights_product(const kernel_call &call, int64_t m, bool add, float *db)
 {
@@ -237,7 +238,7 @@ static status multiply_slope(const kernel_call &call, int64_t m, write_sum finis
     return column_sums(call, terms, finish, m, a->out);
 }
 
-/* Multiplies dy by the activation's slope, and writes the column sums to `sums` unless it is NULL. */
+/* Multiplies dy by the activation's slope, and writes the column sums to `sums` unless `sums` is NULL. */
 template <typename T> static status before_product(const kernel_call &call, int64_t m, float *sums, bool add)
 {
     const linear_attributes *a = &call.op->u.linear;
@@ -250,7 +251,8 @@ template <typename T> static status before_product(const kernel_call &call, int6
     return sums ? sum_columns(call, dy, sums, add, m, a->out) : STATUS_OK;
 }
 
-/* The epilogue computes the bias gradient if it can. It stores sums and cannot add to them. */
+/* cuBLASLt's epilogue computes the bias gradient if possible. The epilogue can only store sums, not add them
+ * to an existing gradient. */
 template <typename T> static status backward_weights(const kernel_call &call)
 {
     const linear_attributes *a = &call.op->u.linear;
@@ -267,7 +269,7 @@ template <typename T> static status backward_weights(const kernel_call &call)
 
 /* ---- timing of the bias gradient ---------------------------------------------------------------- */
 
-/* Memory of the trial. */
+/* Parts of the trial's memory. */
 enum { TRIAL_DY, TRIAL_ACT, TRIAL_SUMS, TRIAL_WORKSPACE, TRIAL_PARTS };
 
 typedef struct sum_trial {
@@ -275,7 +277,8 @@ typedef struct sum_trial {
     cuda_trial trial;
 } sum_trial;
 
-/* Runs the pass before the multiplication: index 0 with the sums, index 1 without them. */
+/* Runs the pass before the multiplication, with the sums if `index` is 0, and without them if `index` is
+ * 1. */
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
     const sum_trial *t = (const sum_trial *)context;
@@ -290,7 +293,7 @@ static status attempt(void *context, int index, cudaStream_t s, bool *works)
                     : before_product<float>(call, op->u.linear.m, sums, false);
 }
 
-/* Times both passes. ms[2] stay negative if the GPU lacks memory. */
+/* Times the pass with and without the sums. Both elements of ms stay negative if the GPU lacks memory. */
 static status time_sums(const cuda_kernel *k, float *ms)
 {
     const linear_attributes *a = &k->base.op.u.linear;
@@ -304,7 +307,8 @@ static status time_sums(const cuda_kernel *k, float *ms)
     return rc;
 }
 
-/* Drops the multiplication with sums if it takes longer than the plain one with a separate pass. */
+/* Drops the multiplication with sums if it takes longer than the plain multiplication and the separate
+ * pass. */
 static status choose_sum(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;

@@ -38,7 +38,7 @@ template <typename T> struct slope_rule {
     }
 };
 
-/* Terms that compute dy act' and sum its columns, from the stored values. */
+/* Computes dy act' and sums the columns of the stored result (columns.cuh). */
 template <typename T, int PACK> struct slope_terms : keeps_nothing {
     static constexpr int SUMS = 1, V = PACK, AT_ONCE = 4;
     struct row_taken {

@@ -5,7 +5,7 @@
 
 constexpr int THREADS = 256;
 
-/* larger() takes the first of equal values. */
+/* If two values are equal, larger() returns the one that comes first. */
 struct largest {
     float value;
     int64_t at;
@@ -38,7 +38,7 @@ template <typename T> __device__ static largest row_maximum(const T *logits, int
 }
 
 /* Computes loss = log sum exp(l) - l_target and dl_i = (softmax(l)_i - [i = target]) / normalizer. dlogits
- * may be the logits' memory, because the same thread reads an element before it writes it. */
+ * may be the logits' memory, because the thread that writes an element has read it before. */
 template <typename T>
 __global__ void cross_entropy_kernel(int64_t classes, double normalizer, const T *all, const void *targets,
                                      T *all_gradients, double *losses, double *hits)
@@ -50,7 +50,7 @@ __global__ void cross_entropy_kernel(int64_t classes, double normalizer, const T
     largest best = row_maximum(logits, classes);
     float of_target = counts ? load(logits + target) : 0, part = 0;
     for (int64_t i = threadIdx.x; i < classes; i += THREADS) part += expf(load(logits + i) - best.value);
-    float sum = block_sum<THREADS>(part); /* a barrier: no thread writes before all have read */
+    float sum = block_sum<THREADS>(part); /* has a barrier: all threads read before the first one writes */
     for (int64_t i = threadIdx.x; all_gradients && i < classes; i += THREADS) {
         float probability = expf(load(logits + i) - best.value) / sum;
         store(all_gradients + row * classes + i,

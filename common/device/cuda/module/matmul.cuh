@@ -1,9 +1,9 @@
-/* Matrix multiplication without a library, if cuBLASLt or cuDNN is missing or has no kernel for a shape. Only
- * the loaders compute addresses of operands, so a convolution is the same multiplication with other loaders
- * (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
+/* Matrix multiplication without a library, used if cuBLASLt or cuDNN is missing or has no kernel for a shape.
+ * Only the loaders compute addresses of operands, so a convolution is the same multiplication with other
+ * loaders (implicit GEMM; Chetlur et al., "cuDNN: Efficient Primitives", 2014).
  *
- * A block computes TILE by TILE elements of the result, and a thread EACH by EACH of them. For each element
- * one thread sums over k in ascending order. */
+ * A block computes a tile of TILE by TILE elements of the result, and each thread computes EACH by EACH of
+ * them. An element is summed by one thread over k in ascending order. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
 #define COMMON_DEVICE_CUDA_MODULE_MATMUL_CUH
 
@@ -54,7 +54,7 @@ status matmul(const kernel_call &call, A a, B b, Store store, int64_t m, int64_t
                   m, n, depth);
 }
 
-/* A matrix whose element (i, j) is at i * row + j * column. */
+/* A matrix whose element (i, j) is data[i * row + j * column]. */
 template <typename T> struct strided {
     const T *data;
     int64_t row, column;

@@ -2,7 +2,7 @@
  *
  * Arenas are allocated once and freed at the end, so freed memory is not kept for reuse. An upload from
  * ordinary memory alternates between two pinned buffers. The caller may reuse its memory when the upload
- * returns. The host waits only if the copy before the previous one has not ended. */
+ * returns. The host waits only if the next buffer is still being copied. */
 #include "common/base/text.h"
 #include "common/device/cuda/module/cuda_impl.h"
 
@@ -11,13 +11,13 @@
 #include <string.h>
 
 enum { CHUNK_BYTES = 8 << 20, CHUNKS = 2 };
-enum { UNIT_BYTES = 256 }; /* unit to which allocations are rounded */
+enum { UNIT_BYTES = 256 }; /* sizes of allocations are rounded up to multiples of this unit */
 
 struct cuda_staging {
     char *chunks[CHUNKS];
     cudaEvent_t passed[CHUNKS]; /* recorded after the last copy from the chunk */
     int next;
-    pthread_mutex_t lock; /* a rank's compute thread and its agents upload */
+    pthread_mutex_t lock; /* needed because the rank's compute thread and its agents upload */
 };
 
 status cuda_staging_open(cuda_device *d)
@@ -75,8 +75,8 @@ static status no_memory(cuda_device *d, size_t bytes)
                 text_format_bytes(ours, sizeof ours, (double)d->allocated_bytes));
 }
 
-/* Uses a separate stream, and waits only for it: streams of another rank on this GPU may wait for this
- * rank. */
+/* Uses a separate stream and waits only for this stream. Waiting for the whole GPU could deadlock, because
+ * streams of another rank on the GPU may wait for this rank. */
 status cuda_zero(const cuda_device *d, void *data, size_t bytes)
 {
     TRY(cuda_check(d, cudaMemsetAsync(data, 0, bytes, d->anchor_stream), "cudaMemsetAsync"));
@@ -185,7 +185,7 @@ status cuda_download(device_stream *base, void *host, const void *from, dtype ty
     TRY(cuda_use(d));
     /* A copy to ordinary memory ends before the call returns (CUDA Runtime API, "API synchronization
      * behavior"). Earlier work on the stream may wait for another thread. Therefore the stream is
-     * synchronized first, which does not block that thread. */
+     * synchronized first. The synchronization does not block the other thread. */
     if (!is_pinned(host)) TRY(cuda_check(d, cudaStreamSynchronize(stream), "download"));
     return cuda_check(
         d, cudaMemcpyAsync(host, from, (size_t)(count * dtype_size(type)), cudaMemcpyDefault, stream),

@@ -25,8 +25,8 @@ __device__ static inline void put_parameter(float *param, bf16 *rounded, int64_t
     if (rounded) store(rounded + i, value);
 }
 
-/* Records element i in `nonfinite`, which may be NULL, if its gradient is not finite. The result does not
- * depend on the order of the blocks. */
+/* If the gradient of element i is not finite, records the element in `nonfinite`, which may be NULL. The
+ * result does not depend on the order of the blocks. */
 __device__ static inline void check_gradient(float scaled, int64_t i, int32_t *nonfinite)
 {
     if (nonfinite && !isfinite(scaled)) atomicMax(nonfinite, INT32_MAX - (int32_t)(i / OP_NONFINITE_UNIT));
@@ -114,9 +114,9 @@ struct fill_rule {
     }
 };
 
-/* Updates the chunk of a block. A thread processes every CHUNK_THREADS-th element, so that neighboring
- * threads have neighboring elements. A thread reads all its elements before it writes the first one, because
- * the compiler cannot move a load over a store that may have the same address. */
+/* Updates the chunk that belongs to this block. A thread processes every CHUNK_THREADS-th element, so that
+ * neighboring threads have neighboring elements. A thread reads all its elements before it writes the first
+ * one, because the compiler cannot move a load before a store that may have the same address. */
 template <typename Rule> __global__ void update_kernel(piece_table table, Rule rule)
 {
     range r = chunk_of(table, blockIdx.x);

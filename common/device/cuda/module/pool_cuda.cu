@@ -1,6 +1,6 @@
 /* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), one thread per pixel and V neighboring
- * channels. The backward pass gathers: every input element sums over the windows that contain it, in the
- * order of their pixels. */
+ * channels. The backward pass gathers: the gradient of an input element is the sum over the windows that
+ * contain the element, in the order of the windows. */
 #include "common/device/cuda/module/kernel.cuh"
 
 /* A pixel and its first channel in a tensor [n, height, width, c]. */
@@ -8,7 +8,7 @@ struct place {
     int n, y, x, c;
 };
 
-/* Returns the place of pack i. Channels vary fastest. */
+/* Returns the pixel and the first channel of pack i. Channels vary fastest. */
 template <int V>
 __device__ static inline place place_of(int64_t i, const pool_attributes &a, int height, int width)
 {
@@ -20,7 +20,8 @@ __device__ static inline place place_of(int64_t i, const pool_attributes &a, int
     return {(int)n, (int)(within / (uint32_t)width), (int)(within % (uint32_t)width), c};
 }
 
-/* Takes the first of equal maxima. A NaN counts as larger than every number. */
+/* If several elements are equal to the maximum, takes the first one. A NaN counts as larger than every
+ * number. */
 template <bool MAXIMUM, typename T> struct forward_rule {
     pool_attributes a;
     const T *x;

@@ -1,9 +1,10 @@
 /* Streams, marks, fences, and recorded work.
  *
- * An anchor relates the GPU's clock to the host's. An anchor is an event recorded between two readings of
- * the host's clock, and its time is the middle between both readings. Differences of events are floats in
- * milliseconds, so the anchor is renewed from time to time to keep the differences small. Marks of the
- * previous step still refer to the anchor with which they were made. */
+ * An anchor relates the GPU's clock to the host's. An anchor is an event recorded between two readings of the
+ * host's clock. The midpoint of the two readings is the anchor's time on the host's clock. CUDA returns the
+ * time between two events as a float in milliseconds, so the anchor is renewed from time to time to keep
+ * these times short and precise. Marks of the previous step still refer to the anchor with which they were
+ * made. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/cuda_impl.h"
 #include "common/device/cuda/module/libraries.h"
@@ -104,7 +105,7 @@ status cuda_stream_wait_mark(device_stream *s, device_stream *of, int slot)
                       "cudaStreamWaitEvent");
 }
 
-/* Returns true on a failed GPU as well. The next call returns the error of the GPU. */
+/* Returns true even if the GPU has failed. The next call returns the error of the GPU. */
 bool cuda_mark_passed(device_stream *base, int slot)
 {
     const cuda_stream *s = (const cuda_stream *)base;

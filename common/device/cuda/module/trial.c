@@ -56,7 +56,7 @@ static void record_runs(const cuda_trial *t, cuda_attempt run, void *context, in
     cudaGetLastError();
 }
 
-/* Times one run, or REPEATS runs if they are recorded. */
+/* Times one run, or REPEATS runs if `recorded` is not NULL. */
 static status time_once(cuda_trial *t, cuda_attempt run, void *context, int index, cudaGraphExec_t recorded,
                         bool *works, float *ms)
 {

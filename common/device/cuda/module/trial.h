@@ -1,5 +1,6 @@
-/* Times the candidates for an operation before the first step (--benchmark), and remembers the choices.
- * Models repeat shapes, and all programs of a run must use the same choice for the same shape. */
+/* Times candidate algorithms for an operation before the first step (--benchmark), and remembers the choices.
+ * Choices are remembered because models repeat shapes, and because all operations of one shape must use the
+ * same choice. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_TRIAL_H
 #define COMMON_DEVICE_CUDA_MODULE_TRIAL_H
 
@@ -9,7 +10,7 @@ enum { TRIAL_MEMORY = 16 };
 typedef struct cuda_trial {
     const cuda_device *device;
     void *memory[TRIAL_MEMORY]; /* zeroed; NULL if the GPU had no memory left */
-    bool complete;              /* no memory is NULL */
+    bool complete;              /* true if all memory was allocated */
     cudaEvent_t begin, end;
 } cuda_trial;
 
@@ -18,7 +19,7 @@ typedef struct cuda_trial {
 status cuda_trial_open(const cuda_device *d, int count, const size_t *bytes, cuda_trial *out);
 void cuda_trial_close(cuda_trial *t);
 
-/* Enqueues candidate `index` once. *works is false if the library refuses it. */
+/* Enqueues candidate `index` once. Sets *works to false if the library refuses the candidate. */
 typedef status (*cuda_attempt)(void *context, int index, cudaStream_t s, bool *works);
 
 /* Sets *ms to the shortest time of candidate `index` in a few tries after a warm-up. *ms is negative if the
@@ -28,8 +29,8 @@ status cuda_trial_time(cuda_trial *t, cuda_attempt run, void *context, int index
 /* Sets *best to the fastest of `count` candidates, or to -1 if none works. */
 status cuda_trial_best(cuda_trial *t, cuda_attempt run, void *context, int count, int *best, float *ms);
 
-/* Remember a choice of `size` bytes for a key of `bytes` bytes, and look it up. cuda_recall() returns false
- * if there is none. */
+/* cuda_remember() stores a choice of `size` bytes for a key of `bytes` bytes. cuda_recall() looks the choice
+ * up, and returns false if there is none. */
 enum { CHOICE_KEY_BYTES = 192, CHOICE_VALUE_BYTES = 96 };
 bool cuda_recall(const cuda_device *d, const void *key, size_t bytes, void *value, size_t size);
 status cuda_remember(cuda_device *d, const void *key, size_t bytes, const void *value, size_t size);
