@@ -187,8 +187,7 @@ static status pin_gradients(ps_engine *e, bool pin)
 }
 
 /* Keeps the server connected until all ranks in other processes have received the parameters of the last step
- * and disconnected, but at most for 5 s. Virtual ranks end together, so in virtual time a server does not
- * wait. */
+ * and disconnected, but at most for 5 s. Virtual ranks end together, so their servers do not wait. */
 static void linger(const ps_engine *e)
 {
     ps_port *port = &e->server->port;

@@ -42,8 +42,8 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
 #define I32_LESSER(vector, a, b) CHOOSE(vector, i32_vector, ((b) < (a)) | ((b) != (b)), a, b)
 #define I32_GREATER(vector, a, b) CHOOSE(vector, i32_vector, ((b) > (a)) | ((b) != (b)), a, b)
 
-/* A division by a power of two gives the same bits as a multiplication by the inverse of the power, which is
- * cheaper. */
+/* Returns true for a power of two. A multiplication by its inverse is cheaper than the division, and the
+ * results are bit-identical. */
 #define IS_FLOATING(type) ((type)0.5 != 0)
 static inline bool has_exact_inverse(double divisor)
 {
