@@ -136,7 +136,7 @@ static status open_parts(ps_engine *e)
 {
     const sync_context *c = &e->base.context;
     const device_info *info = device_get_info(c->device);
-    bool own = c->rank >= c->world; /* a server in a separate process */
+    bool own = c->rank >= c->world; /* true for a server in a separate process */
     if (!info->simulated && !info->plans && (!info->host_addressable || !info->real))
         return fail(STATUS_CONFIG,
                     "parameter server: expected a device whose memory the host can read, got %s", info->name);

@@ -13,7 +13,7 @@ typedef struct ps_engine {
     ps_policy policy;
     ps_plan *plan;
     ps_member member;
-    ps_worker *worker; /* NULL in the separate process of a server. */
+    ps_worker *worker; /* Worker of this rank. NULL in the separate process of a server. */
     ps_server *server; /* Server of this rank, or NULL. */
     int index;
 } ps_engine;

@@ -230,7 +230,7 @@ status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url
 /* ---- joining ------------------------------------------------------------------------------ */
 
 /* Reads and compares the handshakes. Sets *one_host to true if all members are on one host, and *shared to
- * true if the arenas of all members can be mapped, too. */
+ * true if in addition the arenas of all members can be mapped. */
 static status read_handshakes(ps_member *m, const sync_blob *handshakes, bool *one_host, bool *shared)
 {
     char me[32], who[32];
@@ -262,10 +262,9 @@ static status decide_sharing(const ps_member *m, bool one_host, bool possible, b
 {
     ps_payload payload = (ps_payload)m->options->payload;
     bool paced = net_link_is_emulated(&m->context->link);
-    if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device))
-        /* In virtual time, a device that computes in host memory needs no segments, so shm means the same as
-         * auto. */
-        payload = PS_PAYLOAD_AUTO;
+    /* In virtual time, a device that computes in host memory needs no segments, so shm means the same as
+     * auto. */
+    if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device)) payload = PS_PAYLOAD_AUTO;
     if (payload == PS_PAYLOAD_NCCL && paced)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got nccl: only messages can be paced (--link)");
     if (!one_host && transport_kind(m) != PS_TRANSPORT_TCP)

@@ -15,7 +15,7 @@
 #include "ps/policy.h"
 #include "ps/port.h"
 
-enum { PS_URL_MAX = 192 }; /* Includes the key of a tcp address. */
+enum { PS_URL_MAX = 192 }; /* Largest length of an address, including the key of a tcp address. */
 /* Memory that a member exports. Under `dp` there are five segments, of which the last three are used only on
  * rank 0. Other policies export only the parameters and the gradients. */
 enum {
@@ -62,8 +62,8 @@ typedef struct ps_member {
     bool nccl;        /* True if ranks call NCCL. */
     /* Set by the functions below. */
     char nccl_id[COLLECTIVE_BOOTSTRAP_BYTES]; /* The id made by rank 0, after ps_join(). */
-    net_adapter adapter;                      /* Shared by the member's transports if a link is emulated. */
-    char url[PS_URL_MAX];                     /* Address of the member's server. */
+    net_adapter adapter;  /* Adapter that all transports of the member share if a link is emulated. */
+    char url[PS_URL_MAX]; /* Address of the member's server. */
     sync_blob handshake;
     char (*urls)[PS_URL_MAX]; /* [servers] Addresses of the servers, after ps_join(). */
     /* [members][export_count] Memory of the other members, or NULL if tensors do not go through shared
@@ -82,10 +82,10 @@ status ps_listen(ps_member *m, int server, ps_port *port);
  * borrowed. */
 status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url);
 
-/* Returns how the member reaches other members. Called after ps_join(). *transport names the way of messages:
- * "inproc", "ipc", "tcp", or "sim" in virtual time. *payload names the way of tensors with a value of
- * --payload: "nccl", "zmq" (in messages) or "shm" (also if a thread reads another thread's memory). Sets
- * *transport and *payload to NULL if there are no other members. */
+/* Returns how the member reaches other members. Called after ps_join(). Sets *transport to the name of the
+ * transport that carries messages: "inproc", "ipc", "tcp", or "sim" in virtual time. Sets *payload to the
+ * value of --payload that says how tensors are moved: "nccl", "zmq" (in messages) or "shm" (also if a thread
+ * reads another thread's memory). If there are no other members, sets both to NULL. */
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
 
 /* Sets *out to the handshake that the member sends, borrowed. */

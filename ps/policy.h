@@ -38,7 +38,7 @@ typedef enum ps_dp_loss { PS_DP_LOSS_DEVICE0, PS_DP_LOSS_REPLICA } ps_dp_loss;
 
 /* Lifetimes of memory that the ledger counts under `dp`. */
 typedef enum ps_dp_lifetimes {
-    PS_DP_LIFETIMES_TORCH, /* Memory counts for as long as PyTorch holds it. */
+    PS_DP_LIFETIMES_TORCH, /* Memory counts as long as PyTorch would hold it. */
     PS_DP_LIFETIMES_LEAN   /* Memory counts only for as long as this program needs it. */
 } ps_dp_lifetimes;
 
@@ -61,7 +61,7 @@ typedef struct ps_policy {
     ps_priority priority;
     int64_t servers;
     ps_placement placement;
-    bool server_optimizer; /* If false, servers only sum, and every rank updates. */
+    bool server_optimizer; /* If false, servers only sum, and every rank updates parameters. */
     /* If true, each gradient is divided by the number of ranks. If false, the sum is divided. */
     bool divide_before;
     /* Used only by PS_DATA_PARALLEL. */
@@ -82,7 +82,7 @@ typedef struct ps_options {
     int64_t staleness, partition_bytes, credit_bytes, servers;
     int64_t server_threads;    /* Number of threads of each server that sum and update. */
     int payload, transport;    /* ps_payload, ps_transport */
-    int dp_loss, dp_lifetimes; /* 0 keeps the policy's value, otherwise 1 + the enum. */
+    int dp_loss, dp_lifetimes; /* 0 to keep the policy's value, else 1 + the value of the enum. */
     bool keep_grads;
     const char *interface; /* Network interface on which servers listen if the transport is tcp. */
 } ps_options;

@@ -62,7 +62,7 @@ typedef struct ring_memory {
     double *norm;
     int32_t *order;         /* [params] Rank 0's order of readiness, in host memory. */
     int32_t *sent_order;    /* [params] The same order in memory that collectives access. */
-    bool reaches_gradients; /* Collectives can write to the gradients. */
+    bool reaches_gradients; /* True if collectives can write to the gradients. */
     int32_t *activity;      /* [world] 1 for each rank that has data, in host memory. */
     void *control;          /* Allocation that holds the host copies. */
     float *factors;         /* Values that PowerSGD all-reduces, bucket by bucket. */
@@ -92,13 +92,13 @@ typedef struct ring_powersgd_backend {
 typedef struct ring_powersgd {
     const ring_powersgd_backend *backend; /* NULL if the hook is not PowerSGD. */
     const powersgd_module *gpu;
-    int rank; /* Columns of the factors. */
+    int rank; /* Number of columns of the factors. */
     /* Errors of the previous step, in the same layout as the bucket memory. Empty in virtual time. */
     device_memory errors;
     powersgd_matrix *matrices; /* [params] `m` is NULL if the tensor is not compressed. */
     float **plain;             /* [params] Address of each uncompressed tensor in memory.factors. */
     ring_factors *factors;     /* [buckets] */
-    bool plain_layout;         /* Buckets have PyTorch's layout instead of the device's. */
+    bool plain_layout;         /* True if buckets have PyTorch's layout instead of the device's. */
     void *scratch;             /* Host memory for three gradients of the largest size. */
 } ring_powersgd;
 
@@ -107,8 +107,8 @@ typedef struct ring_unit {
     /* The unit's all-gather if one has been posted and has not been waited for, else 0. */
     process_work gather;
     bool begun;
-    bool present;         /* Parameters have been gathered, and, with mixed precision, converted. */
-    bool reducing;        /* The reduction of gradients has been posted, and has not been waited for. */
+    bool present;         /* True if parameters have been gathered and, with mixed precision, converted. */
+    bool reducing;        /* True if a reduction of gradients has been posted and has not been waited for. */
     int left;             /* Number of parameters that the pass has not yet released. */
     device_kernel *adder; /* Adds up the shards of micro-batches. NULL if no shards are added up. */
 } ring_unit;
@@ -117,8 +117,8 @@ typedef struct ring_unit {
 typedef struct ring_shards {
     ring_unit *units;
     int pass;
-    bool accumulates;      /* An earlier micro-batch of the step has computed gradients. */
-    bool holds;            /* Memory for whole parameters is allocated. */
+    bool accumulates;      /* True if an earlier micro-batch of the step has computed gradients. */
+    bool holds;            /* True if memory for whole parameters is allocated. */
     int held;              /* Number of units that have been gathered into this memory. */
     device_memory reduced; /* Copy of the reduced shards, for verification. */
     /* Gradients of one shard in the masters' type, with mixed precision. */
@@ -129,8 +129,8 @@ typedef struct ring_shards {
 typedef struct ring_compute {
     sync_step step;
     bool started;       /* True when parameters are equal on all ranks. */
-    bool period_begins; /* The next micro-batch is the first of its step. */
-    bool has_data;      /* A micro-batch of this step had samples. */
+    bool period_begins; /* True if the next micro-batch is the first of its step. */
+    bool has_data;      /* True if a micro-batch of this step had samples. */
     /* Whether to record the order of readiness, and to rebuild buckets before the next pass. */
     bool recording, rebuild;
     bool first_done;      /* True when the first step that reduces gradients has ended. */
@@ -139,7 +139,7 @@ typedef struct ring_compute {
     device_range *ranges; /* [params] Scratch memory for the ranges to pack or unpack. */
     int *order;           /* [params] Order in which gradients become ready. */
     int order_count;
-    bool warm; /* ring_warm_up() has run for the current buckets. */
+    bool warm; /* True if ring_warm_up() has run for the current buckets. */
     ring_bucket_record records[RING_RECORDS];
     int64_t record_count;
 } ring_compute;
@@ -154,7 +154,7 @@ struct ring_engine {
     size_t handshake_common; /* Length of the part of `handshake` that must be equal on all ranks. */
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];
     dtype wire;                   /* Type in which gradients are all-reduced. */
-    ring_hook_function *compress; /* Compresses each bucket before it is sent, or NULL. */
+    ring_hook_function *compress; /* Function that compresses each bucket before it is sent, or NULL. */
     process_group *calls;
     device_stream *stream; /* Communication stream on real GPUs, else NULL. */
     /* True if one kernel launch packs a whole bucket, false if each gradient is packed when it is ready. */
@@ -244,7 +244,7 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
 /* Makes later work of the compute stream wait for a job. */
 status ring_await(ring_engine *e, process_work job);
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
-/* Exchanges which ranks have data in this step, and writes the result to memory.activity. */
+/* Gathers from all ranks whether they have data in this step, and writes the result to memory.activity. */
 status ring_gather_activity(ring_engine *e);
 /* Makes one call of each size that a step uses, and waits for the calls. Without this warm-up, NCCL might
  * open connections during the first steps, because it may connect at the first call of a size. Does nothing

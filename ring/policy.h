@@ -85,7 +85,7 @@ typedef struct ring_options {
     const char *collective_table;
     int hook; /* ring_hook */
     int64_t powersgd_rank, powersgd_start;
-    int join;      /* ring_join */
+    int join;      /* a ring_join */
     int reshard;   /* ring_choice */
     int64_t group; /* Number of ranks in a group, or 0 for all ranks. */
 } ring_options;
@@ -103,8 +103,8 @@ typedef struct ring_settings {
     /* Number of ranks in a group, or 0 for all ranks. State is sharded within a group and replicated between
      * groups. */
     int group;
-    bool mixed;             /* Parameters and gradients are bfloat16, with float32 masters. */
-    bool keeps;             /* Gathered parameters are kept between the forward pass and the backward pass. */
+    bool mixed; /* True if parameters and gradients are bfloat16, with float32 masters. */
+    bool keeps; /* True if gathered parameters are kept from the forward pass to the backward pass. */
     const char *collective; /* Name of the library, or "auto" until the engine knows the device. */
     collective_algorithm algorithm;
 } ring_settings;

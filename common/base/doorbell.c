@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Processes may share the futex word, so the calls do not set FUTEX_PRIVATE_FLAG. */
+/* Processes may share the futex word, so the system call must not set FUTEX_PRIVATE_FLAG. */
 void doorbell_sleep(doorbell *bell, unsigned seen, int64_t deadline_ns)
 {
     struct timespec until = {deadline_ns / NS_PER_S, deadline_ns % NS_PER_S};

@@ -5,7 +5,7 @@
  *     if (!condition) doorbell_sleep(&bell, seen, CLOCK_NEVER);         makes the condition true
  *     doorbell_leave(&bell);                                            doorbell_ring(&bell);
  *
- * A ring between doorbell_enter() and doorbell_sleep() is not lost: the sleep returns at once. */
+ * If the doorbell is rung between doorbell_enter() and doorbell_sleep(), doorbell_sleep() returns at once. */
 #ifndef COMMON_BASE_DOORBELL_H
 #define COMMON_BASE_DOORBELL_H
 
@@ -15,7 +15,7 @@
 
 typedef struct doorbell {
     atomic_uint rings;    /* the futex word */
-    atomic_uint sleepers; /* threads between doorbell_enter() and doorbell_leave() */
+    atomic_uint sleepers; /* number of threads between doorbell_enter() and doorbell_leave() */
 } doorbell;
 
 static inline unsigned doorbell_rings(const doorbell *bell)
@@ -24,7 +24,7 @@ static inline unsigned doorbell_rings(const doorbell *bell)
 }
 
 /* Returns true if a thread may be sleeping. If the result is false, a thread that calls doorbell_enter()
- * later sees all writes made before this call. */
+ * later sees all writes that this thread made before the call. */
 static inline bool doorbell_has_sleepers(const doorbell *bell)
 {
     return atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) != 0;

@@ -15,8 +15,8 @@ status input_open(const char *path, int64_t largest, int *fd, int64_t *bytes)
 {
     struct stat st = {0};
     *fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (*fd < 0 && errno != ENXIO)
-        return fail_errno(STATUS_DATA, "%s: cannot be opened", path); /* ENXIO if the path is a socket */
+    if (*fd < 0 && errno != ENXIO) /* errno is ENXIO if the path is a socket */
+        return fail_errno(STATUS_DATA, "%s: cannot be opened", path);
     bool is_file = *fd >= 0 && fstat(*fd, &st) == 0 && S_ISREG(st.st_mode);
     *bytes = st.st_size;
     if (is_file && *bytes <= largest) return STATUS_OK;
@@ -56,7 +56,7 @@ status input_read(const char *path, int64_t largest, text_buffer *out)
     int fd;
     int64_t bytes = 0;
     TRY(input_open(path, largest, &fd, &bytes));
-    out->capacity = (size_t)bytes / 2 + 1; /* input_read_fd() doubles it before it reads */
+    out->capacity = (size_t)bytes / 2 + 1; /* input_read_fd() doubles the capacity before it reads */
     status rc = input_read_fd(fd, path, largest, out);
     close(fd);
     return rc;

@@ -35,5 +35,5 @@ void log_line(log_level level, const char *format, ...)
     size_t length = strlen(text_printable(line, false));
     line[length++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, length);
-    (void)written; /* stderr is closed: there is no place to report that */
+    (void)written; /* If stderr is closed, the error cannot be reported. */
 }

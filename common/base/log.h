@@ -1,5 +1,5 @@
-/* Writes log lines to stderr: "harness: rank 3: text". Each line is one write(2), so lines of several ranks
- * never mix. Library code logs; it never prints to stdout. */
+/* Writes log lines to stderr: "harness: rank 3: text". Each line is one write(2), so lines of different ranks
+ * never mix. Library code may log, but never prints to stdout. */
 #ifndef COMMON_BASE_LOG_H
 #define COMMON_BASE_LOG_H
 

@@ -34,8 +34,8 @@ const char *options_present_value(const char *what, const char *text, const char
     return renamed + length + 1;
 }
 
-/* Sets a choice. An old value may stand for a choice plus a value of another option: "OLD=NEW --OTHER
- * VALUE". */
+/* Sets an option that is a choice. An old value may stand for a choice together with a value of another
+ * option: "OLD=NEW --OTHER VALUE". */
 static status set_choice(option_binding *binding, const option *o, const char *what, const char *text)
 {
     char value[64];
@@ -113,7 +113,8 @@ status options_defaults(option_binding *bindings, size_t count)
     return STATUS_OK;
 }
 
-/* Returns true if `name` is `known`. Treats an underscore as a dash: "nproc_per_node" is "nproc-per-node". */
+/* Returns true if `name` equals `known`. An underscore in `name` equals a dash: "nproc_per_node" equals
+ * "nproc-per-node". */
 static bool is_name(const char *known, const char *name, size_t length)
 {
     if (!known || strlen(known) != length) return false;
@@ -372,7 +373,7 @@ void options_help(const option_binding *bindings, size_t count, bool all, text_b
             has_title = true;
             format_usage(o, usage, sizeof usage);
             bool has_default = o->initial && o->type != OPTION_FLAG;
-            bool is_long = strlen(usage) > USAGE_WIDTH; /* if so, the help begins on the next line */
+            bool is_long = strlen(usage) > USAGE_WIDTH; /* if true, the help text begins on the next line */
             if (is_long) text_append(out, "  %s\n", usage);
             snprintf(line, sizeof line, "  %-*s  %s%s%s%s", USAGE_WIDTH, is_long ? "" : usage, o->help,
                      has_default ? " [" : "", has_default ? o->initial : "", has_default ? "]" : "");

@@ -12,20 +12,21 @@
 
 typedef enum option_type {
     OPTION_FLAG,     /* bool, set by --name and --no-name, or by --name=yes and --name=no */
-    OPTION_INT,      /* int64_t within [low, high] */
-    OPTION_DOUBLE,   /* double within [low, high] */
+    OPTION_INT,      /* int64_t, from low to high */
+    OPTION_DOUBLE,   /* double, from low to high */
     OPTION_TEXT,     /* const char *, borrowed from argv or from the table */
     OPTION_CHOICE,   /* int, index into `choices` */
-    OPTION_BYTES,    /* int64_t, "25MiB" */
-    OPTION_MIB,      /* double, a size in MiB: "25", or with its unit "25MiB" */
-    OPTION_DURATION, /* int64_t nanoseconds, "50us" */
+    OPTION_BYTES,    /* int64_t, a size such as "25MiB" */
+    OPTION_MIB,      /* double, a size in MiB: "25", or "25MiB" with the unit */
+    OPTION_DURATION, /* int64_t, nanoseconds, written as "50us" */
 } option_type;
 
 typedef enum option_level {
     OPTION_COMMON, /* shown by --help */
     OPTION_RARE,   /* shown only by --help=all */
-    OPTION_KEY, /* a key of a policy, "--policy ring=ddp:order=ready"; "--order ready" also works, but prints
-                 * a notice */
+    /* a key of a policy, as in "--policy ring=ddp:order=ready"; the option "--order ready" also works, but
+     * prints a notice */
+    OPTION_KEY,
 } option_level;
 
 /* A row of a table, for instance {"bucket-cap-mb", OPTION_INT, offsetof(options, bucket_cap), .argument =
@@ -33,18 +34,19 @@ typedef enum option_level {
 typedef struct option {
     const char *name; /* name without the dashes: "bucket-cap-mb" */
     option_type type;
-    size_t offset;              /* offset of the field in the component's struct */
-    const char *argument;       /* name of the value in --help, such as "MIB", or NULL for a flag */
-    const char *initial;        /* default as on the command line; NULL means zero, false or no text */
-    double low, high;           /* bounds of an INT or DOUBLE; if both are 0, the only bound is value >= 0 */
-    const char *const *choices; /* Values of a CHOICE, NULL-terminated. Entries for renamed values come last
-                                 * and are not shown. An entry is "OLD=NEW", or "OLD=NEW --OTHER VALUE" if
-                                 * another option of the table holds a part of the old value. */
+    size_t offset;        /* offset of the field in the component's struct */
+    const char *argument; /* name of the value in --help, such as "MIB", or NULL for a flag */
+    const char *initial;  /* default as on the command line; NULL means zero, false or no text */
+    double low, high;     /* bounds of an INT or DOUBLE; if both are 0, the only bound is value >= 0 */
+    /* Values of a CHOICE, NULL-terminated. Entries for renamed values come last and are not shown. The entry
+     * is "OLD=NEW", or "OLD=NEW --OTHER VALUE" if a part of the old value is now a value of another option in
+     * the table. */
+    const char *const *choices;
     const char *help;
     option_level level;
-    const char *alias;    /* a name from other programs, or NULL */
+    const char *alias;    /* name of the option in other programs, or NULL */
     const char *old_name; /* former name, which still works but prints a notice, or NULL */
-    char letter;          /* letter, as in -b, or 0 */
+    char letter;          /* letter for the short form, as in -b, or 0 */
 } option;
 
 typedef struct option_table {
@@ -64,14 +66,14 @@ typedef struct option_binding {
 status options_defaults(option_binding *bindings, size_t count);
 
 /* Parses argv[0..argc), which excludes the names of the program and the command. An underscore in the name of
- * an option is a dash. Words that do not start with a dash are stored in order in
- * positional[0..*positional_count), which needs room for argc words. "--" ends the options. Fails with
+ * an option counts as a dash. Words that do not start with a dash are stored in order in
+ * positional[0..*positional_count). `positional` needs room for argc words. "--" ends the options. Fails with
  * STATUS_USAGE. */
 status options_parse(option_binding *bindings, size_t count, int argc, char *const argv[],
                      const char **positional, int *positional_count);
 
 /* Parses like options_parse(), for a command that is followed by another command. Words that are not options
- * of these bindings are stored in rest[0..*rest_count), in their order. `rest` needs room for argc words. */
+ * of these bindings are stored in order in rest[0..*rest_count). `rest` needs room for argc words. */
 status options_take(option_binding *bindings, size_t count, int argc, char *const argv[], char *rest[],
                     int *rest_count);
 
@@ -85,8 +87,8 @@ status options_set_keys(option_binding *binding, const char *policy, const char 
 /* Writes a notice to stderr for each key of a policy that was given as an option. */
 void options_notices(const option_binding *bindings, size_t count);
 
-/* Checks numbers that were not set from text, for instance numbers from a file, against the bounds of their
- * options. */
+/* Checks that numbers which were not parsed from text, for instance numbers from a file, are within the
+ * bounds of their options. */
 status options_check(const option_binding *binding);
 
 bool options_given(const option_binding *binding, const char *name);

@@ -1,5 +1,5 @@
-/* The parts that differ between processors: the instruction sets that kernels are compiled for, and the pause
- * of a loop that waits for another thread. All other code is C11. */
+/* The parts that differ between processors: the instruction sets for which kernels are compiled, and the
+ * pause instruction of loops that wait for another thread. All other code is C11. */
 #ifndef COMMON_BASE_PROCESSOR_H
 #define COMMON_BASE_PROCESSOR_H
 

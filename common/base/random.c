@@ -17,7 +17,7 @@ uint64_t random_fnv1a64(const char *name)
 double random_normal(uint64_t start, uint64_t index)
 {
     const double two_pi = 6.283185307179586476925286766559;
-    double u = (double)((random_bits(start, 2 * index) >> 11) + 1) * 0x1p-53; /* (0, 1] */
+    double u = (double)((random_bits(start, 2 * index) >> 11) + 1) * 0x1p-53; /* in (0, 1] */
     double v = (double)(random_bits(start, 2 * index + 1) >> 11) * 0x1p-53;
     return sqrt(-2.0 * log(u)) * cos(two_pi * v);
 }
@@ -25,7 +25,8 @@ double random_normal(uint64_t start, uint64_t index)
 uint64_t random_token(void)
 {
     uint64_t token = 0;
-    if (getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token) /* before Linux 3.17 */
+    /* the call is missing before Linux 3.17 */
+    if (getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
         token = random_mix((uint64_t)clock_now_ns() ^ (uint64_t)getpid() << 40);
     return token ? token : 1;
 }

@@ -45,8 +45,8 @@ static inline double random_signed(uint64_t start, uint64_t index)
     return 2.0 * random_uniform(start, index) - 1.0;
 }
 
-/* Returns a standard normal number (Box and Muller, 1958) from the 53-bit uniforms at 2i and 2i + 1, with
- * i = `index`. */
+/* Returns a number with standard normal distribution (Box and Muller, 1958). It is computed from the 53-bit
+ * uniform numbers at 2i and 2i + 1, where i is `index`. */
 double random_normal(uint64_t start, uint64_t index);
 
 /* Returns 64 unpredictable bits from the system, never 0. Serves as the token of a job. */

@@ -48,8 +48,8 @@ static void append_limit(int resource, const char *option, int unit)
                  (unsigned long long)limit.rlim_cur / unit);
 }
 
-/* Shortens quoted values to QUOTED bytes followed by "...", because values from outside may have any length.
- * An apostrophe after a letter does not open a quote. */
+/* Shortens quoted values to QUOTED bytes followed by "...", because values from outside of the program may
+ * have any length. An apostrophe after a letter does not begin a quoted value. */
 static void cut_quoted(char *text)
 {
     enum { QUOTED = 200 };
@@ -79,8 +79,8 @@ static status record_failure(status code, int with_errno, const char *format, va
         snprintf(r->message, sizeof r->message, "%s%s%s", text_printable(whole, false),
                  with_errno ? ": " : "", with_errno ? strerror_r(saved, text, sizeof text) : "");
         int error = code == STATUS_SYSTEM && (with_errno || saved == ENOMEM) ? saved : 0;
-        if (error == ENOMEM || error == EAGAIN)
-            append_limit(RLIMIT_AS, "-v", 1024); /* EAGAIN: a thread needs memory for its stack */
+        /* EAGAIN may mean that there is no memory for the stack of a new thread. */
+        if (error == ENOMEM || error == EAGAIN) append_limit(RLIMIT_AS, "-v", 1024);
         if (error == EMFILE) append_limit(RLIMIT_NOFILE, "-n", 1);
         if (error == EAGAIN) append_limit(RLIMIT_NPROC, "-u", 1);
     }

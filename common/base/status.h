@@ -39,12 +39,12 @@ int status_exit_code(status code);
 /* Records the message unless this thread has recorded an earlier failure. Returns `code`. */
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Does the same as fail(), and appends the text of errno. The code becomes STATUS_SYSTEM if memory or
- * descriptors have run out. A STATUS_SYSTEM message also names the limit that the errno stands for: "(ulimit
- * -n 40)". */
+/* Does the same as fail(), and appends the text of errno. If errno says that memory or descriptors have run
+ * out, the code is STATUS_SYSTEM. The message of STATUS_SYSTEM also names the exhausted limit: "(ulimit -n
+ * 40)". */
 status fail_errno(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "context: " in front of the recorded message. */
+/* Puts the formatted text and ": " in front of the recorded message. */
 void error_context(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Returns the recorded message of this thread, or "" if there is none. The next fail() may change the
@@ -53,19 +53,20 @@ const char *error_message(void);
 status error_code(void);
 void error_clear(void);
 
-/* Move a record to another thread. The thread that failed copies the record, and the other thread adopts the
- * copy. */
+/* Functions that move an error record to another thread. The thread that failed copies the record with
+ * error_copy(), and the other thread adopts the copy with error_adopt(). */
 typedef struct error_record {
     status code;
     char message[1024];
 } error_record;
 void error_copy(error_record *out);
 status error_adopt(const error_record *record);
-/* Gives this thread the record `to`, for instance the record of a fiber. NULL restores the record of the
- * thread. Returns the record that was set before, or NULL. */
+/* Makes `to` the error record of this thread, for instance when a fiber begins to run. If `to` is NULL,
+ * restores the record that belongs to the thread. Returns the record that was set by the previous call, or
+ * NULL. */
 error_record *error_switch(error_record *to);
 
-/* The only macros that jump. */
+/* TRY and TRY_GOTO are the only macros that return or jump. */
 #define TRY(expression)                                                                                      \
     do {                                                                                                     \
         status try_status_ = (expression);                                                                   \

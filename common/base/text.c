@@ -25,7 +25,7 @@ status text_parse_int(const char *what, const char *text, int64_t low, int64_t h
                 high, text);
 }
 
-/* Reads the number at the beginning of `text`. Sets *end to the text after it. */
+/* Reads the number at the beginning of `text`. Sets *end to the text after the number. */
 static bool read_number(const char *text, char **end, double *out)
 {
     *out = strtod(text, end);
@@ -106,7 +106,7 @@ static bool is_unit(unit_kind kind, const char *text, const char *prefix, const 
     return length != 1 || text[1] != 'b' || text[0] != prefix[0] || prefix[0] == 'k';
 }
 
-/* Finds the factor of a unit such as "GiB", "us" or "Gbit/s". Returns false if there is none. */
+/* Finds the factor of a unit such as "GiB", "us" or "Gbit/s". Returns false if the unit is unknown. */
 static bool find_unit(unit_kind kind, const char *text, double *factor)
 {
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++)
@@ -161,7 +161,7 @@ status text_parse_in_unit(const char *what, const char *text, const char *unit, 
 
 void text_units_help(text_buffer *out)
 {
-    enum { WIDTH = 32 }; /* columns of the list of units; a longer list gets a separate line */
+    enum { WIDTH = 32 }; /* largest width of a list of units; a longer list gets a separate line */
     text_append(out, "A number and its unit, without a blank.\n");
     for (size_t u = 0; u < sizeof units / sizeof units[0]; u++) {
         int used = 0;
@@ -180,7 +180,7 @@ void text_units_help(text_buffer *out)
                      "4K, K, M, G and T are powers of 1024. b is a bit and B a byte:\n10Gb/s is 1.25GB/s.\n");
 }
 
-/* Divides the number by `base` until it is below `base`, at most count - 1 times. Returns the number of
+/* Divides *value by `base` until *value is below `base`, but at most count - 1 times. Returns the number of
  * divisions. */
 static size_t scale(double *value, double base, size_t count)
 {
@@ -200,7 +200,7 @@ char *text_format_bytes(char *buffer, size_t size, double bytes)
 char *text_three_digits(char *buffer, size_t size, double value)
 {
     char digits[16];
-    snprintf(digits, sizeof digits, "%.2e", value); /* rounded: 9.996 is 1.00e+01 */
+    snprintf(digits, sizeof digits, "%.2e", value); /* Rounds first, so that 9.996 becomes 1.00e+01. */
     int after = 2 - atoi(strchr(digits, 'e') ? strchr(digits, 'e') + 1 : "0");
     snprintf(buffer, size, "%.*f", value == 0 || after < 0 ? 0 : after, strtod(digits, NULL));
     return buffer;
@@ -301,7 +301,7 @@ status text_parse_choice(const char *what, const char *text, const char *const *
 char *text_printable(char *text, bool keeps_lines)
 {
     for (unsigned char *at = (unsigned char *)text; at && *at; at++)
-        if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) /* C1 in UTF-8 */
+        if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) /* a C1 control character in UTF-8 */
             at[0] = at[1] = '?';
         else if ((*at < ' ' || *at == 0x7f) && !(keeps_lines && *at == '\n'))
             *at = '?';

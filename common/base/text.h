@@ -15,19 +15,19 @@ status text_parse_double(const char *what, const char *text, double low, double 
 
 /* Parses a size such as 4K, 25MiB, 1GB or 100. K, M, G, T and KiB, MiB, GiB, TiB are powers of 1024; KB, MB,
  * GB, TB are powers of 1000. text_units_help() prints the table of units that all parsers share. The largest
- * size and the largest duration are small enough to be added without overflow. */
+ * valid size and the largest valid duration are so small that sums of a few of them do not overflow. */
 status text_parse_bytes(const char *what, const char *text, int64_t *out);
 /* Parses a duration such as 50us, 2ms, 1s, 10ns or 1min. */
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out);
 /* Parses a rate above 0, such as 10Gbit/s, 10Gb/s, 10Gbps, 1.25GB/s or 1GiB/s, into bytes per second. Upper
- * and lower case differ: b is a bit and B a byte; G is a power of 1000 and Gi of 1024. */
+ * and lower case differ: b means bit and B means byte. G is a power of 1000 and Gi a power of 1024. */
 status text_parse_rate(const char *what, const char *text, int64_t *out);
 
 /* Parses a size, a duration or a rate and converts it to `unit`, which must be a unit of the table:
  * "10Gbit/s" in "GB/s" is 1.25. */
 status text_parse_in_unit(const char *what, const char *text, const char *unit, double *out);
 
-/* Writes the index of `text` among `count` words. `first` points to the first word, and `stride` is the
+/* Sets *out to the index of `text` among `count` words. `first` points to the first word, and `stride` is the
  * number of bytes from one word to the next, so the words may be a field of an array of structs. The error
  * message lists the words and the nearest one. */
 status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride,
@@ -46,19 +46,19 @@ char *text_three_digits(char *buffer, size_t size, double value);
 /* Returns true if `text` ends with `end`. */
 bool text_ends_with(const char *text, const char *end);
 
-/* Returns the word nearest to `word` by edit distance, or NULL if none is near. */
+/* Returns the word with the smallest edit distance to `word`, or NULL if no word is similar. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 
-/* Joins the words as "a, b, c", truncated to `size` bytes. Returns `buffer`. */
+/* Joins the words as in "a, b, c", and truncates the result to `size` bytes. Returns `buffer`. */
 char *text_join(char *buffer, size_t size, const char *const *words, size_t count);
 
 /* Replaces control characters (C0, DEL, C1), which may reconfigure a terminal, with '?'. Keeps line feeds if
  * `keeps_lines`. Returns `text`. */
 char *text_printable(char *text, bool keeps_lines);
 
-/* A growing string for tables and messages. It allocates, so training steps do not use it. */
+/* A growing string for tables and messages. Training steps do not use it, because it allocates memory. */
 typedef struct text_buffer {
-    char *data; /* NUL-terminated, NULL while empty */
+    char *data; /* the text, NUL-terminated, or NULL while it is empty */
     size_t length, capacity;
     bool out_of_memory;
 } text_buffer;
@@ -68,13 +68,13 @@ void text_free(text_buffer *buffer);
 /* Appends a word of a command, quoted for the shell if necessary. */
 void text_append_shell_word(text_buffer *buffer, const char *word);
 
-/* Appends the line that begins at `line`, broken between words into lines of at most `columns`. All but the
- * first begin with `indent` blanks. */
+/* Appends the line that begins at `line`. Breaks it between words into lines of at most `columns` columns.
+ * All lines except the first begin with `indent` blanks. */
 void text_append_wrapped(text_buffer *out, const char *line, int indent, int columns);
 
-/* Breaks lines longer than `columns` between words. A continuation is indented to the line's second column,
- * which begins after two or more blanks. If the line has no second column, the continuation is indented two
- * blanks more than the line. No line ends with blanks. */
+/* Breaks lines longer than `columns` between words. The text after a break is indented to the second column
+ * of text in the line, which begins after two or more blanks. If the line has no second column of text, the
+ * text after a break is indented two blanks more than the line. No line ends with blanks. */
 void text_wrap(text_buffer *buffer, int columns);
 
 /* Appends the table of units, as `harness help units` prints it. */

@@ -1,4 +1,4 @@
-/* Growing strings: appending, shell words, lines of a given width. */
+/* Growing strings: functions that append text, quote shell words, and break lines at a given width. */
 #include "common/base/text.h"
 
 #include <stdarg.h>
@@ -54,8 +54,8 @@ void text_append_shell_word(text_buffer *buffer, const char *word)
     text_append(buffer, "'");
 }
 
-/* Returns the column at which the continuation of a line begins: at most half of `columns`, and small enough
- * for the longest word. */
+/* Returns the column at which text begins after a line break. It is at most half of `columns`, and leaves
+ * room for the longest word. */
 static int hanging_indent(const char *line, int length, int columns)
 {
     int leading = 0, indent = 0;
@@ -69,8 +69,8 @@ static int hanging_indent(const char *line, int length, int columns)
     return indent ? indent : leading + 2;
 }
 
-/* Returns how many characters of `text` fit into `room` columns. The break is at the last blank that fits, or
- * after a word that is longer than `room`. */
+/* Returns how many characters of `text` go on a line with `room` columns. The line ends at the last blank
+ * that fits, or after the first word if this word is longer than `room`. */
 static int fitting(const char *text, int length, int room)
 {
     if (length <= room) return length;

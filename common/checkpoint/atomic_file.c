@@ -12,9 +12,10 @@
 #include <unistd.h>
 
 enum {
-    MOST_LINKS = 40,        /* Linux follows no more links */
-    MOST_ATTEMPTS = 100,    /* attempts to create a name that other processes create and remove */
-    LARGEST_WRITE = 1 << 30 /* below the system's limit of 2 GiB */
+    MOST_LINKS = 40, /* largest number of links that Linux follows */
+    /* Number of attempts to create a file that other processes also create and remove. */
+    MOST_ATTEMPTS = 100,
+    LARGEST_WRITE = 1 << 30 /* bytes of one write, below the system's limit of 2 GiB */
 };
 #define SUFFIX ".partial"
 
@@ -44,7 +45,7 @@ static status follow(const atomic_file *f, char at[PATH_MAX])
     return STATUS_OK;
 }
 
-/* Resolves the path. Follows links one by one, so a link to a missing file works too. */
+/* Resolves the path. Follows links one by one, so a link to a missing file is possible, too. */
 static status resolve(const atomic_file *f, char out[PATH_MAX])
 {
     if (strlen(f->path) >= PATH_MAX) {
@@ -86,9 +87,9 @@ static status open_folder(atomic_file *f)
 
 /* ---- the partial file ------------------------------------------------------------------------- */
 
-/* Locks the partial file. *mine is false if the name now belongs to another file, or to none. Returns
- * STATUS_AGAIN if another process holds the lock. The lock ends with the process. A file system without locks
- * cannot keep two writers apart. */
+/* Locks the partial file. Sets *mine to false if the name now belongs to another file, or to no file. Returns
+ * STATUS_AGAIN if another process holds the lock. When a process ends, the system releases the lock. On a
+ * file system without locks, two writers may write the same file. */
 static status lock(atomic_file *f, int fd, bool *mine)
 {
     struct stat opened, named;
@@ -167,7 +168,7 @@ status atomic_file_open(const char *path, atomic_file *out)
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 
-/* Writes at `offset`, or appends if it is negative. */
+/* Writes at `offset`, or appends if `offset` is negative. */
 static status write_all(atomic_file *f, int64_t offset, const char *data, size_t bytes)
 {
     while (bytes > 0) {
@@ -212,7 +213,7 @@ status atomic_file_commit(atomic_file *f)
         atomic_file_abandon(f);
         return rc;
     }
-    /* EINVAL means that the file system cannot synchronize folders. */
+    /* EINVAL means that this file system cannot synchronize folders. */
     if (synchronize(f->folder) != 0 && errno != EINVAL)
         rc = fail_errno(STATUS_IO, "%s: written, but its folder cannot be synchronized", f->path);
     release(f);

@@ -1,13 +1,14 @@
-/* A file that appears whole or not at all. The file is written as FILE.partial in the same folder,
- * synchronized, and renamed over FILE; then the folder is synchronized. After any interruption FILE is the
- * old file or the new one.
+/* A file that appears whole or not at all. The data are written to FILE.partial in the same folder. The
+ * partial file is synchronized and renamed to FILE, and then the folder is synchronized. After any
+ * interruption FILE is either the old file or the new file.
  *
- * Symbolic links are followed: the file that the last link names is replaced, in the folder of that file. The
- * new file has the permissions rw-rw-rw- minus the umask. FILE.partial is locked while it is written. A
- * second writer is refused, and the partial file of a killed writer is replaced.
+ * Symbolic links are followed. The file that the last link names is replaced, and the partial file is in the
+ * folder of that file. The new file has the permissions rw-rw-rw- minus the umask. FILE.partial is locked
+ * while it is written. A second writer gets an error. The partial file of a killed writer is replaced.
  *
- * Errors: STATUS_CANNOT_CREATE if the folder is missing or read-only, FILE is not a regular file, or another
- * process is writing it; STATUS_IO if the system cannot store it (full disk, quota, device error). */
+ * The functions fail with STATUS_CANNOT_CREATE if the folder is missing or read-only, if FILE is not a
+ * regular file, or if another process is writing FILE. They fail with STATUS_IO if the system cannot store
+ * FILE (full disk, quota, device error). */
 #ifndef COMMON_CHECKPOINT_ATOMIC_FILE_H
 #define COMMON_CHECKPOINT_ATOMIC_FILE_H
 
@@ -16,7 +17,7 @@
 #include <stdint.h>
 
 typedef struct atomic_file {
-    const char *path; /* borrowed; the name in messages */
+    const char *path; /* borrowed; the name of the file in messages */
     int fd, folder;
     char *name, *partial; /* names within the folder */
 } atomic_file;

@@ -1,8 +1,8 @@
 /* Checkpoints: the state of a run in one safetensors file, with PyTorch's names, order and layout.
  * docs/checkpoints.md describes the file.
  *
- * One rank saves, when all ranks have the same state (sync_engine_type.flush). The saving rank reads one
- * tensor at a time from a source, so the rank needs memory only for the largest tensor. Every rank loads.
+ * One rank saves, at a time when all ranks have the same state (sync_engine_type.flush). The saving rank
+ * reads one tensor at a time from a source, so it needs memory for only one tensor. Every rank loads.
  *
  *     save.c  contents.c     the list of tensors; a rank's arenas as their source and sink
  *             metadata.c     progress, options and checksums as texts of the header
@@ -25,15 +25,16 @@ enum { CHECKPOINT_SCHEMA_VERSION = 1 };
 /* ---- contents ------------------------------------------------------------------------------------ */
 
 /* The contents of a checkpoint: a list of tensors with names, shapes and positions. The list depends only on
- * model, element type and optimizer, so every rank can compute the order in which rank 0 reads the tensors.
+ * the model, the element type and the optimizer. Therefore every rank can compute the order in which rank 0
+ * reads the tensors.
  *
  *   parameters and buffers   PyTorch's names, in the order of state_dict(): a BatchNorm's running_mean,
  *                            running_var and num_batches_tracked after its parameters
  *   optimizer state          optimizer.momentum_buffer.NAME (sgd with momentum), optimizer.exp_avg.NAME and
  *                            optimizer.exp_avg_sq.NAME (adam, adamw), in the order of the parameters
  *
- * Data are in the order of the list, except that the 64-bit num_batches_tracked come first, so every tensor
- * is aligned to its elements. */
+ * In the file, the data of the tensors are in the order of the list, except that the 64-bit
+ * num_batches_tracked come first. Therefore the address of every tensor is a multiple of its element size. */
 enum { CHECKPOINT_NAME_MAX = NN_NAME_MAX + 32 };
 
 typedef enum checkpoint_kind {
@@ -69,7 +70,7 @@ void checkpoint_contents_free(checkpoint_contents *contents);
 /* ---- options ---------------------------------------------------------------------------------- */
 
 typedef struct checkpoint_options {
-    const char *save, *load; /* files, or NULL */
+    const char *save, *load; /* paths of the files to save and to load, or NULL */
     int64_t save_every;      /* steps between two checkpoints; 0 to save only at the end */
 } checkpoint_options;
 
@@ -82,44 +83,47 @@ status checkpoint_options_check(const checkpoint_options *options);
  * run. */
 bool checkpoint_due(const checkpoint_options *options, int64_t steps, bool last);
 
-/* Checks, before the first step, that a checkpoint can be saved at `path`. Leaves an existing file unchanged.
- * Errors: atomic_file.h. */
+/* Checks that a checkpoint can be saved at `path`. Called before the first step. Leaves an existing file
+ * unchanged. atomic_file.h lists the errors. */
 status checkpoint_probe(const char *path);
 
 /* ---- what is saved and loaded ----------------------------------------------------------------- */
 
-/* The model and optimizer of a checkpoint. Borrows everything. */
+/* The model and the optimizer of a checkpoint. All pointers are borrowed. */
 typedef struct checkpoint_subject {
     const nn_model *model;
     dtype type; /* type of the parameters, float32 or float64 */
-    /* A table bound to the resolved options of the model, in which no value is left to a default that may
-     * change. NULL skips the check. A checkpoint of a model with other options is refused. */
+    /* Table of the model's options, bound to the resolved values, so that no value depends on a default that
+     * may change later. A checkpoint of a model with other options is an error. If the field is NULL, options
+     * are not compared. */
     const option_binding *model_options;
-    const optimizer_options *optimizer; /* NULL for only parameters and buffers */
-    const nn_cut *cut; /* Split of the model into pipeline stages. Several ranks may have the same stage. NULL
-                        * if every rank has the whole model. */
+    const optimizer_options *optimizer; /* NULL if the checkpoint has only parameters and buffers */
+    /* The split of the model into pipeline stages, or NULL if every rank has the whole model. Several ranks
+     * may have the same stage. */
+    const nn_cut *cut;
 } checkpoint_subject;
 
 /* Returns the first stage that has the tensor. */
 int checkpoint_stage_of(const checkpoint_subject *subject, const checkpoint_tensor *t);
 typedef struct checkpoint_progress {
-    int64_t step;              /* steps done, which is the index of the next step */
-    int64_t optimizer_step;    /* updates done, which is the next argument of optimizer_update() */
+    int64_t step;              /* number of finished steps, which is the index of the next step */
+    int64_t optimizer_step;    /* number of updates, which is the argument of the next optimizer_update() */
     int64_t epoch, epoch_step; /* epoch of the next step, and step within this epoch (batch_position in
                                 * common/data/batch_source.h) */
-    int64_t batches_tracked;   /* batches that BatchNorm has seen, PyTorch's num_batches_tracked */
-    uint64_t seed;             /* seed of the parameters, of the order of samples, and of the augmentation */
+    /* number of batches that BatchNorm has processed (PyTorch's num_batches_tracked) */
+    int64_t batches_tracked;
+    uint64_t seed; /* seed of the parameters, of the order of samples, and of the augmentation */
 } checkpoint_progress;
 
-/* A source of tensors. Reads tensor `t` in PyTorch's order as t->elements values of t->type. Not called for
- * CHECKPOINT_BATCHES. */
+/* A source of tensors. The function reads tensor `t` in PyTorch's order as t->elements values of t->type. It
+ * is not called for CHECKPOINT_BATCHES. */
 typedef struct checkpoint_source {
     void *context;
     status (*read)(void *context, const checkpoint_tensor *t, void *values);
 } checkpoint_source;
 
-/* A sink of tensors. Writes tensor `t`, given in PyTorch's order as values of `type`, the floating-point type
- * of the file. */
+/* A sink of tensors. The function receives tensor `t` in PyTorch's order, as values of `type`, which is the
+ * floating-point type of the file. */
 typedef struct checkpoint_sink {
     void *context;
     status (*write)(void *context, const checkpoint_tensor *t, dtype type, const void *values);
@@ -128,7 +132,8 @@ typedef struct checkpoint_sink {
 /* ---- saving ----------------------------------------------------------------------------------- */
 
 /* Reads the source in the order of checkpoint_contents_make() and replaces `path` atomically. An existing
- * file stays until the new one is complete and stored. Errors come from atomic_file.h or from the source. */
+ * file stays until the new file is complete and stored. Fails with the errors of the source and of
+ * atomic_file.h. */
 status checkpoint_save(const char *path, const checkpoint_subject *subject,
                        const checkpoint_progress *progress, const checkpoint_source *source);
 
@@ -138,14 +143,15 @@ typedef struct checkpoint checkpoint;
 
 /* Description of an open checkpoint, borrowed from it. */
 typedef struct checkpoint_info {
-    bool foreign; /* True if another program wrote the file, so it has no progress and no names of model and
-                   * optimizer. */
+    /* True if another program wrote the file. The file then contains no progress, and no names of the model
+     * and the optimizer. */
+    bool foreign;
     const char *model, *optimizer;
-    checkpoint_progress progress; /* all zero if `foreign` */
+    checkpoint_progress progress; /* all zeros if `foreign` is true */
 } checkpoint_info;
 
-/* Opens a file and checks its header. Fails with STATUS_DATA if the file cannot be opened, is truncated,
- * malformed or edited, or is an index of several files. The message has the reason and the offset. */
+/* Opens a file and checks the header. Fails with STATUS_DATA if the file cannot be opened, is truncated,
+ * malformed or edited, or is an index of several files. The message contains the reason and the offset. */
 status checkpoint_open(const char *path, checkpoint **out);
 void checkpoint_close(checkpoint **c);
 const checkpoint_info *checkpoint_get_info(const checkpoint *c);
@@ -153,31 +159,31 @@ const checkpoint_info *checkpoint_get_info(const checkpoint *c);
 /* Returns XXH3 of the file. A file of this program stores the hash in its header. Fails with STATUS_IO. */
 status checkpoint_hash(const checkpoint *c, uint64_t *out);
 
-/* Checks the whole file against `subject`, then passes the tensors to `sink`. Fails with STATUS_DATA if the
- * model or optimizer differs, if tensors are missing, unexpected, of another shape or not of a floating-point
- * type, or if a checksum is wrong. */
+/* Compares the whole file with `subject`, then passes the tensors to `sink`. Fails with STATUS_DATA if the
+ * model or the optimizer differs, if a tensor is missing, is unexpected, has another shape or is not of a
+ * floating-point type, or if a checksum is wrong. */
 status checkpoint_load(checkpoint *c, const checkpoint_subject *subject, const checkpoint_sink *sink);
 
-/* Logs the effects of a load: the step at which the run resumes, a fresh optimizer, converted values, options
- * that differ from the saved ones. Call it on one rank. */
+/* Logs the effects of a load: the step at which the run resumes, whether the optimizer starts without state,
+ * whether values are converted, and options that differ from the saved options. Called on only one rank. */
 void checkpoint_log_load(const checkpoint *c, const checkpoint_subject *subject);
 
 /* ---- a rank's arenas as source and sink ---------------------------------------------------------- */
 
-/* Arenas of a rank. If state arenas are sharded over several ranks, the saving rank gathers them into host
- * memory with the layout of the parameters, whole or one tensor at a time, and lets `states` point to this
- * memory. */
+/* The arenas of a rank. If the optimizer state is sharded over several ranks, the saving rank gathers the
+ * state, whole or one tensor at a time, into host memory with the layout of the parameters. `states` then
+ * points to this memory. */
 typedef struct checkpoint_arenas {
     param_set *set;
     device_stream *stream;
     void *states[2];     /* Device memory, or host memory if `states_on_host`. NULL if there is no state. */
-    bool states_on_host; /* only for a source */
+    bool states_on_host; /* used only by a source */
 } checkpoint_arenas;
 
 /* Describes the arenas of a rank. `o` may be NULL. */
 checkpoint_arenas checkpoint_arenas_of(param_set *set, device_stream *s, optimizer *o);
 
-/* Make a source and a sink. Borrow `arenas` as the context. */
+/* Return a source and a sink that use `arenas`, which is borrowed. */
 checkpoint_source checkpoint_arenas_source(checkpoint_arenas *arenas);
 checkpoint_sink checkpoint_arenas_sink(checkpoint_arenas *arenas);
 

@@ -1,4 +1,5 @@
-/* Metadata of a file, and the match of its tensors to the model's. Only this folder includes this header. */
+/* Functions for the metadata of a file, and for matching the tensors of a file to the tensors of the model.
+ * Only this folder includes this header. */
 #ifndef COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
 #define COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
 
@@ -7,7 +8,7 @@
 
 /* ---- metadata ------------------------------------------------------------------------------------ */
 
-/* Texts that this program adds to the metadata of a safetensors file, under "psring.". */
+/* Prefix of the keys that this program adds to the metadata of a safetensors file. */
 #define METADATA_PREFIX "psring."
 #define METADATA_DATA_HASH METADATA_PREFIX "data_xxh3"
 #define METADATA_HEADER_HASH METADATA_PREFIX "header_xxh3"
@@ -16,22 +17,23 @@ enum { METADATA_HASH_DIGITS = 16 };
 /* Returns the metadata as a JSON object, with zeros for the two hashes, or NULL if memory has run out. */
 struct json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_progress *progress);
 
-/* Returns the position of a hash's digits in the header's text, or NULL if they are not where this program
- * writes them. */
+/* Returns the position of the digits of a hash in the text of the header, or NULL if the digits are not at
+ * the place where this program writes them. */
 char *metadata_hash_digits(char *text, int64_t bytes, const char *key);
 
-/* Returns XXH3 of the header's text, with zeros for the digits of the header's hash. */
+/* Computes XXH3 of the text of the header, in which the digits of the header's hash are replaced by zeros. */
 status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out);
 
-/* Reads the metadata of a file and checks the header's hash. `data_hash` is set unless the file is
- * foreign. */
+/* Reads the metadata of a file and checks the hash of the header. Sets *data_hash unless another program
+ * wrote the file. */
 status metadata_decode(const safetensors_header *h, checkpoint_info *info, uint64_t *data_hash);
 
-/* Fails with STATUS_DATA if the file has another model or another kind of optimizer than `subject`. */
+/* Fails with STATUS_DATA if the model or the kind of optimizer in the file differs from `subject`. */
 status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
                         const checkpoint_subject *subject);
 
-/* Appends "name was A, is B" for every option whose value differs from the file's without being an error. */
+/* Appends "name was A, is B" for every option whose value differs from the value in the file, except options
+ * for which a difference is an error. */
 void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out);
 
 /* Returns true if `path` names a checkpoint in several files, which --save NAME.index.json wrote until commit
@@ -40,14 +42,15 @@ bool checkpoint_is_index(const char *path);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
-/* A tensor under two names: a tied weight in a file of state_dict(). */
+/* A tensor that the file contains under two names, such as a tied weight in a file of state_dict(). */
 typedef struct match_tied {
     const safetensors_tensor *one, *other;
 } match_tied;
 
 typedef struct match {
-    const safetensors_tensor **found; /* [contents->count]; NULL for a num_batches_tracked that is missing */
-    bool transposed;                  /* the matrices of match_is_conv1d() are [in, out] */
+    const safetensors_tensor **found; /* [contents->count]; NULL if a num_batches_tracked is missing */
+    /* true if the file stores the matrices of match_is_conv1d() as [in, out] */
+    bool transposed;
     match_tied *tied;
     int tied_count;
 } match;
@@ -55,19 +58,19 @@ typedef struct match {
 typedef struct match_request {
     const nn_model *model;
     const checkpoint_contents *contents;
-    bool foreign;     /* accepts PyTorch's variations (match.c) */
-    bool skips_state; /* ignores optimizer state in the file */
+    bool foreign;     /* true to accept the variations of other programs (match.c) */
+    bool skips_state; /* true to ignore optimizer state in the file */
 } match_request;
 
-/* Finds every tensor of the contents and checks its type and shape. Fails with STATUS_DATA, naming missing,
- * unexpected or different tensors. */
+/* Finds every tensor of the contents in the file, and checks type and shape. Fails with STATUS_DATA, and
+ * names missing, unexpected or different tensors. */
 status match_make(const safetensors_header *h, const match_request *request, match *out);
 void match_free(match *m);
 
 /* Returns true if parameters and buffers can be read from values of `type`. */
 bool match_is_floating(dtype type);
 
-/* Returns true if `name` is a matrix that Hugging Face's GPT-2 keeps in a Conv1D. */
+/* Returns true if `name` is a matrix that belongs to a Conv1D in Hugging Face's GPT-2. */
 bool match_is_conv1d(const char *name);
 
 #endif

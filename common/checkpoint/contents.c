@@ -132,7 +132,8 @@ static status write_tensor(void *context, const checkpoint_tensor *t, dtype type
     if (t->kind == CHECKPOINT_PARAM)
         return param_set_import(set, a->stream, set->params.data, t->index, type, values);
     if (t->kind == CHECKPOINT_BUFFER) return param_set_import_buffer(set, a->stream, t->index, type, values);
-    if (!a->states[t->state]) return STATUS_OK; /* this rank never updates parameters */
+    /* A rank that never updates parameters has no optimizer state. */
+    if (!a->states[t->state]) return STATUS_OK;
     return param_set_import(set, a->stream, a->states[t->state], t->index, type, values);
 }
 

@@ -1,4 +1,5 @@
-/* Matches the tensors of a file to the model. Unlike files of this program, files of other programs may
+/* Matches the tensors of a file to the model. Files of other programs may differ from files of this program.
+ * They may
  *
  *   - lack num_batches_tracked (PyTorch before 0.4.1)
  *   - hold a tied tensor under the name of the layer that shares it (lm_head.weight), instead of its usual
@@ -14,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_NAMED = 4 }; /* names of missing or unexpected tensors in a message */
+enum { MOST_NAMED = 4 }; /* largest number of missing or unexpected tensors that a message names */
 
 typedef struct matcher {
     const safetensors_header *header;
@@ -56,8 +57,8 @@ static const safetensors_tensor *use(matcher *m, const char *name)
     return t;
 }
 
-/* Finds parameters that a layer shares with another layer, under the name of the sharing layer:
- * "LAYER.weight", "LAYER.bias". */
+/* Finds parameters that layer `l` shares with another layer, under the name of `l`: "LAYER.weight",
+ * "LAYER.bias". */
 static void find_tied(matcher *m, const nn_layer *l)
 {
     static const char *const slots[] = {"weight", "bias"};

@@ -220,8 +220,9 @@ static bool may_differ(const char *group, const option *o)
     return false;
 }
 
-/* Finds the first option from *index on whose saved value differs from the current value, among the options
- * that may differ, or among all others. Sets the key, saved value and current value of this option. */
+/* Finds the first option from *index on whose saved value differs from the current value. Considers either
+ * only the options that may differ, or only the other options. Sets the key, the saved value and the current
+ * value of the option that it finds. */
 static const option *next_difference(const safetensors_header *h, const char *group,
                                      const option_binding *binding, bool may, size_t *index, char *key,
                                      const char **saved, char *value)

@@ -1,12 +1,12 @@
-/* The safetensors format. A file has 8 bytes with the length N of the header, little endian; N bytes of JSON;
- * and the bytes of the tensors, without holes.
+/* The safetensors format. A file consists of 8 bytes with the length N of the header, little endian, of the
+ * header, which is N bytes of JSON, and of the bytes of the tensors, without gaps.
  *
  *   {"__metadata__": {"key": "text", ...},
  *    "fc.weight": {"dtype": "F32", "shape": [10, 512], "data_offsets": [0, 20480]}, ...}
  *
- * Offsets count from the first byte after the header. The rules come from the format's description and
- * reference implementation (github.com/huggingface/safetensors): at most 100 MB of header, no name twice,
- * tensors that cover the data exactly. The decoder is safe for any bytes. */
+ * Offsets count from the first byte after the header. The rules come from the description and the reference
+ * implementation of the format (github.com/huggingface/safetensors): the header has at most 100 MB, no name
+ * occurs twice, and the tensors cover the data exactly. The decoder may be used with arbitrary bytes. */
 #ifndef COMMON_CHECKPOINT_SAFETENSORS_H
 #define COMMON_CHECKPOINT_SAFETENSORS_H
 
@@ -20,27 +20,27 @@ enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_M
 
 typedef struct safetensors_dtype {
     const char *name; /* name in the file: "F32" */
-    int bytes;        /* bytes of an element */
-    dtype type;       /* DTYPE_COUNT if this program does not have the type */
+    int bytes;        /* bytes per element */
+    dtype type;       /* DTYPE_COUNT if this program does not support the type */
 } safetensors_dtype;
 
 typedef struct safetensors_tensor {
     const char *name;
     const safetensors_dtype *dtype;
-    int rank; /* 0 for a scalar */
+    int rank; /* number of dimensions, 0 for a scalar */
     int64_t dims[SAFETENSORS_MAX_RANK];
     int64_t elements;
     int64_t begin, end; /* bytes from the start of the data */
 } safetensors_tensor;
 
 typedef struct safetensors_header {
-    const char *file; /* borrowed; the name in messages */
-    const char *text; /* borrowed; the JSON */
+    const char *file; /* borrowed; the name of the file in messages */
+    const char *text; /* borrowed; the JSON of the header */
     int64_t text_bytes;
     int64_t data_bytes;
     safetensors_tensor *tensors; /* sorted by name */
     int count;
-    struct json_t *json; /* owns the names */
+    struct json_t *json; /* parsed header, which owns the names */
 } safetensors_header;
 
 static inline int64_t safetensors_data_offset(const safetensors_header *h)
@@ -50,17 +50,17 @@ static inline int64_t safetensors_data_offset(const safetensors_header *h)
 
 /* Computes the length of the header from the first `size` bytes of a file of `file_bytes` bytes. `size` is 8,
  * or file_bytes if the file is shorter. Fails with STATUS_DATA if the file is not a safetensors file, or if
- * the header does not fit. */
+ * the header is longer than the file or than the limit. */
 status safetensors_measure(const char *file, const uint8_t *bytes, size_t size, int64_t file_bytes,
                            int64_t *out);
 
 /* Decodes the header text[text_bytes] of a file of `file_bytes` bytes. Borrows `file` and `text`. Fails with
- * STATUS_DATA, naming the position and the value found. */
+ * STATUS_DATA, and names the position and the value that was found. */
 status safetensors_decode(const char *file, const char *text, int64_t text_bytes, int64_t file_bytes,
                           safetensors_header *out);
 void safetensors_free(safetensors_header *h);
 
-/* Return the tensor, or the text of the metadata, or NULL if there is none. */
+/* Return the tensor, or the text of a key of the metadata. NULL if `name` is not found. */
 const safetensors_tensor *safetensors_find(const safetensors_header *h, const char *name);
 const char *safetensors_metadata(const safetensors_header *h, const char *key);
 

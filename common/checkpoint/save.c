@@ -17,9 +17,9 @@ typedef struct saving {
     const checkpoint_progress *progress;
     const checkpoint_source *source;
     checkpoint_contents contents;
-    char *header; /* the length, the JSON, spaces up to a multiple of 8 */
+    char *header; /* length, JSON, and spaces up to a multiple of 8 bytes */
     int64_t header_bytes;
-    void *values; /* one tensor */
+    void *values; /* memory for the values of one tensor */
     XXH3_state_t *hash;
     atomic_file file;
 } saving;
@@ -119,7 +119,7 @@ static status write_file(saving *s)
 {
     TRY(atomic_file_open(s->path, &s->file));
     TRY(atomic_file_append(&s->file, s->header, (size_t)s->header_bytes));
-    TRY(write_tensors(s, true)); /* the order of checkpoint_contents_make() */
+    TRY(write_tensors(s, true)); /* in the order of checkpoint_contents_make() */
     TRY(write_tensors(s, false));
     TRY(seal_header(s));
     return atomic_file_commit(&s->file);

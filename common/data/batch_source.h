@@ -1,8 +1,8 @@
-/* An interface for the batches of a rank. Batches come from a data set through a loader (batches.h), or
- * from a function of the step (batch_source_open_filled()).
+/* The source of the batches of a rank. Batches come from a data set through a loader (batches.h), or from a
+ * function that fills the batch of a step (batch_source_open_filled()).
  *
- * A source belongs to one thread, the rank's. A batch depends only on the source's configuration and the
- * step, so a resumed run gets the batches of an uninterrupted run. */
+ * Only the compute thread of the rank uses a source. A batch depends only on the configuration of the source
+ * and on the step. Therefore a resumed run gets the same batches as an uninterrupted run. */
 #ifndef COMMON_DATA_BATCH_SOURCE_H
 #define COMMON_DATA_BATCH_SOURCE_H
 
@@ -11,15 +11,18 @@
 
 #include <stdbool.h>
 
-/* A batch on loan. form.h gives the shapes for `count` samples. Inputs are float32 (images NHWC) or int32. */
+/* A batch that the source lends to its user. form.h describes the shapes for `count` samples. Inputs are
+ * float32 (images NHWC) or int32. */
 typedef struct batch_view {
     const void *inputs;
     const void *targets;
     int64_t count;
-    int64_t targets_counted; /* number of rows that count in the loss, or of elements in a regression */
-    int64_t padding;         /* number of samples at the end that repeat other samples, so that all ranks get
-                              * equally many */
-    int64_t step;            /* step of the run, from 0 */
+    /* number of rows that count in the loss, or number of elements if the targets are values */
+    int64_t targets_counted;
+    /* number of samples at the end that repeat other samples, so that all ranks get the same number of
+     * samples */
+    int64_t padding;
+    int64_t step; /* step of the run, from 0 */
     int64_t epoch;
     int64_t epoch_step; /* step of the epoch, from 0 */
 } batch_view;
@@ -37,27 +40,27 @@ typedef struct batch_source_type {
 struct batch_source {
     const batch_source_type *type;
     data_form form;
-    int64_t largest_batch;   /* samples */
+    int64_t largest_batch;   /* number of samples of the largest batch */
     int64_t steps_per_epoch; /* 0 if there are no epochs */
-    int64_t buffer_bytes;    /* host memory of all batches */
+    int64_t buffer_bytes;    /* bytes of host memory for all buffers */
 };
 
 /* Waits for the batch of `step` and lends it until batch_source_return(). Consecutive steps use batches that
- * were prepared ahead of time. Any other step is correct but slower. A batch that cannot be made is an error
- * in every call. */
+ * were prepared ahead of time. Any other order of steps works, too, but is slower. If a batch cannot be made,
+ * every call for its step fails. */
 status batch_source_next(batch_source *s, int64_t step, batch_view *out);
 void batch_source_return(batch_source *s, const batch_view *b);
 
-/* Returns true if batch_source_next() would lend the batch of `step` at once. */
+/* Returns true if batch_source_next() would return the batch of `step` without waiting. */
 bool batch_source_ready(batch_source *s, int64_t step);
 /* Implements `ready` for a source that never waits. */
 bool batch_source_always_ready(batch_source *s, int64_t step);
 /* Implements `give_back` for a source that always lends the same memory. */
 void batch_source_ignore_return(batch_source *s, const batch_view *b);
 
-/* Opens a source without epochs. On each request `fill` writes a batch of `samples` samples, always to the
- * same memory, and returns how many targets count. `context` [context_bytes] is copied. Returns
- * STATUS_SYSTEM if memory is short. */
+/* Opens a source without epochs. For each requested step, `fill` writes a batch of `samples` samples, always
+ * to the same memory, and returns the number of targets that count in the loss. `context` [context_bytes] is
+ * copied. Returns STATUS_SYSTEM if memory is short. */
 typedef int64_t (*batch_fill)(const void *context, int64_t step, void *inputs, void *targets);
 status batch_source_open_filled(const data_form *form, int64_t samples, batch_fill fill, const void *context,
                                 size_t context_bytes, batch_source **out);
@@ -65,7 +68,7 @@ status batch_source_open_filled(const data_form *form, int64_t samples, batch_fi
 /* Closes the source and sets the caller's pointer to NULL. Batches on loan become invalid. */
 void batch_source_close(batch_source **s);
 
-/* Position in a run, which checkpoints store because a position does not depend on the number of ranks. */
+/* Position in a run. Checkpoints store this position, because it does not depend on the number of ranks. */
 typedef struct batch_position {
     int64_t epoch, epoch_step;
 } batch_position;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 typedef struct scratch {
-    int32_t *samples; /* [largest batch] samples of the current batch */
-    void *stored;     /* one sample in the format of the data set */
+    int32_t *samples; /* [largest batch] indices of the samples of the current batch */
+    void *stored;     /* memory for one sample in the format of the data set */
 } scratch;
 
 typedef struct batches {
@@ -20,7 +20,7 @@ typedef struct batches {
     scratch scratches[LOADER_MAX_THREADS];
     pthread_mutex_t lock; /* protects `order` and `epoch` */
     int32_t *order;       /* [samples] order of `epoch`; NULL for evaluation */
-    int64_t epoch;        /* -1 before the first epoch */
+    int64_t epoch;        /* epoch of `order`, or -1 before the first epoch */
 } batches;
 
 static void list_samples(batches *b, int32_t *samples, batch_view *out)

@@ -1,4 +1,5 @@
-/* A batch source that reads a data set: sampler, transform and loader of one rank. */
+/* A batch source that reads a data set. It consists of the sampler, the transform and the loader of one
+ * rank. */
 #ifndef COMMON_DATA_BATCHES_H
 #define COMMON_DATA_BATCHES_H
 
@@ -9,9 +10,9 @@
 
 /* TRAIN permutes the samples in each epoch. Padding counts like any other sample, as in PyTorch.
  *
- * EVALUATE keeps the stored order, drops nothing and augments nothing. Padding does not count, so sums
- * over ranks equal the sums on one rank: targets of padding are LOSS_IGNORE, and in a regression the
- * caller leaves out the last batch.padding samples. */
+ * EVALUATE keeps the stored order, and neither drops nor augments samples. Padding does not count, so sums
+ * over ranks equal the sums on one rank. If targets are integers, targets of padding are LOSS_IGNORE. If
+ * targets are values, the caller must ignore the last batch.padding samples. */
 typedef enum batches_purpose { BATCHES_TRAIN, BATCHES_EVALUATE } batches_purpose;
 
 typedef struct batches_config {
@@ -21,25 +22,24 @@ typedef struct batches_config {
     data_form model; /* form of the model's input and targets */
     uint64_t seed;
     int rank, world;
-    int64_t batch; /* samples per rank, per step */
+    int64_t batch; /* number of samples per rank and step */
     sampler_mode sampler;
     bool drop_last;
-    /* True to get the batches of all ranks, in rank order, for a rank that loads for the others. Only with
-     * TRAIN. */
+    /* True if this rank loads the batches of all ranks, in rank order. Only with TRAIN. */
     bool whole;
     unsigned augment; /* DATA_AUGMENT_... */
     int threads;
     int64_t first_step;
-    const loader_memory *memory; /* NULL for memory of the C library */
+    const loader_memory *memory; /* NULL to allocate with the C library */
 } batches_config;
 
-/* Returns STATUS_CONFIG if set, model, ranks, batch and augmentation do not fit together (sampler_init(),
- * data_transform_plan()). */
+/* Opens the source. Returns STATUS_CONFIG if the data set, the model, the number of ranks, the batch and the
+ * augmentation do not fit together (sampler_init(), data_transform_plan()). */
 status batches_open(const batches_config *config, batch_source **out);
 
 typedef struct data_options {
     const char *data; /* dataset.h */
-    int64_t batch;    /* samples per rank, per step */
+    int64_t batch;    /* number of samples per rank and step */
     int sampler;      /* sampler_mode */
     bool drop_last;
     const char *augment; /* data_augment_parse() */

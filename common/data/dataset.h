@@ -1,14 +1,14 @@
-/* Data sets. A set is opened once per process and is then immutable, so all ranks and their loader threads
- * read it concurrently. Samples are stored compactly: images stay bytes. batches.h converts samples to a
- * model's input.
+/* Data sets. A data set is opened once per process and then never changes, so all ranks and their loader
+ * threads may read it at the same time. Samples are stored compactly: pixels remain bytes. batches.h converts
+ * samples to the input of a model.
  *
  * From a file to a step:
  *
  *     decoders.h                       converts the bytes of a file to samples
- *     dataset_impl.h, dataset_NAME.c   one data set each
+ *     dataset_impl.h, dataset_NAME.c   each file implements one data set
  *     dataset.h                        all samples of a set
  *     form.h                           shapes of samples and targets
- *     sampler.h                        samples per rank and step
+ *     sampler.h                        chooses the samples for each rank and step
  *     transform.h                      augmentation and normalization
  *     loader.h                         threads that fill buffers ahead of time
  *     batches.h                        puts sampler, transform and loader together
@@ -28,7 +28,7 @@
  *   mnist          mean 0.1307                   deviation 0.3081
  *   fashion-mnist  mean 0.2860                   deviation 0.3530    (of the 60,000 training images)
  *   cifar10        mean 0.4914 0.4822 0.4465     deviation 0.2470 0.2435 0.2616
- *   idx            mean and deviation of its training part
+ *   idx            mean and deviation of the training part
  *   synthetic      mean 0.5                      deviation 0.5
  *
  * Wine's features are standardized with the mean and the biased deviation of the training part. The
@@ -45,12 +45,13 @@ typedef enum data_part { DATA_TRAIN, DATA_TEST } data_part;
 enum { DATA_PARTS = 2, DATA_MAX_FILES = 6 };
 
 typedef struct dataset_config {
-    const char *spec; /* specification of a set, as above */
+    const char *spec; /* specification of a data set, as listed above */
     uint64_t seed;    /* seed of the split into training and test part, and of synthetic data */
-    /* The model's form, or NULL if it is not known. Synthetic data take from the model's form every value
-     * that `spec` does not state. */
+    /* The form of the model's input and targets, or NULL if it is not known. If `spec` does not contain a
+     * value, synthetic data take the value from this form. */
     const data_form *model;
-    int64_t synthetic_samples[DATA_PARTS]; /* 0 for the default, 50,000 and 1,000 */
+    /* number of samples of each part, or 0 for the default, which is 50,000 and 1,000 */
+    int64_t synthetic_samples[DATA_PARTS];
 } dataset_config;
 
 typedef struct data_description {
@@ -64,24 +65,25 @@ typedef struct data_description {
     float mean[DATA_MAX_CHANNELS], deviation[DATA_MAX_CHANNELS];
 } data_description;
 
-/* Opens a data set. Returns STATUS_USAGE if the specification is not valid. Returns STATUS_DATA if a file
- * is missing, truncated or of the wrong kind, or holds an invalid value; the message names the file and
- * the place. Returns STATUS_CONFIG if neither specification nor model gives the form of synthetic data. */
+/* Opens a data set. Returns STATUS_USAGE if the specification is not valid. Returns STATUS_DATA if a file is
+ * missing, is truncated, is of the wrong kind, or contains an invalid value. The message names the file and
+ * the position. Returns STATUS_CONFIG if neither the specification nor the model determines the form of
+ * synthetic data. */
 status dataset_open(const dataset_config *config, dataset **out);
 void dataset_close(dataset **set);
 
 const data_description *dataset_describe(const dataset *set);
 
-/* Returns XXH3 (64 bit) of samples and targets as stored, or 0 if nothing is stored (synthetic). Parts
- * that are cut from the same samples have the same hash. */
+/* Returns XXH3 (64 bit) of the stored samples and targets, or 0 if nothing is stored (synthetic). If the data
+ * set splits the same rows into both parts, the parts have the same hash. */
 uint64_t dataset_hash(const dataset *set, data_part part);
 
 /* Returns the bytes of one stored sample. */
 size_t dataset_input_bytes(const dataset *set);
 
 /* Returns sample `index` of a part as stored: uint8 (h, w, c), float32 (features) or int32 (sequence). The
- * sample is in the set's memory or in `scratch`, for which the caller provides dataset_input_bytes()
- * bytes. */
+ * returned pointer points to memory of the set or to `scratch`. The caller provides dataset_input_bytes()
+ * bytes for `scratch`. */
 const void *dataset_input(const dataset *set, data_part part, int64_t index, void *scratch);
 
 /* Writes the sample's target: data_form_target_elements() values of int32 or float32. */

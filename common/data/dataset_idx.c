@@ -11,7 +11,7 @@
 #define FASHION_MNIST_FOLDER "/usr/share/datasets/fashion-mnist"
 #define FASHION_MNIST_PACKAGE "Debian's package dataset-fashion-mnist installs them"
 
-enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 /* 255 marks a missing label */ };
+enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 /* label 255 marks a missing label */ };
 
 /* Reads a file into memory of the set. *path becomes the set's copy of the path. */
 static status read_file(dataset *set, const char **path, text_buffer *file)
@@ -23,8 +23,8 @@ static status read_file(dataset *set, const char **path, text_buffer *file)
     return STATUS_OK;
 }
 
-/* Reads images and labels into `rows`, one label per image. Refuses images of a size other than h x w,
- * unless h is 0. */
+/* Reads images and labels into `rows`, one label per image. Fails if h is not 0 and the size of the images is
+ * not h x w. */
 static status read_pair(dataset *set, const char *image_path, const char *label_path, int classes, int64_t h,
                         int64_t w, stored_part *rows, idx_images *images, idx_labels *labels)
 {

@@ -1,4 +1,4 @@
-/* Interface for the implementations of data sets. */
+/* The interface that each data set implements. Only this folder includes this header. */
 #ifndef COMMON_DATA_DATASET_IMPL_H
 #define COMMON_DATA_DATASET_IMPL_H
 
@@ -10,8 +10,9 @@ enum { DATASET_MAX_BLOCKS = 24 };
 typedef struct dataset_type {
     const char *name;
     const char *usage; /* "mnist:DIR" */
-    /* Fills the set's description, except its name, and its parts or streams. `argument` is the text after
-     * the name's colon, or NULL. After a failure dataset_close() frees the memory of the set. */
+    /* Fills the description of the set, except the name, and the stored or the synthetic parts. `argument` is
+     * the text after the name's colon, or NULL. After a failure dataset_close() frees the memory of the
+     * set. */
     status (*open)(dataset *set, const dataset_config *config, const char *argument);
 } dataset_type;
 
@@ -39,11 +40,11 @@ struct dataset {
 
 /* ---- files -------------------------------------------------------------------------------------- */
 
-enum { FILE_LIMIT_MIB = 4096 }; /* limit of a file's size, unpacked */
+enum { FILE_LIMIT_MIB = 4096 }; /* largest size of a file after decompression */
 
-/* Reads `path`, plain or compressed with gzip. Returns STATUS_DATA, with the name of the file, if the file
- * cannot be read, its compressed data are damaged or truncated, other bytes follow them, or it is larger
- * than FILE_LIMIT_MIB. */
+/* Reads the file `path`, which may be compressed with gzip. Returns STATUS_DATA if the file cannot be read,
+ * if the compressed data are damaged or truncated, if other bytes follow the compressed data, or if the file
+ * is larger than FILE_LIMIT_MIB. The message contains the name of the file. */
 status file_read(const char *path, text_buffer *out);
 
 /* ---- data sets ---------------------------------------------------------------------------------- */
@@ -57,15 +58,15 @@ status dataset_allocate(dataset *set, size_t bytes, void **out);
 /* Adds a source file to the description. *out is the set's copy of the path. */
 status dataset_add_file(dataset *set, const char *path, const char **out);
 
-/* Splits rows into the training part and the test part, a stratified fifth. The training part and the test
- * part share the memory of the rows. */
+/* Splits rows into the training part and the test part. The test part is a stratified fifth of the rows. The
+ * training part and the test part share the memory of the rows. */
 status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint64_t seed);
 
 /* ---- synthetic data ----------------------------------------------------------------------------- */
 
-/* Noise with the form of real data, for measurements. A model can learn nothing from the data. Values are
- * not stored: each is a function of (seed, stream, index), drawn by random.h. The streams are
- * "data.PART.input", "data.PART.target" and "data.PART.mask", with PART train or test.
+/* Noise with the form of real data, for measurements. A model can learn nothing from noise. Values are not
+ * stored: each value is a random number that depends only on (seed, stream, index) (random.h). The streams
+ * are "data.PART.input", "data.PART.target" and "data.PART.mask", with PART train or test.
  *
  *   pixel i (in h, w, c order) of sample n   byte i % 8 of the bits at n * ceil(pixels / 8) + i / 8
  *   feature i of sample n                    r(n * features + i), uniform in [-1, 1)
@@ -82,12 +83,12 @@ status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint6
  * (Devlin et al., 2019). */
 #define SYNTHETIC_MASKED 0.15
 
-/* Combines the text after "synthetic:" ("3x32x32:10", "13:3", "128", or NULL) with the model's form (or
- * NULL) to the form of the data. A single number is a number of tokens if the model takes tokens, else of
- * features. Returns STATUS_USAGE or STATUS_CONFIG. */
+/* Determines the form of the data from the text after "synthetic:" ("3x32x32:10", "13:3", "128", or NULL) and
+ * the form of the model (or NULL). A single number is the number of tokens if the model takes tokens, else
+ * the number of features. Returns STATUS_USAGE or STATUS_CONFIG. */
 status synthetic_form(const char *argument, const data_form *model, data_form *out);
 
-/* Compute a sample's input and target, like dataset_input() and dataset_target(). */
+/* Compute the input and the target of a sample, as dataset_input() and dataset_target() do. */
 void synthetic_input(const dataset *set, data_part part, int64_t index, void *out);
 void synthetic_target(const dataset *set, data_part part, int64_t index, void *target);
 

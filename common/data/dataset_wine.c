@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Folders that the build sets: in the source tree, and of the installed files. */
+/* Folders of the data in the source tree and in the installation. The build sets both. */
 static const char *const folders[] = {PSRING_SOURCE_DATA, PSRING_INSTALLED_DATA};
 
 static status find_wine(char *path, size_t size)

@@ -112,7 +112,7 @@ status cifar10_decode(const char *name, const uint8_t *bytes, int64_t count, uin
 
 /* ---- CSV -------------------------------------------------------------------------------------- */
 
-enum { FIELD_MAX = 63 }; /* most bytes of a number */
+enum { FIELD_MAX = 63 }; /* largest length of a number, in bytes */
 
 typedef struct reader {
     const char *name;
@@ -121,14 +121,15 @@ typedef struct reader {
     int64_t line; /* counted from 1 */
 } reader;
 
-/* A field of a line, without its comma. */
+/* A field of a line, without the comma. */
 typedef struct field {
     const uint8_t *text;
     size_t length, column; /* column counts from 1 */
     bool last;
 } field;
 
-/* Returns at most 24 bytes of a field, with dots for unprintable characters. */
+/* Copies at most 24 bytes of a field to `buffer`, and replaces unprintable characters by dots. Returns
+ * `buffer`. */
 static const char *show(char *buffer, size_t size, const field *f)
 {
     size_t length = f->length < 24 ? f->length : 24;
@@ -208,7 +209,7 @@ static status read_header(reader *r, csv_table *out)
     } while (!f.last);
     next_line(r);
 
-    /* A feature takes at least a digit and a comma. A sample also takes a class and a line feed. */
+    /* A feature needs at least a digit and a comma. A sample also needs a class and a line feed. */
     int64_t least = out->samples * 2 + out->samples * out->features * 2 - 1,
             left = (int64_t)(r->size - r->at);
     if (left < least)

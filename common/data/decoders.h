@@ -1,7 +1,8 @@
 /* Decoders of data files: IDX, CIFAR-10 and CSV.
  *
- * Decoders borrow the file's bytes; only csv_decode() allocates. An error is STATUS_DATA. The message has
- * `name`, the place in the (unpacked) file, the expected and the found value. */
+ * Decoders borrow the bytes of the file; only csv_decode() allocates memory. All decoders fail with
+ * STATUS_DATA. The message contains `name`, the position in the (unpacked) file, the expected value and the
+ * found value. */
 #ifndef COMMON_DATA_DECODERS_H
 #define COMMON_DATA_DECODERS_H
 
@@ -16,7 +17,7 @@ enum { IDX_MAX_SIDE = 4096 }; /* pixels */
 
 typedef struct idx_images {
     int64_t count, h, w;
-    const uint8_t *pixels; /* (count, h, w) */
+    const uint8_t *pixels; /* pixels (count, h, w) */
 } idx_images;
 
 typedef struct idx_labels {
@@ -27,7 +28,7 @@ typedef struct idx_labels {
 
 status idx_decode_images(const char *name, const uint8_t *bytes, size_t size, idx_images *out);
 
-/* Labels must be below `classes` (at most 256). */
+/* Decodes labels. Every label must be below `classes`, which is at most 256. */
 status idx_decode_labels(const char *name, const uint8_t *bytes, size_t size, int classes, idx_labels *out);
 
 /* CIFAR-10's binary version (Krizhevsky: "Learning Multiple Layers of Features from Tiny Images", 2009). A
@@ -36,7 +37,8 @@ status idx_decode_labels(const char *name, const uint8_t *bytes, size_t size, in
 enum { CIFAR10_SIDE = 32, CIFAR10_CHANNELS = 3, CIFAR10_CLASSES = 10 };
 enum { CIFAR10_PIXELS = CIFAR10_SIDE * CIFAR10_SIDE * CIFAR10_CHANNELS }; /* bytes per image */
 
-/* Checks that `size` bytes are complete records, at least one, and counts the records. */
+/* Checks that `size` bytes consist of complete records, and of at least one. Sets *count to the number of
+ * records. */
 status cifar10_count(const char *name, size_t size, int64_t *count);
 
 /* Unpacks `count` records to pixels (count, 32, 32, 3) and labels (count). */
@@ -56,7 +58,7 @@ typedef struct csv_table {
     uint8_t *labels; /* (samples); every label is below `classes` */
 } csv_table;
 
-/* Allocates memory in proportion to `size`, even if the first line is wrong. */
+/* Decodes a table. Even if the first line is wrong, allocates only memory in proportion to `size`. */
 status csv_decode(const char *name, const uint8_t *bytes, size_t size, csv_table *out);
 void csv_free(csv_table *table);
 

@@ -1,4 +1,5 @@
-/* Shapes and types of samples and targets, of a data set or of a model. */
+/* The form of a data set, or of the input and the targets of a model: shapes and types of samples and
+ * targets. */
 #ifndef COMMON_DATA_FORM_H
 #define COMMON_DATA_FORM_H
 
@@ -11,8 +12,8 @@ typedef enum data_kind { DATA_IMAGE, DATA_FEATURES, DATA_TOKENS } data_kind;
 
 /* The target of a sample, and the layout of targets in a batch of `count` samples. */
 typedef enum data_target {
-    DATA_TARGET_CLASS,  /* int32 (count): class in [0, classes) */
-    DATA_TARGET_VALUES, /* float32 (count, classes): regression */
+    DATA_TARGET_CLASS,  /* int32 (count): one class in [0, classes) per sample */
+    DATA_TARGET_VALUES, /* float32 (count, classes): values, for a regression */
     DATA_TARGET_MASKED, /* int32 (count, sequence): token, or LOSS_IGNORE at a position without a target */
     DATA_TARGET_NEXT    /* int32 (count, sequence): the token that follows each position */
 } data_target;
@@ -22,14 +23,14 @@ enum { DATA_MAX_CHANNELS = 4 };
 typedef struct data_form {
     data_kind kind;
     data_target target;
-    int64_t h, w, c;    /* images */
-    int64_t features;   /* feature vectors */
-    int64_t sequence;   /* token sequences: tokens per sample */
+    int64_t h, w, c;    /* images: height, width, channels */
+    int64_t features;   /* feature vectors: number of features */
+    int64_t sequence;   /* token sequences: number of tokens per sample */
     int64_t vocabulary; /* token sequences: tokens are in [0, vocabulary) */
-    int64_t classes;    /* classes of a class or token target; columns of a regression target */
+    int64_t classes;    /* number of classes, or number of values per sample if targets are values */
 } data_form;
 
-/* Returns the elements of one sample's input (h * w * c, features or sequence). */
+/* Returns the number of elements of the input of one sample (h * w * c, features or sequence). */
 int64_t data_form_input_elements(const data_form *form);
 int64_t data_form_target_elements(const data_form *form);
 

@@ -13,7 +13,7 @@ enum { ALIGNMENT = 64 };
 typedef enum slot_state {
     SLOT_FREE,
     SLOT_FILLING,
-    SLOT_ABANDONED, /* a thread makes the batch, but the consumer has jumped to another step */
+    SLOT_ABANDONED, /* a thread is making the batch, but the consumer has jumped to another step */
     SLOT_READY,
     SLOT_FAILED, /* the batch could not be made; see `error` */
     SLOT_LENT
@@ -34,11 +34,11 @@ typedef struct loader {
     int depth, threads;
     pthread_t ids[LOADER_MAX_THREADS];
     pthread_mutex_t lock; /* protects all fields below */
-    pthread_cond_t work;  /* a buffer is free, or the loader closes */
-    pthread_cond_t done;  /* a buffer is ready or failed */
+    pthread_cond_t work;  /* signaled when a buffer becomes free, or the loader closes */
+    pthread_cond_t done;  /* signaled when a batch is ready or has failed */
     slot slots[LOADER_MAX_DEPTH];
-    int64_t next_made;  /* step for the next free thread */
-    int64_t next_asked; /* next step of the consumer, unless it jumps */
+    int64_t next_made;  /* step that the next free thread will prepare */
+    int64_t next_asked; /* step that the consumer will request next, unless it jumps */
     int workers;
     bool closing;
 } loader;
@@ -147,8 +147,8 @@ static status loader_next(batch_source *source, int64_t step, batch_view *out)
     return result;
 }
 
-/* Returns true only for batches that were made. The error of a failed batch comes when its step is
- * requested. */
+/* Returns true only if the batch has been made. If a batch has failed, the request for its step returns the
+ * error. */
 static bool loader_ready(batch_source *source, int64_t step)
 {
     loader *l = (loader *)source;
@@ -230,7 +230,7 @@ static status allocate_slots(loader *l)
     return STATUS_OK;
 }
 
-/* Starts threads with all signals blocked, so that signals go to the program's own threads. */
+/* Starts threads with all signals blocked, so that the system delivers signals to other threads. */
 static status start_threads(loader *l, int threads)
 {
     sigset_t all, before;

@@ -40,7 +40,7 @@ static sampler_span distributed_span(const sampler *s, int rank, int64_t step)
     int64_t world = s->config.world, batch = s->config.batch, begin = step * batch;
     sampler_span span = {.first = begin * world + rank, .stride = world};
     span.count = least(batch, s->rank_samples - begin);
-    /* Fewer than `world` positions are padding, so at most the last sample of a rank is padding. */
+    /* Fewer than `world` positions are padding, so only the last sample of a rank can be padding. */
     int64_t last = span.first + (span.count - 1) * world;
     span.padding = last >= s->config.samples;
     return span;
@@ -68,7 +68,7 @@ void sampler_shuffle(const sampler *s, uint64_t seed, int64_t epoch, int32_t *or
 
 /* ---- permutations ------------------------------------------------------------------------------- */
 
-enum { CLASSES = 256, HELD_OUT = 5 /* one in five */ };
+enum { CLASSES = 256, HELD_OUT = 5 /* one of 5 samples is held out */ };
 
 void permutation_fill(int32_t *out, int64_t count, uint64_t start)
 {

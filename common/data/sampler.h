@@ -1,19 +1,19 @@
 /* Selects the samples of each rank in each step.
  *
- * An epoch has an order of the samples. For training the order is a permutation that depends only on (seed
- * + epoch), as in PyTorch's DistributedSampler; for evaluation it is the stored order. The sampler
- * computes which *positions* in the order belong to a step and a rank. It needs no memory.
+ * In each epoch the samples have an order. For training, the order is a permutation that depends only on
+ * (seed + epoch), as in PyTorch's DistributedSampler. For evaluation, it is the stored order. The sampler
+ * computes which *positions* in the order belong to a step and a rank, and allocates no memory.
  *
- * DISTRIBUTED equals torch.utils.data.DistributedSampler with a DataLoader per rank. The order is padded with
- * its first samples until its length is a multiple of the ranks; with drop_last the order is truncated
- * instead. Rank r gets positions r, r + world, r + 2 world, ..., and takes `batch` of them per step. For 7
- * samples, 2 ranks and batches of 3:
+ * DISTRIBUTED does the same as torch.utils.data.DistributedSampler with a DataLoader per rank. The order is
+ * padded with its first samples until its length is a multiple of the number of ranks. If drop_last is set,
+ * the order is truncated instead. Rank r gets positions r, r + world, r + 2 world, ..., and uses `batch` of
+ * these positions per step. For 7 samples, 2 ranks and batches of 3:
  *
  *   positions   0 1 2 3 4 5 6 (0)        rank 0: 0 2 4 | 6       rank 1: 1 3 5 | (0)
  *
- * GLOBAL equals one DataLoader with batches of world * batch, which torch.chunk splits as in DataParallel.
- * The m samples of a step are split, without padding, into chunks of ceil(m / world). The last chunks may be
- * smaller or absent:
+ * GLOBAL does the same as one DataLoader with batches of world * batch samples, which torch.chunk splits as
+ * in DataParallel. The m samples of a step are split, without padding, into chunks of ceil(m / world). The
+ * last chunks may be smaller or absent:
  *
  *   positions   0 1 2 3 4 5 | 6          rank 0: 0 1 2 | 6       rank 1: 3 4 5 | (none)
  *
@@ -30,27 +30,27 @@ typedef enum sampler_mode { SAMPLER_DISTRIBUTED, SAMPLER_GLOBAL } sampler_mode;
 
 typedef struct sampler_config {
     sampler_mode mode;
-    int64_t samples; /* samples of the part; below 2^31 */
-    int64_t batch;   /* samples per rank, per step */
+    int64_t samples; /* number of samples of the part; below 2^31 */
+    int64_t batch;   /* number of samples per rank and step */
     int world;
     bool drop_last;
 } sampler_config;
 
 typedef struct sampler {
     sampler_config config;
-    int64_t rank_samples; /* DISTRIBUTED: samples per rank and epoch, padding included */
+    int64_t rank_samples; /* for DISTRIBUTED, number of samples per rank and epoch, including padding */
     int64_t steps;
 } sampler;
 
-/* A rank's samples in a step, at positions first, first + stride, ... of the order. */
+/* The samples of a rank in a step. They are at positions first, first + stride, ... of the order. */
 typedef struct sampler_span {
     int64_t first, stride;
     int64_t count;   /* may be 0 with GLOBAL */
     int64_t padding; /* number of samples at the end that repeat the beginning of the order */
 } sampler_span;
 
-/* Returns STATUS_CONFIG, with both numbers, if there are more ranks than samples, or less than one full
- * batch with drop_last. */
+/* Returns STATUS_CONFIG if there are more ranks than samples, or, with drop_last, not enough samples for one
+ * full batch. The message contains both numbers. */
 status sampler_init(sampler *s, const sampler_config *config);
 
 /* Returns the samples of rank 0 <= rank < world in step 0 <= step < s->steps. */
@@ -72,12 +72,12 @@ void sampler_shuffle(const sampler *s, uint64_t seed, int64_t epoch, int32_t *or
  * random stream (random.h). */
 void permutation_fill(int32_t *out, int64_t count, uint64_t start);
 
-/* Holds out a fifth of the samples for evaluation, rounded up, with the classes in proportion, as
- * scikit-learn's train_test_split(test_size=0.2, stratify=labels) does. Each class gets the integer part of
- * its share. The remaining samples go to the classes whose shares have the largest fractions, and among equal
- * fractions to the lower class. `seed` determines which samples of a class are held out. picks [count]
- * receives the training samples and then the samples held out, both in ascending order. Returns STATUS_SYSTEM
- * if memory is short. */
+/* Holds out a fifth of the samples, rounded up, for evaluation. The classes have the same proportions in both
+ * parts, as in scikit-learn's train_test_split(test_size=0.2, stratify=labels). Each class gets the integer
+ * part of its share. The remaining samples go to the classes whose shares have the largest fractions, and to
+ * the lower class if fractions are equal. `seed` determines which samples of a class are held out. The
+ * function writes the training samples and then the held-out samples to picks [count], both in ascending
+ * order. Returns STATUS_SYSTEM if memory is short. */
 status stratified_split(const uint8_t *labels, int64_t count, uint64_t seed, int32_t *picks,
                         int64_t *train_count);
 

@@ -80,8 +80,8 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
-/* Converts `count` pixels. Output pixels are `step` floats apart; a negative step writes from right to
- * left. */
+/* Converts `count` pixels. Output pixels are `step` floats apart. If `step` is negative, the pixels are
+ * written from right to left. */
 static inline void run_of_pixels(const data_transform *t, const uint8_t *stored, int64_t count, int64_t from,
                                  int64_t to, int64_t step, float *out)
 {
@@ -92,7 +92,7 @@ static inline void run_of_pixels(const data_transform *t, const uint8_t *stored,
 static void stored_run(const data_transform *t, const uint8_t *stored, int64_t count, int64_t step,
                        float *out)
 {
-    /* Constant numbers of channels let the compiler unroll the loops. */
+    /* The compiler unrolls the loops because the numbers of channels are constants. */
     if (t->from.c == 1 && t->to.c == 1)
         run_of_pixels(t, stored, count, 1, 1, step, out);
     else if (t->from.c == 1 && t->to.c == 3)
@@ -109,8 +109,9 @@ static void black_run(const data_transform *t, int64_t count, int64_t step, floa
     for (int64_t x = 0; x < count; x++, out += step) stored_run(t, black, 1, step, out);
 }
 
-/* Writes a row of the output: column x shows column x + shift of the stored row, or black. `flip` writes
- * the row from right to left. `row` is NULL if the whole row is black. */
+/* Writes a row of the output. Column x gets the pixel in column x + shift of the stored row, or black if that
+ * column does not exist. If `flip` is true, the row is written from right to left. `row` is NULL if the whole
+ * row is black. */
 static void apply_row(const data_transform *t, const uint8_t *row, int64_t shift, bool flip, float *out)
 {
     int64_t width = t->to.w, step = flip ? -t->to.c : t->to.c;
@@ -148,5 +149,5 @@ void data_transform_apply(const data_transform *t, const void *stored, const aug
     else if (t->channel_first)
         apply_vector(t, stored, out);
     else
-        memcpy(out, stored, (size_t)data_form_input_elements(&t->to) * 4); /* both float32 and int32 */
+        memcpy(out, stored, (size_t)data_form_input_elements(&t->to) * 4); /* 4 bytes per element */
 }

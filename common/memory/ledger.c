@@ -28,7 +28,7 @@ status ledger_blame(ledger_class c, status rc)
     return rc;
 }
 
-/* Copies the bytes of each class. Returns their total. */
+/* Copies the number of bytes of each class to `out`. Returns the total. */
 static int64_t copy_classes(const ledger *l, int64_t out[LEDGER_CLASS_COUNT])
 {
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) out[c] = l->classes[c].current;
@@ -48,7 +48,7 @@ void ledger_enter(ledger *l, ledger_phase phase)
     note_phase_peak(l);
 }
 
-/* Adds to the account. Returns true if its logical bytes reach a new peak. */
+/* Adds bytes to an account. Returns true if the logical bytes of the account reach a new peak. */
 static bool change(ledger_account *account, ledger_phase phase, int64_t logical, int64_t reserved)
 {
     account->current += logical;

@@ -1,9 +1,9 @@
 /* The memory ledger of a rank: the allocated bytes of each class, now and at the peak.
  *
- * The ledger counts lifetimes of planned ranges, not calls of malloc, so a configuration gives the same
- * logical ledger on every device. Logical bytes are shape times element size. Reserved bytes add alignment
- * and the gaps that a planner leaves between ranges. Buffers inside libraries and transports are not
- * included; ledger_external measures them.
+ * The ledger counts lifetimes of planned ranges, not calls of malloc, so the logical bytes of a configuration
+ * are the same on every device. The logical bytes of a tensor are the number of elements times the element
+ * size. Reserved bytes also include alignment, and the gaps that a planner leaves between ranges. Buffers
+ * inside libraries and transports are not included; ledger_external measures the whole process.
  *
  * Only the thread that runs the rank's stages writes a ledger. */
 #ifndef COMMON_MEMORY_LEDGER_H
@@ -15,14 +15,14 @@
 
 /* Columns: name, name in reports and JSON. */
 #define LEDGER_CLASS_LIST(X)                                                                                 \
-    X(PARAMETERS, "parameters") /* includes a model's buffers */                                             \
+    X(PARAMETERS, "parameters") /* parameters and buffers of the model */                                    \
     X(GRADIENTS, "gradients")                                                                                \
     X(OPTIMIZER, "optimizer_state")                                                                          \
-    X(ACTIVATIONS, "activations")  /* includes the gradients of activations */                               \
+    X(ACTIVATIONS, "activations")  /* activations and their gradients */                                     \
     X(OUTPUTS, "outputs_and_loss") /* gathered outputs, the loss and its gradient */                         \
     X(REPLICAS, "replicas")                                                                                  \
     X(GATHERED, "gathered_units") /* all-gathered parameters of sharded units */                             \
-    X(BUCKETS, "buckets")         /* flattened gradients in flight, a server's sums */                       \
+    X(BUCKETS, "buckets")         /* flattened gradients in flight, and the sums of a server */              \
     X(WORKSPACE, "workspace")                                                                                \
     X(BATCH, "batch")
 
@@ -30,11 +30,11 @@
 typedef enum ledger_class { LEDGER_CLASS_LIST(LEDGER_CLASS_ENUM) LEDGER_CLASS_COUNT } ledger_class;
 #undef LEDGER_CLASS_ENUM
 
-/* The stages of a step, in order. The ledger records the stage of the peak. */
+/* The phases of a step, in order. The ledger records the peak of each phase. */
 #define LEDGER_PHASE_LIST(X)                                                                                 \
     X(SETUP, "setup")                                                                                        \
     X(SCATTER, "scatter_inputs")                                                                             \
-    X(BEGIN, "begin_forward") /* replicate, pull, broadcast of buffers */                                    \
+    X(BEGIN, "begin_forward") /* replicates or pulls parameters, broadcasts buffers */                       \
     X(FORWARD, "forward")                                                                                    \
     X(PLACE, "place_outputs")                                                                                \
     X(LOSS, "loss")                                                                                          \
@@ -51,8 +51,8 @@ typedef enum ledger_phase { LEDGER_PHASE_LIST(LEDGER_PHASE_ENUM) LEDGER_PHASE_CO
 #undef LEDGER_PHASE_ENUM
 
 typedef struct ledger_account {
-    int64_t current, peak;                   /* logical bytes */
-    int64_t reserved_current, reserved_peak; /* with alignment and gaps */
+    int64_t current, peak;                   /* logical bytes now and at the peak */
+    int64_t reserved_current, reserved_peak; /* the same with alignment and gaps */
     ledger_phase peak_phase;
 } ledger_account;
 
@@ -63,15 +63,17 @@ typedef struct ledger {
     ledger_phase phase;
     int64_t peak_classes[LEDGER_CLASS_COUNT]; /* bytes of each class at the peak of the total */
     int64_t phase_peak[LEDGER_PHASE_COUNT];   /* peak of the total in each phase */
-    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT]; /* each class at the phase's peak */
-    int64_t phase_end[LEDGER_PHASE_COUNT];                              /* total at the end of each phase */
+    /* bytes of each class at the peak of the phase */
+    int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
+    int64_t phase_end[LEDGER_PHASE_COUNT]; /* total at the end of each phase */
     int64_t phase_end_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
 } ledger;
 
 const char *ledger_class_name(ledger_class c);
 const char *ledger_phase_name(ledger_phase phase);
 
-/* Returns `rc`. If `rc` is a failure, adds to its message that an allocation of class `c` failed. */
+/* Returns `rc`. If `rc` is a failure, first adds to the error message that an allocation of class `c`
+ * failed. */
 status ledger_blame(ledger_class c, status rc);
 
 void ledger_enter(ledger *l, ledger_phase phase);
@@ -83,8 +85,9 @@ void ledger_release(ledger *l, ledger_class c, int64_t logical, int64_t reserved
 /* Resets the peaks. Called after warm-up. */
 void ledger_reset_peaks(ledger *l);
 
-/* Memory of this process in bytes: the resident set size, and the proportional set size, which divides shared
- * pages by the number of processes that map them (/proc/self/smaps_rollup). -1 if it cannot be read. */
+/* Memory of this process in bytes: the resident set size, and the proportional set size
+ * (/proc/self/smaps_rollup). The proportional set size counts a shared page as 1/n page if n processes map
+ * it. Each size is -1 if it cannot be read. */
 typedef struct ledger_external {
     int64_t resident, proportional;
 } ledger_external;

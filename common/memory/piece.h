@@ -1,6 +1,6 @@
 /* A range of an arena as a list of pieces. Tensors in an arena are aligned, with padding between them. A
- * bucket, message or hash over several tensors uses the pieces that hold elements and skips the padding.
- * Padding is always zero and never counted. */
+ * bucket, a message or a hash over several tensors uses only the pieces, which hold elements, and skips the
+ * padding between them. Padding is always zero, and is never counted. */
 #ifndef COMMON_MEMORY_PIECE_H
 #define COMMON_MEMORY_PIECE_H
 
@@ -8,11 +8,11 @@
 #include <stdint.h>
 
 typedef struct piece {
-    int64_t offset; /* elements from the start of the arena */
-    int64_t count;  /* elements */
+    int64_t offset; /* offset from the start of the arena, in elements */
+    int64_t count;  /* number of elements */
 } piece;
 
-typedef struct piece_list { /* borrows its array */
+typedef struct piece_list { /* the array is borrowed */
     const piece *pieces;
     int count;
 } piece_list;
@@ -27,12 +27,14 @@ static inline int64_t piece_list_elements(piece_list list)
 /* Splits a list of items into groups (buckets, chunks) of limited size, in bytes or elements. */
 typedef struct list_cut {
     int64_t limit;
-    bool within; /* If true, a group ends before it would exceed the limit. If false, a group ends when it has
-                    reached the limit, and may overshoot. */
+    /* If true, a group ends before it would exceed the limit. If false, a group ends when it has reached or
+     * exceeded the limit. */
+    bool within;
     int64_t size; /* size of the current group, 0 if it is empty */
 } list_cut;
 
-/* Adds an item. Sets *before if a group ended before the item, and *after if a group ends with it. */
+/* Adds an item. Sets *before to whether a group ends before the item, and *after to whether a group ends with
+ * the item. */
 void list_cut_add(list_cut *c, int64_t size, bool *before, bool *after);
 
 #endif

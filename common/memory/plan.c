@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Orders by size, largest first; equal sizes keep the order of the array. */
+/* Compares for a sort by size, largest first. Ranges of equal size keep the order of the array. */
 static int larger_first(const void *a, const void *b)
 {
     const plan_range *x = *(plan_range *const *)a, *y = *(plan_range *const *)b;

@@ -8,7 +8,8 @@
 enum { EXCHANGES = 4 };
 
 typedef struct exchange {
-    int64_t sent_ns, ended_ns; /* call of this exchange; end of the previous exchange, or 0 if none */
+    /* time of this exchange's call; time at which the previous exchange ended, or 0 if there was none */
+    int64_t sent_ns, ended_ns;
 } exchange;
 
 static int64_t later(int64_t a, int64_t b)
@@ -76,8 +77,8 @@ int64_t clock_on_rank_0(const clock_alignment *a, int64_t local_ns)
     return a->aligned ? local_ns - offset_at(a, local_ns) : local_ns;
 }
 
-/* Iterates to a fixed point. Clocks drift by less than a thousandth, so each iteration divides the error by
- * at least a thousand. */
+/* Inverts clock_on_rank_0() by fixed-point iteration. Clocks drift by less than a thousandth, so each
+ * iteration divides the error by at least a thousand. */
 int64_t clock_from_rank_0(const clock_alignment *a, int64_t ns)
 {
     enum { ROUNDS = 4 };

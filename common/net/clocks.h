@@ -1,17 +1,18 @@
-/* Measures the difference between the clocks of the ranks: CLOCK_MONOTONIC starts at a different moment on
+/* Measures the differences between the clocks of the ranks. CLOCK_MONOTONIC starts at a different moment on
  * each host.
  *
  * Every rank sends its time in an all-gather and notes when the all-gather has ended. An all-gather ends
- * after all ranks have called. The call of rank 0 therefore precedes the end on this rank, and the call of
- * this rank precedes the end on rank 0. Each of these two facts bounds the clock difference from one side
- * (Cristian, "Probabilistic clock synchronization", 1989). The ranks make several exchanges and keep the
- * narrowest bounds. */
+ * after all ranks have called it. Therefore rank 0 calls before the all-gather ends on this rank, and this
+ * rank calls before the all-gather ends on rank 0. Each of these two facts bounds the clock difference from
+ * one side (Cristian, "Probabilistic clock synchronization", 1989). The ranks make several exchanges and keep
+ * the narrowest bounds. */
 #ifndef COMMON_NET_CLOCKS_H
 #define COMMON_NET_CLOCKS_H
 
 #include "common/net/rendezvous.h"
 
-/* Bounds of this rank's clock minus the clock of rank 0, measured at `at_ns` of this rank's clock. */
+/* Bounds of the difference "time of this rank's clock minus time of rank 0's clock". `at_ns` is the time of
+ * the measurement on this rank's clock. */
 typedef struct clock_bounds {
     int64_t low_ns, high_ns, at_ns;
 } clock_bounds;
@@ -22,14 +23,15 @@ status clock_bounds_measure(rendezvous *r, int rank, int world, int64_t deadline
 /* Offsets that convert times of this rank to the clock of rank 0. The offsets are measured at the beginning
  * and at the end of a run. */
 typedef struct clock_alignment {
-    bool aligned;             /* false if this rank has the clock of rank 0, so times need no change */
-    int64_t error_ns;         /* bound of the conversion error; 0 if this rank has the clock of rank 0 */
-    int64_t begin_ns, end_ns; /* on this rank's clock */
+    bool aligned; /* false if this rank has the clock of rank 0, so times need no change */
+    /* largest possible error of a conversion; 0 if this rank has the clock of rank 0 */
+    int64_t error_ns;
+    int64_t begin_ns, end_ns; /* times of the two measurements on this rank's clock */
     int64_t begin_offset_ns, end_offset_ns;
 } clock_alignment;
 
-/* Returns the alignment of this rank. A rank on the host of rank 0 has the same clock, unless the bounds
- * exclude this (a time namespace, time_namespaces(7)). */
+/* Returns the alignment of this rank. A rank on the host of rank 0 has the clock of rank 0, unless the bounds
+ * show that it has not (a time namespace, time_namespaces(7)). */
 clock_alignment clock_align(const rendezvous *r, int rank, const clock_bounds *begin,
                             const clock_bounds *end);
 

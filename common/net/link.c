@@ -52,6 +52,7 @@ int64_t net_adapter_send(net_adapter *a, int64_t bytes, int64_t now_ns)
 
 int64_t net_adapter_receive(net_adapter *a, int64_t bytes, int64_t now_ns)
 {
-    int64_t ns = net_link_occupied_ns(&a->link, bytes); /* cut-through: the first byte came `ns` earlier */
+    /* The switch is cut-through, so the first byte arrived `ns` before the last byte. */
+    int64_t ns = net_link_occupied_ns(&a->link, bytes);
     return occupy(&a->in_ns, ns, now_ns - ns);
 }

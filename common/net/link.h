@@ -1,10 +1,10 @@
 /* An emulated network. Every rank has one full-duplex adapter to a switch without limits. A message occupies
- * the sender's adapter and the receiver's adapter, each for bytes / bandwidth. The switch is cut-through: it
- * forwards the first byte before the last one has arrived. `latency` is added once per message (Hockney, "The
- * communication challenge for MPP", 1994).
+ * the sender's adapter and the receiver's adapter, each for bytes / bandwidth. The switch is a cut-through
+ * switch: it forwards the first byte before the last byte has arrived. `latency` is added once per message
+ * (Hockney, "The communication challenge for MPP", 1994).
  *
- * An adapter stores only until when each of its directions is occupied. The caller passes in the time, so the
- * delays work on any clock. */
+ * An adapter stores only the time until which each direction is occupied. The caller passes the current time,
+ * so the functions work with any clock. */
 #ifndef COMMON_NET_LINK_H
 #define COMMON_NET_LINK_H
 
@@ -15,7 +15,7 @@
 #include <stdint.h>
 
 typedef struct net_link {
-    int64_t bytes_per_second; /* 0 if nothing is emulated */
+    int64_t bytes_per_second; /* 0 if no link is emulated */
     int64_t latency_ns;
 } net_link;
 
@@ -29,20 +29,21 @@ static inline bool net_link_is_emulated(const net_link *link)
     return link->bytes_per_second > 0;
 }
 
-/* Returns how long `bytes` occupy one direction of an adapter. */
+/* Returns the time for which `bytes` bytes occupy one direction of an adapter. */
 int64_t net_link_occupied_ns(const net_link *link, int64_t bytes);
 
-/* The adapter of a rank, which several threads may use. All fields but `link` are zero at first. */
+/* The adapter of a rank, which several threads may use. The owner initializes `link`, and all other fields to
+ * zero. */
 typedef struct net_adapter {
     net_link link;
     _Atomic int64_t out_ns, in_ns; /* time until which each direction is occupied */
 } net_adapter;
 
-/* Sends `bytes` that are ready at `now_ns`. Returns the time at which the last byte has passed the switch,
- * latency included. */
+/* Sends `bytes` bytes that are ready at `now_ns`. Returns the time at which the last byte has passed the
+ * switch. This time includes the latency. */
 int64_t net_adapter_send(net_adapter *a, int64_t bytes, int64_t now_ns);
-/* Receives `bytes`, the last of which reached this rank at `now_ns`. Returns the time at which all bytes have
- * been received. Messages that arrive at the same time are received one after another. */
+/* Receives `bytes` bytes. The last byte reaches this rank's adapter at `now_ns`. Returns the time at which
+ * all bytes have been received. Messages that arrive at the same time are received one after another. */
 int64_t net_adapter_receive(net_adapter *a, int64_t bytes, int64_t now_ns);
 
 #endif

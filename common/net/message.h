@@ -1,8 +1,8 @@
 /* A message between agents: a header of numbers, then any number of raw tensor frames.
  *
- * The header of a parameter server names the sender, the step, the parameter or bucket, and a range of
- * elements. The engine defines what the numbers mean. The transport fills in and checks `sender`, `sequence`,
- * `token`, `frames` and `checksum`. */
+ * A header of the parameter server contains the sender, the step, the parameter or bucket, and a range of
+ * elements. The engine defines the meaning of the other numbers. The transport fills in and checks `sender`,
+ * `sequence`, `token`, `frames` and `checksum`. */
 #ifndef COMMON_NET_MESSAGE_H
 #define COMMON_NET_MESSAGE_H
 
@@ -12,7 +12,7 @@
 /* Columns: name, name in error messages. */
 #define MESSAGE_KIND_LIST(X)                                                                                 \
     X(NONE, "none")                                                                                          \
-    X(HEARTBEAT, "heartbeat") /* no frames; may arrive at any time and may be ignored */                     \
+    X(HEARTBEAT, "heartbeat") /* has no frames, may arrive at any time, and may be ignored */                \
     X(BYE, "bye")             /* orderly end of a link, sent by the transport */                             \
     X(PUSH, "push")           /* gradients to a server */                                                    \
     X(PULL, "pull")           /* request for parameters */                                                   \
@@ -23,7 +23,7 @@
     X(INPUTS, "inputs")                                                                                      \
     X(OUTPUTS, "outputs")                                                                                    \
     X(OUTPUT_GRADIENT, "output_gradient")                                                                    \
-    X(SUM, "sum") /* sum of a few numbers over the ranks */                                                  \
+    X(SUM, "sum") /* a few numbers to sum over the ranks, or their sums */                                   \
     X(CONTROL, "control")                                                                                    \
     X(FAILED, "failed") /* the sender gives up; the reason is in the status table */                         \
     X(INPUT_GRADIENT, "input_gradient")
@@ -42,27 +42,31 @@ typedef struct message_header {
     uint64_t sequence;     /* filled in by the transport; counts from 0 in each direction of each link */
     uint64_t token;        /* filled in by the transport: the job's token */
     int frames;            /* filled in by the transport */
-    int64_t step, key;     /* `key` is the parameter, bucket or shard */
-    int64_t offset, count; /* elements */
+    int64_t step, key;     /* `key` is the number of a parameter, bucket or shard */
+    int64_t offset, count; /* first element and number of elements */
     int dtype;             /* common/ops/tensor.h */
     uint32_t flags;
     int64_t integers[3];
     double doubles[2];
-    int64_t sent_ns;    /* Time of transport_send(). This time and the four times below are on rank 0's clock
-                         * with ps. */
-    int64_t ready_ns;   /* Time at which the sender had computed the message, or in a reply, time at which the
-                           last contribution had been computed. 0 if the time is unknown. */
+    /* Time of transport_send(). The engine ps sends this time and the next four times as times of rank 0's
+     * clock. */
+    int64_t sent_ns;
+    /* Time at which the sender had computed the data of the message. In a reply, the time at which the last
+     * contribution had been computed. 0 if the time is unknown. */
+    int64_t ready_ns;
     int64_t arrived_ns; /* in a reply, time at which the request arrived */
-    int64_t last_ns; /* in a reply, time at which the last necessary contribution was sent, or 0 if none was
-                      * necessary */
-    uint32_t last_rank; /* rank that sent the last necessary contribution */
-    int64_t pushed_ns;  /* In a reply, time at which the receiver's last push arrived, if this push did not
-                         * request the reply. */
-    uint64_t checksum;  /* filled in by the transport: message_digest() over header and frames, or 0 if
-                         * checksums are off */
+    /* In a reply, time at which the last contribution was sent that the reply needed, or 0 if it needed
+     * none. */
+    int64_t last_ns;
+    uint32_t last_rank; /* rank that sent this contribution */
+    /* In a reply that was not requested by a push, time at which the last push of the reply's receiver
+     * arrived. */
+    int64_t pushed_ns;
+    uint64_t checksum; /* filled in by the transport: message_digest() over header and frames, or 0 if
+                        * checksums are off */
 } message_header;
 
-/* Raw bytes that follow a header. The sender owns them. */
+/* Raw bytes that follow a header. The sender owns the memory. */
 typedef struct message_frame {
     const void *data;
     size_t bytes;

@@ -47,7 +47,8 @@ void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, siz
     return protobuf_c_message_unpack(type, &allocator, count, bytes);
 }
 
-/* The numbers that are sent only if they are not zero. Columns: name in message.proto, field. */
+/* Numbers that are sent only if they are not zero. Columns: name in message.proto, field of
+ * message_header. */
 /* clang-format off */
 #define OPTIONAL_LIST(X) \
     X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags) \

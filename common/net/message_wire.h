@@ -1,7 +1,7 @@
 /* Converts message_header to its protobuf form and back, and computes the digest of a message.
  *
- * Nothing here allocates. Headers are packed into the caller's bytes and unpacked through an arena of fixed
- * size, so a hostile header cannot take more memory. */
+ * These functions allocate nothing. Headers are packed into memory of the caller and unpacked through an
+ * arena of fixed size, so a hostile header cannot use more memory. */
 #ifndef COMMON_NET_MESSAGE_WIRE_H
 #define COMMON_NET_MESSAGE_WIRE_H
 
@@ -12,7 +12,7 @@
 
 enum {
     MESSAGE_HEADER_BYTES = 256,
-    MESSAGE_HEADER_CAP = 64 * 1024, /* a longer header frame is refused */
+    MESSAGE_HEADER_CAP = 64 * 1024, /* limit of a header frame; a longer frame is an error */
 };
 
 /* Unpacks a message of `type` into block[size], which must be aligned to 16. Returns NULL if the bytes are
@@ -24,10 +24,12 @@ void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, siz
 /* Packs a header. Returns the number of bytes written to `out`. */
 size_t message_pack(const message_header *header, uint8_t out[MESSAGE_HEADER_BYTES]);
 
-/* Unpacks a header. Fails with STATUS_PROTOCOL and the reason if the bytes are no header of this version. */
+/* Unpacks a header. Fails with STATUS_PROTOCOL if the bytes are not a header of this version. The message
+ * contains the reason. */
 status message_unpack(const void *bytes, size_t count, message_header *out);
 
-/* Returns XXH3 over the fields of the header except `checksum`, then over each frame in order. Never 0. */
+/* Returns XXH3 over the fields of the header, except `checksum`, and over the frames in order. The result is
+ * never 0. */
 uint64_t message_digest(const message_header *header, const message_frame *frames, int count);
 
 #endif

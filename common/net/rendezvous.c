@@ -51,7 +51,7 @@ static status connect_to(rendezvous *r, const char *url)
         .frame_bytes = RENDEZVOUS_BLOB_MAX,
         .queue = QUEUE + r->options.world,
         .peer_timeout_ns = RENDEZVOUS_PEER_TIMEOUT_NS,
-        .token = random_token(), /* distinguishes two processes that claim the same rank */
+        .token = random_token(), /* Distinguishes two processes that claim the same rank. */
         .rank = r->options.rank,
         .key = r->key,
     };
@@ -67,7 +67,8 @@ static status follow_file(rendezvous *r, int64_t *lookup_ns)
     if (!r->endpoints.path[0] || r->options.rank == 0 || clock_now_ns() < *lookup_ns) return STATUS_OK;
     *lookup_ns = clock_now_ns() + LOOKUP_NS;
     if (!rendezvous_address_lookup(&r->endpoints, address, &token, key)) return STATUS_OK;
-    if (r->options.token && token != r->options.token) return STATUS_OK; /* the file is of an earlier job */
+    /* The file belongs to an earlier job. */
+    if (r->options.token && token != r->options.token) return STATUS_OK;
     if (r->socket.zmq && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
     if (r->socket.zmq) disconnect(r, 0);
     snprintf(r->address, sizeof r->address, "%s", address);
@@ -106,8 +107,11 @@ static status exchange_hello(rendezvous *r, bool *welcome)
     rendezvous_packet packet;
     if (!r->socket.zmq) return STATUS_OK;
     rendezvous_read_events(r);
-    if (r->denied && !r->endpoints.path[0]) return denied(r); /* a file may be of an earlier job */
-    r->lost = false; /* no error before the hello is accepted: the socket reconnects by itself */
+    /* The address in a file may belong to an earlier job. */
+    if (r->denied && !r->endpoints.path[0]) return denied(r);
+    /* Before the hello is accepted, a lost connection is no error, because the socket reconnects by
+     * itself. */
+    r->lost = false;
     if (r->hello_due) {
         status sent = send_hello(r);
         if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent;
@@ -143,7 +147,7 @@ static void leave_store(rendezvous *r)
     if (!r->socket.zmq) return;
     rendezvous_read_events(r);
     while (!r->left && rendezvous_receive(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
-    bool there = r->connected && !r->lost && !r->left; /* a lost store gets no goodbye */
+    bool there = r->connected && !r->lost && !r->left; /* Sends no goodbye to a store that is lost. */
     if (there) rendezvous_send(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL);
     disconnect(r, there ? FLUSH_MS : 0);
 }
@@ -174,7 +178,8 @@ static status allocate(rendezvous *r)
     return enough ? STATUS_OK : fail(STATUS_SYSTEM, "rendezvous: no memory for %zu ranks", world);
 }
 
-/* Takes the job's key, which distinguishes ranks from strangers. Threads of one process need no key. */
+/* Copies the key of the job, which distinguishes ranks of the job from other processes. Threads of one
+ * process need no key. */
 static status take_key(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
@@ -217,7 +222,7 @@ static status start_store(rendezvous *r)
 static void wait_for_the_others(const rendezvous *r, int64_t deadline_ns)
 {
     const rendezvous_options *o = &r->options;
-    int expected = r->counted ? o->world : o->world - 1; /* rank 0 itself may have failed earlier */
+    int expected = r->counted ? o->world : o->world - 1; /* Rank 0 may have failed before it sent a hello. */
     while (r->store && atomic_load(&r->store->joined) < expected && clock_now_ns() < deadline_ns &&
            !(o->canceled && o->canceled(o->context)))
         clock_sleep_ns(SLICE_MS * NS_PER_MS);

@@ -1,14 +1,15 @@
-/* Rendezvous: ranks find each other, check that they run the same program and configuration, and exchange
- * small data outside of training steps.
+/* The rendezvous, at which ranks find each other, check that they run the same program and configuration, and
+ * exchange small data outside of training steps.
  *
  * Rank 0 keeps a store, a thread that sleeps until a request arrives. Every rank, including rank 0, sends a
- * hello to the store: protocol, program version, job token, configuration, rank, world size. If a value
- * differs, the store refuses the rank, and both sides report both values. After all ranks have joined, they
- * make collective calls. Every rank makes the same calls in the same order. Each call has a tag that names
- * its purpose.
+ * hello to the store. The hello contains the version of the protocol, the program version, the job token, the
+ * configuration, the rank and the world size. If a value differs, the store refuses the rank, and both sides
+ * report both values. After all ranks have joined, they make collective calls. Every rank makes the same
+ * calls in the same order. Each call has a tag that names its purpose.
  *
- * A rank that fails sends its error to the store: in its hello if it fails before it joins, else with
- * rendezvous_fail(). The first error is the result of the pending and later calls of all ranks.
+ * A rank that fails sends the error to the store. Before the rank has joined, the hello contains the error.
+ * Afterwards the rank calls rendezvous_fail(). The pending call and all later calls of all ranks return the
+ * first error that the store has received.
  *
  * URLs: tcp://HOST:PORT     rank 0 listens there
  *       ipc://@NAME         abstract unix socket, one host: the default of locally launched jobs
@@ -29,8 +30,8 @@ typedef struct rendezvous rendezvous;
 
 enum {
     RENDEZVOUS_PROTOCOL = 1,
-    RENDEZVOUS_BLOB_MAX = 64 << 20, /* bytes that a rank contributes to one call */
-    RENDEZVOUS_TEXT_MAX = 32 << 10, /* bytes of the configuration */
+    RENDEZVOUS_BLOB_MAX = 64 << 20, /* most bytes that a rank contributes to one call */
+    RENDEZVOUS_TEXT_MAX = 32 << 10, /* most bytes of the configuration */
 };
 #define RENDEZVOUS_CONNECT_LIMIT_NS (60 * NS_PER_S)
 #define RENDEZVOUS_CANCEL_NS (2 * NS_PER_S) /* time for which late ranks may join after a cancellation */
@@ -41,29 +42,29 @@ typedef struct rendezvous_options {
     /* Token of the job, or 0 if there is none. If the token is 0 with file://, rank 0 draws a token and
      * writes the token to the file. */
     uint64_t token;
-    /* Key of the job (key.h); ranks without the key are refused. Required for tcp://, ipc:// and env://. If
-     * the key is NULL with file://, rank 0 draws a key and writes the key to the file. */
+    /* Key of the job (key.h). A rank without the key is refused. Required for tcp://, ipc:// and env://. If
+     * `key` is NULL with file://, rank 0 draws a key and writes the key to the file. */
     const char *key;
     const char *program;  /* version of the program, equal on all ranks */
     uint64_t config_hash; /* hash of the configuration, equal on all ranks */
     /* Lines "name = value", used in the error message to name the values that differ. NULL if only the hash
      * is compared. */
     const char *config_text;
-    int64_t connect_limit_ns; /* limit until all ranks have joined */
-    const char *host;         /* for file://, name under which other ranks reach rank 0; NULL for the first
-                               * network address */
-    transport_hub *hub;       /* for inproc:// */
-    rank_slot *slot;          /* slot that shows that the rank waits, or NULL */
-    /* Progress of the other ranks, by rank. A call's deadline is extended while a rank that has not called
-     * makes progress. NULL if there is none. */
+    int64_t connect_limit_ns; /* time within which all ranks must join */
+    /* for file://, host name at which other ranks reach rank 0, or NULL for the first network address */
+    const char *host;
+    transport_hub *hub; /* for inproc:// */
+    rank_slot *slot;    /* slot that shows that the rank waits, or NULL */
+    /* Table that shows the progress of all ranks, or NULL. The deadline of a call is extended while a rank
+     * that has not called makes progress. */
     status_table *table;
     /* True if `table` belongs only to this process, so that a thread must exchange progress and stop requests
      * with the other ranks until the rendezvous is closed (rendezvous_status.c). */
     bool exchanges_status;
-    const error_record *failure; /* Error of this rank, which is sent to all ranks. NULL if there is none. */
-    /* Called several times per second until all ranks have joined. RENDEZVOUS_CANCEL_NS after the first time
-     * that canceled() returns true, this rank gives up. canceled() is not called after all ranks have joined.
-     * May be NULL. */
+    /* Error with which this rank has failed, or NULL. The error is sent to all ranks. */
+    const error_record *failure;
+    /* Called several times per second until all ranks have joined. If canceled() returns true, this rank
+     * gives up RENDEZVOUS_CANCEL_NS later. May be NULL. */
     bool (*canceled)(void *context);
     void *context;
 } rendezvous_options;
@@ -74,14 +75,15 @@ status rendezvous_check(const char *url);
 /* Returns when all ranks have joined. Borrows slot, table, hub and context until rendezvous_close(). Fails
  * with
  *
- * STATUS_PEER at the connect limit, naming the missing ranks and the address,
- * STATUS_PROTOCOL if protocol, program, token or configuration differ,
- * STATUS_PERMISSION if the key is missing or differs,
- * STATUS_CONFIG if the rank is taken or out of range, or world sizes differ,
- * STATUS_UNAVAILABLE if the address is taken,
- * STATUS_USAGE if the url is malformed,
- * STATUS_STOPPED if canceled() returns true,
- * or the error of a rank that failed.
+ *   STATUS_PEER         at the connect limit; the message names the missing ranks and the address
+ *   STATUS_PROTOCOL     if the protocol, the program, the token or the configuration differs
+ *   STATUS_PERMISSION   if the key is missing or differs
+ *   STATUS_CONFIG       if the rank is taken or out of range, or world sizes differ
+ *   STATUS_UNAVAILABLE  if the address is taken
+ *   STATUS_USAGE        if the url is malformed
+ *   STATUS_STOPPED      if canceled() returns true
+ *
+ * or with the error of a rank that has failed.
  *
  * After a failure rank 0 waits until all ranks have received the error, at most until the connect limit. */
 status rendezvous_open(const rendezvous_options *options, rendezvous **out);
@@ -89,9 +91,9 @@ void rendezvous_close(rendezvous **r);
 
 /* Sends an error of this rank to all ranks. `r` may be NULL. */
 void rendezvous_fail(rendezvous *r, status code, const char *text);
-/* Returns true if a rank has sent an error or rank 0 is lost, and records the error. Does not wait. `r`
- * points to a rendezvous. Only the thread that makes the collective calls may call this function, and only
- * between two calls. */
+/* Returns true and records the error if a rank has sent an error or rank 0 is lost. Does not wait. `r` points
+ * to a rendezvous. Only the thread that makes the collective calls may call this function, and only between
+ * two calls. */
 bool rendezvous_has_failed(void *r);
 
 /* Host and process of a rank, for messages. */
@@ -102,24 +104,26 @@ typedef struct rendezvous_member {
 } rendezvous_member;
 const rendezvous_member *rendezvous_members(const rendezvous *r); /* [world] */
 
-/* A rank's contribution, valid until the next call. */
+/* The contribution of a rank to a call. Valid until the next call. */
 typedef message_frame rendezvous_blob;
 
-/* Collective calls. `tag` is shorter than 64 bytes. A call returns when all ranks have called. Fails with
- * STATUS_PEER at the deadline, naming the ranks that have not called, or if a rank is lost. If a rank that
- * has not called makes progress, the time limit starts again. Fails with STATUS_PROTOCOL, naming both calls,
- * if ranks make different calls. After a failure the rendezvous can only be closed. */
+/* Collective calls. `tag` is shorter than 64 bytes. A call returns when all ranks have made the same call.
+ * Fails with STATUS_PEER if a rank is lost, or at the deadline. The message then names the ranks that have
+ * not called. Whenever a rank that has not called makes progress, the time limit starts again. Fails with
+ * STATUS_PROTOCOL if ranks make different calls. The message then names both calls. After a failure the
+ * rendezvous can only be closed. */
 status rendezvous_allgather(rendezvous *r, const char *tag, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out /* [world] */);
-/* Broadcasts `data` of `root`. Other ranks' `data` and `bytes` are ignored. */
+/* Broadcasts `data` of rank `root`. On other ranks `data` and `bytes` are ignored. */
 status rendezvous_broadcast(rendezvous *r, const char *tag, int root, const void *data, size_t bytes,
                             int64_t deadline_ns, rendezvous_blob *out);
-/* Sends a text of any length to rank 0 in pieces, each of which may take limit_ns. Rank 0 appends the text of
+/* Sends a text of any length to rank 0 in pieces. Each piece may take limit_ns. Rank 0 appends the text of
  * rank i to out[i]. */
 status rendezvous_gather(rendezvous *r, const char *tag, int rank, int world, const char *text, size_t length,
                          int64_t limit_ns, text_buffer *out);
 status rendezvous_barrier(rendezvous *r, const char *tag, int64_t deadline_ns);
-/* Replaces values[count] by the sum over the ranks, added in rank order: bit-identical on all ranks. */
+/* Replaces values[count] by the sums over the ranks. Values are added in rank order, so the sums are
+ * bit-identical on all ranks. */
 status rendezvous_sum(rendezvous *r, const char *tag, double *values, int count, int64_t deadline_ns);
 
 #endif

@@ -48,7 +48,7 @@ static void write_tcp(char *out, const char *host, int64_t port)
              port);
 }
 
-/* Replaces localhost, a name that some containers do not know. */
+/* Replaces localhost by an address, because some containers do not know this name. */
 static const char *known(const char *host)
 {
     return strcmp(host, "localhost") == 0 ? "127.0.0.1" : host;
@@ -62,7 +62,7 @@ static status endpoints_of_environment(rendezvous_endpoints *out)
         return fail(STATUS_CONFIG, "rendezvous env://: %s is not set", host ? "MASTER_PORT" : "MASTER_ADDR");
     int64_t port;
     TRY(text_parse_int("MASTER_PORT", text, 1, 65534, &port));
-    /* The store of torchrun holds the port, so all ranks take the next port. */
+    /* torchrun's own store uses the port, so all ranks use the next port. */
     if (agent && strcmp(agent, "True") == 0) port++;
     write_tcp(out->listen, "*", port);
     write_tcp(out->connect, known(host), port);
@@ -79,7 +79,8 @@ status rendezvous_address_parse(const char *url, rendezvous_endpoints *out)
         char host[ADDRESS_TEXT];
         int64_t port;
         TRY(split_host(url, url + 6, host, &port));
-        /* A name may resolve differently on other hosts, so rank 0 then listens at all addresses. */
+        /* A name may resolve to another address on other hosts, so rank 0 listens at all addresses if it gets
+         * a name. */
         const char *name = known(host);
         write_tcp(out->listen, is_number(name) ? name : "*", port);
         write_tcp(out->connect, strcmp(name, "*") == 0 ? "127.0.0.1" : name, port);

@@ -1,4 +1,4 @@
-/* A rank's packets, and its collective calls. */
+/* The packets of a rank, and the collective calls of a rank. */
 #include "common/net/rendezvous_impl.h"
 
 #include <errno.h>
@@ -7,9 +7,10 @@
 #include <string.h>
 
 enum {
-    SLICE_MS = 50,         /* time between two calls of canceled() */
-    HANG_UPS = 3,          /* handshakes that end silently before the key counts as wrong; a closing store
-                            * ends one */
+    SLICE_MS = 50, /* time between two calls of canceled() */
+    /* number of handshakes that must end without an error message until the key counts as wrong; a store that
+     * is closing may end one handshake */
+    HANG_UPS = 3,
     PIECE_BYTES = 1 << 20, /* bytes per piece in rendezvous_gather() */
 };
 
@@ -24,7 +25,8 @@ status rendezvous_send(rendezvous *r, const rendezvous_packet *packet, const ren
     size_t bytes = blob ? blob->bytes : 0;
     size_t used = rendezvous_pack(packet, r->packet, RENDEZVOUS_PACKET_CAP);
     if (used == 0) return fail(STATUS_INTERNAL, "rendezvous: a packet above %d bytes", RENDEZVOUS_PACKET_CAP);
-    zmq_msg_t part; /* allocated before the packet is sent, so that no incomplete message is sent */
+    /* Allocated before the packet is sent, so that a failed allocation leaves no incomplete message. */
+    zmq_msg_t part;
     if (zmq_msg_init_size(&part, bytes) != 0)
         return fail(STATUS_SYSTEM, "rendezvous: no memory to send %zu bytes", bytes);
     if (bytes > 0) memcpy(zmq_msg_data(&part), blob->data, bytes);
@@ -83,7 +85,7 @@ status rendezvous_wait_briefly(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
     int64_t now_ns = clock_now_ns();
-    /* The connect limit ends a wait for ranks that have not joined, so the wait counts as progress. */
+    /* A wait for ranks that have not joined counts as progress, because the connect limit ends this wait. */
     if (o->slot && !r->joined) rank_slot_touch(o->slot, now_ns);
     if (!r->joined && o->canceled && o->canceled(o->context)) {
         if (r->canceled_ns == 0) r->canceled_ns = now_ns;
@@ -99,7 +101,8 @@ status rendezvous_wait_briefly(rendezvous *r)
     return STATUS_OK;
 }
 
-/* Time after a deadline until a store that has not reported the missed deadline counts as dead. */
+/* Time after a deadline within which the store must report the missed deadline. A store that has not reported
+ * it by then counts as dead. */
 #define GRACE_NS (2 * NS_PER_S)
 
 /* Returns STATUS_AGAIN if the result has not arrived yet. */
@@ -141,7 +144,7 @@ static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns, 
     }
 }
 
-/* Makes a call. The result is the blobs of `count` ranks, the first of which is `root`. */
+/* Makes a call, whose result is the blobs of ranks `root` to `root` + count - 1. */
 static status call(rendezvous *r, const char *operation, const char *tag, int root, int count,
                    const void *data, size_t bytes, int64_t deadline_ns)
 {
@@ -159,7 +162,8 @@ static status call(rendezvous *r, const char *operation, const char *tag, int ro
                                 .blobs = count,
                                 .timeout_ms = left > 0 ? (left + NS_PER_MS - 1) / NS_PER_MS : 0};
     status sent = rendezvous_send(r, &packet, &(rendezvous_blob){data, bytes});
-    if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent; /* if AGAIN, wait_result() reports the loss */
+    /* If the status is AGAIN, wait_result() reports the lost connection. */
+    if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent;
     TRY(wait_result(r, what, deadline_ns < CLOCK_NEVER - GRACE_NS ? deadline_ns + GRACE_NS : CLOCK_NEVER,
                     left));
     r->sequence++;

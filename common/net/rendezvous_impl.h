@@ -1,4 +1,4 @@
-/* Types that the files of the rendezvous share, in the order of the flow:
+/* Types that the files of the rendezvous share. The files:
  *
  * rendezvous_address.c      parses an address
  * rendezvous_wire.c         packs and unpacks packets
@@ -22,20 +22,21 @@
 
 typedef enum rendezvous_kind {
     RENDEZVOUS_NONE,
-    RENDEZVOUS_HELLO,   /* rank to store; with code and text if the rank has failed */
+    RENDEZVOUS_HELLO,   /* rank to store; contains code and text if the rank has failed */
     RENDEZVOUS_WELCOME, /* answer to a hello */
-    RENDEZVOUS_REFUSED, /* answer to a hello, with code and text */
+    RENDEZVOUS_REFUSED, /* answer to a hello; contains code and text */
     RENDEZVOUS_CALL,    /* rank to store, followed by one blob */
-    RENDEZVOUS_RESULT,  /* answer to a call, followed by its blobs */
-    RENDEZVOUS_FAILED,  /* code and text: rank to store, then store to every rank */
-    RENDEZVOUS_BYE,     /* rank to store, and store to rank: orderly end */
-    RENDEZVOUS_STATUS,  /* rank to store, with token, rank, progress, step and signal; the answer has only
-                         * progress and signal */
-    RENDEZVOUS_STOP,    /* store to rank: signal, and the last step to run */
+    RENDEZVOUS_RESULT,  /* answer to a call, followed by the blobs of the result */
+    RENDEZVOUS_FAILED,  /* rank to store, then store to every rank; contains code and text */
+    RENDEZVOUS_BYE,     /* rank to store, and store to rank; announces an orderly end */
+    /* rank to store; contains token, rank, progress, step and signal; the answer contains only progress and
+     * signal */
+    RENDEZVOUS_STATUS,
+    RENDEZVOUS_STOP, /* store to rank; contains the signal, and the last step to run */
     RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
 
-/* A packet. An unpacked string is never NULL; when packed, NULL counts as "". */
+/* A packet. After unpacking, a string is never NULL. A string that is NULL is packed as "". */
 typedef struct rendezvous_packet {
     rendezvous_kind kind;
     uint32_t protocol;
@@ -46,13 +47,14 @@ typedef struct rendezvous_packet {
     const char *host;
     uint32_t pid;
     uint64_t sequence;
-    const char *call; /* operation and tag, "barrier 'end'" */
+    const char *call; /* operation and tag, for example "barrier 'end'" */
     int root;         /* first rank whose blob is in the result; `blobs` is the number of blobs */
     int64_t timeout_ms;
     status code;
     const char *text;
     int blobs;
-    uint64_t progress; /* Progress of the rank's slot, or in an answer, the sum over the other ranks. */
+    /* Progress of the rank's slot. In an answer, the sum of the progress of all other ranks. */
+    uint64_t progress;
     int64_t step;
     int signal; /* Signal that requests a stop, or 0. */
 } rendezvous_packet;
@@ -63,12 +65,12 @@ enum {
     RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* most bytes of an unpacked packet */
 };
 
-/* Packs a packet. Returns the bytes written, or 0 if `size` is too small. */
+/* Packs a packet. Returns the number of bytes written, or 0 if `size` is too small. */
 size_t rendezvous_pack(const rendezvous_packet *packet, uint8_t *out, size_t size);
 
 /* Unpacks a packet. The strings of `out` are in arena[RENDEZVOUS_ARENA_BYTES], which is aligned to 16. Fails
- * with STATUS_PROTOCOL and the reason if the bytes are no packet. Skips unknown fields, so the store can
- * answer a hello of any version. */
+ * with STATUS_PROTOCOL if the bytes are not a packet. The message contains the reason. Skips unknown fields,
+ * so the store can answer a hello of any version. */
 status rendezvous_unpack(const void *bytes, size_t count, void *arena, rendezvous_packet *out);
 
 /* ---- addresses: what a URL means for rank 0 and for the others ---- */
@@ -77,13 +79,14 @@ enum { ADDRESS_TEXT = 256 };
 
 typedef struct rendezvous_endpoints {
     char listen[ADDRESS_TEXT];
-    char connect[ADDRESS_TEXT]; /* address that other ranks connect to; "" for file://, whose address rank 0
-                                 * writes down */
-    char path[ADDRESS_TEXT];    /* path of file://, else "" */
+    /* Address to which other ranks connect. It is "" for file://, because rank 0 writes the address to the
+     * file. */
+    char connect[ADDRESS_TEXT];
+    char path[ADDRESS_TEXT]; /* path of file://, else "" */
 } rendezvous_endpoints;
 
-/* Parses a url. Fails with STATUS_USAGE if the url is malformed, and with STATUS_CONFIG if env:// lacks a
- * variable. */
+/* Parses a url. Fails with STATUS_USAGE if the url is malformed, and with STATUS_CONFIG if a variable of
+ * env:// is missing. */
 status rendezvous_address_parse(const char *url, rendezvous_endpoints *out);
 
 /* Writes the address at which other ranks reach a store that listens at `bound`. For file:// the wildcard is
@@ -98,12 +101,12 @@ status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const c
 /* Removes the file of a file:// address if the file still contains `token`. */
 void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token);
 /* Reads address[ADDRESS_TEXT], token and key[NET_KEY_TEXT] from the file. Returns false if there is no file,
- * or if the file is incomplete, malformed or of another user. */
+ * if the file is incomplete or malformed, or if it belongs to another user. */
 bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
                                char *key);
 
-/* Formats why a tcp:// address cannot be reached, ": the name 'x' is not known (...)", or "". Returns
- * `buffer`. */
+/* Formats the reason why a tcp:// address cannot be reached, for example ": the name 'x' is not known (...)",
+ * or "" if no reason is found. Returns `buffer`. */
 char *rendezvous_address_diagnose(const char *address, char *buffer, size_t size);
 
 /* ---- the store: a thread of rank 0 that accepts ranks and carries out their calls ---- */
@@ -112,8 +115,8 @@ typedef struct store store;
 
 enum { STORE_CALL_BYTES = 80 };
 
-/* Listens, then starts the thread. `options` and `context` outlive the store. `token` and `key` belong to the
- * job; `key` may be NULL. */
+/* Listens, then starts the thread. `options` and `context` must outlive the store. `token` and `key` are the
+ * token and the key of the job; `key` may be NULL. */
 status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
                    const char *key, zsocket_context *context, store **out);
 /* Sends a goodbye to the ranks, flushes, and ends the thread. */
@@ -121,19 +124,20 @@ void store_stop(store **s);
 
 typedef struct store_member {
     bool joined, ended, lost;
-    zsocket_identity identity; /* identity in front of the rank's messages */
+    zsocket_identity identity; /* identity of the rank's socket, which precedes the rank's messages */
     char host[64];
     uint32_t pid;
-    bool called; /* the rank has made the current call, with `blob` */
+    bool called; /* true if the rank has made the current call, to which it contributes `blob` */
     int64_t limit_ns, deadline_ns;
     zmq_msg_t blob;
-    /* Last status of the rank, and the identity of the status sender. */
+    /* The last status that the rank has sent, and the identity of the socket that sent it. */
     bool has_status;
     zsocket_identity watcher;
     uint64_t progress;
     int64_t step;
-    int signal; /* Signal that requests a stop, or 0. A rank that has reported a signal begins no step after
-                   `step` until the last step is known. */
+    /* Signal that requests a stop, or 0. Until the last step is known, a rank that has reported a signal
+     * begins no step after `step`. */
+    int signal;
 } store_member;
 
 /* The current collective call. Calls run one after another. */
@@ -155,7 +159,8 @@ struct store {
     int stop_fd;
     pthread_t thread;
     store_member *members; /* [world] */
-    atomic_int joined;     /* Number of ranks that have been welcomed, or refused because the job fails. */
+    /* Number of ranks that have been welcomed, or that have been refused because the job fails. */
+    atomic_int joined;
     store_call call;
     status failed; /* STATUS_OK, or the error that every rank receives instead of results */
     char failure[1024];
@@ -168,7 +173,7 @@ struct store {
 };
 
 /* rendezvous_store.c */
-/* Sends the packet, then the blobs of `count` members, the first of which is `first`. */
+/* Sends the packet, then the blobs of `count` members, beginning with `first`. */
 void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *packet, store_member *first,
                 int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -181,9 +186,9 @@ char *store_name(const store *s, int rank, char *buffer, size_t size);
 /* rendezvous_store_calls.c */
 void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello);
 void store_receive_failure(store *s, int rank, const rendezvous_packet *failure);
-/* Carries out a call. Takes ownership of the content of `blob`. */
+/* Handles the call of a rank. Takes ownership of the content of `blob`. */
 void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_msg_t *blob);
-int64_t store_next_deadline(const store *s); /* CLOCK_NEVER if no call is pending */
+int64_t store_next_deadline(const store *s); /* returns CLOCK_NEVER if no call is pending */
 void store_check_deadline(store *s, int64_t now_ns);
 
 /* ---- a rank ---- */
@@ -195,19 +200,19 @@ struct rendezvous {
     rendezvous_endpoints endpoints;
     char address[ADDRESS_TEXT];
     uint64_t token;
-    char key[NET_KEY_TEXT]; /* "" among threads of one process */
+    char key[NET_KEY_TEXT]; /* "" if ranks are threads of one process */
     zsocket_context *context;
     bool own_context;
-    store *store; /* only on rank 0 */
+    store *store; /* the store, only on rank 0 */
     status_sender *sender;
     int64_t canceled_ns; /* time at which `canceled` first returned true, or 0 */
     zsocket socket;
     bool refused_by_stranger, connected, lost;
-    bool denied;    /* the store requires another key */
-    int hang_ups;   /* consecutive handshakes that the listener has ended */
-    bool hello_due; /* the connection is up, and the hello is not yet sent */
-    bool left;      /* the store has said goodbye */
-    bool counted;   /* the store has answered this rank's hello */
+    bool denied;    /* true if the store requires another key */
+    int hang_ups;   /* number of consecutive handshakes that the listener has ended */
+    bool hello_due; /* the connection is up, and the hello has not been sent */
+    bool left;      /* true if the store has said goodbye */
+    bool counted;   /* true if the store has answered this rank's hello */
     bool joined;
     rendezvous_member own, *members; /* [world] */
     zmq_msg_t *blobs;                /* [blob_count] blobs of the last result */
@@ -225,19 +230,19 @@ status rendezvous_send(rendezvous *r, const rendezvous_packet *packet, const ren
  * no packet has arrived. */
 status rendezvous_receive(rendezvous *r, rendezvous_packet *out);
 void rendezvous_read_events(rendezvous *r); /* reads the events of the connection */
-/* Waits for a packet, at most a fraction of a second. Fails if the user cancels before all ranks have
+/* Waits for a packet, at most a fraction of a second. Fails if canceled() returns true before all ranks have
  * joined. */
 status rendezvous_wait_briefly(rendezvous *r);
 void rendezvous_release_blobs(rendezvous *r);
 
 /* ---- rendezvous_status.c ---- */
 
-/* Store: receives a status, and decides the last step when all ranks have reported the step at which they
- * hold. */
+/* In the store: store_receive_status() handles the status of a rank. store_decide_stop() decides the last
+ * step when all ranks have reported the step that they have begun. */
 void store_receive_status(store *s, const zsocket_identity *from, const rendezvous_packet *status);
 void store_decide_stop(store *s, int64_t now_ns);
 
-/* Rank: the thread that sends its status to the store at `url`. */
+/* On a rank: start and stop the thread that sends the rank's status to the store at `url`. */
 status status_sender_start(const rendezvous_options *options, uint64_t token, const char *key,
                            const char *url, zsocket_context *context, status_sender **out);
 void status_sender_stop(status_sender **s);

@@ -3,7 +3,7 @@
  * other ranks' progress.
  *
  *   a rank                                   the store
- *   a signal comes: begins no further step
+ *   gets a signal, begins no further step
  *   STATUS (signal, step begun)         ->
  *                                       <-   STATUS (signal), to all
  *   begins no further step
@@ -11,7 +11,7 @@
  *                                       <-   STOP (highest step begun), to all
  *   runs up to this step
  *
- * The compute thread takes no part, so it may be waiting for a rank that has stopped. */
+ * The compute thread is not needed for this exchange, so it may be waiting for a rank that has stopped. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/random.h"
@@ -22,10 +22,11 @@
 #include <unistd.h>
 
 #define PERIOD_NS (NS_PER_S / 5)
-/* Time that ranks have to report their step after a signal. After ANSWER_NS the store assumes that a rank
- * without a report has begun one step more than the other ranks. */
+/* Time within which ranks must report their step after a signal. If a rank has not reported by then, the
+ * store assumes that this rank has begun one step more than the other ranks. */
 #define ANSWER_NS (2 * NS_PER_S)
-/* Time that the store has to decide the last step, before the store counts as dead. */
+/* Time within which the store must decide the last step. A store that has not decided by then counts as
+ * dead. */
 #define DECISION_NS (10 * NS_PER_S)
 
 /* ---- the store ---------------------------------------------------------------------------------- */
@@ -65,8 +66,8 @@ void store_receive_status(store *s, const zsocket_identity *from, const rendezvo
     for (int r = 0; r < s->world; r++) answer(s, r);
 }
 
-/* Sends the last step to run to all ranks, when all have reported or ANSWER_NS has passed. A rank that has
- * not reported may have begun one step more than the other ranks, but not two, because a step needs all
+/* When all ranks have reported or ANSWER_NS has passed, sends the last step to run to all ranks. A rank that
+ * has not reported may have begun one step more than the other ranks, but not two, because a step needs all
  * ranks. */
 void store_decide_stop(store *s, int64_t now_ns)
 {
@@ -92,7 +93,7 @@ struct status_sender {
     uint64_t token;
     zsocket socket;
     int end_fd;
-    bool has_thread, lost; /* `lost` means the connection to the store */
+    bool has_thread, lost; /* `lost` is true if the connection to the store is lost */
     pthread_t thread;
     int64_t due_ns;
     int sent_signal;
@@ -137,12 +138,12 @@ static void receive_answers(status_sender *s)
         if (got.kind == RENDEZVOUS_STOP)
             job_stop_decide(s->table, got.step);
         else if (s->rank != 0)
-            status_table_mirror(s->table, 0, got.progress, -1); /* the sum of all other ranks */
+            status_table_mirror(s->table, 0, got.progress, -1); /* the sum over all other ranks */
     }
     zmq_msg_close(&part);
 }
 
-/* Without the store, ranks continue until they find that rank 0 is lost. */
+/* If the store is lost, this rank continues until it finds in another way that rank 0 is lost. */
 static void check_store(status_sender *s, int64_t now_ns)
 {
     for (zsocket_event e; (e = zsocket_next_event(&s->socket)) != ZSOCKET_NO_EVENT;)

@@ -1,4 +1,4 @@
-/* The store: its thread and sockets, the arrival and loss of ranks, and sending. */
+/* The store: the thread with its sockets. Detects ranks that arrive or are lost, and sends packets. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/log.h"
@@ -31,7 +31,8 @@ void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *p
 {
     size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
     int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
-    if (zmq_send(s->router.zmq, to->bytes, sizeof to->bytes, more) < 0) return; /* a probe reports the loss */
+    /* If this fails, a probe will find that the rank is lost. */
+    if (zmq_send(s->router.zmq, to->bytes, sizeof to->bytes, more) < 0) return;
     if (zmq_send(s->router.zmq, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT) < 0 && errno == ENOMEM) {
         const rendezvous_packet no = {.kind = RENDEZVOUS_FAILED, .code = STATUS_SYSTEM, .text = "no memory"};
         bytes = rendezvous_pack(&no, s->packet, RENDEZVOUS_PACKET_CAP);
@@ -41,7 +42,7 @@ void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *p
     for (int i = 0; i < count; i++) {
         zmq_msg_t copy;
         zmq_msg_init(&copy);
-        zmq_msg_copy(&copy, &first[i].blob); /* shares the content instead of copying it */
+        zmq_msg_copy(&copy, &first[i].blob); /* The copy shares the content of the blob. */
         if (zmq_msg_send(&copy, s->router.zmq, i + 1 < count ? more : ZMQ_DONTWAIT) < 0) zmq_msg_close(&copy);
     }
 }
@@ -86,8 +87,8 @@ void store_lost(store *s, int rank)
 }
 
 enum {
-    QUEUE = 8,       /* messages queued per peer */
-    FLUSH_MS = 2000, /* limit of the flush at the end */
+    QUEUE = 8,       /* largest number of queued messages per peer */
+    FLUSH_MS = 2000, /* longest time of the flush at the end */
 };
 
 static int member_of(const store *s, const zsocket_identity *identity)
@@ -111,7 +112,7 @@ static bool unpack_quietly(store *s, zmq_msg_t *part, rendezvous_packet *out)
     return false;
 }
 
-/* `part` holds the identity of the sender. */
+/* Receives the rest of a message. `part` contains the identity of the sender. */
 static void receive_message(store *s, zmq_msg_t *part)
 {
     zsocket_identity from;
@@ -121,7 +122,7 @@ static void receive_message(store *s, zmq_msg_t *part)
     if (!known_size || !next_part(s, part)) {
         store_reject(s, "the sender has no identity of a rank");
     } else if (zmq_msg_size(part) == 0) {
-        /* a probe: the connection works */
+        /* An empty message is a probe, which shows that the connection works. */
     } else if (!unpack_quietly(s, part, &packet)) {
         store_reject(s, "the message is not a rendezvous packet");
     } else if (packet.kind == RENDEZVOUS_HELLO) {

@@ -1,4 +1,4 @@
-/* Accepts or refuses hellos in the store, and carries out collective calls one after another. */
+/* The part of the store that accepts or refuses hellos, and handles collective calls one after another. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/log.h"
@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Copies a text from the network for a terminal: printable, at most `size` bytes. */
+/* Copies a text that came over the network. Replaces unprintable characters, and copies at most `size`
+ * bytes. */
 static void printable(char *out, size_t size, const char *text)
 {
     size_t i = 0;
@@ -57,7 +58,7 @@ static status check(const store *s, const rendezvous_packet *h)
     if (h->protocol != RENDEZVOUS_PROTOCOL)
         return fail(STATUS_PROTOCOL, "rendezvous protocol: rank %d has version %" PRIu32 ", rank 0 has %d",
                     h->rank, h->protocol, RENDEZVOUS_PROTOCOL);
-    if (h->token != s->token) /* the message must not show the token */
+    if (h->token != s->token) /* The error message must not show the token, which is a secret. */
         return fail(STATUS_PROTOCOL,
                     "job token: rank %d has a different token from the job at %s: two jobs use one address",
                     h->rank, s->address);
@@ -77,7 +78,7 @@ static status check(const store *s, const rendezvous_packet *h)
     if (s->members[h->rank].joined)
         return fail(STATUS_CONFIG, "rank %d is taken twice: by %s, and by process %" PRIu32, h->rank,
                     store_name(s, h->rank, name, sizeof name), h->pid);
-    /* Accepts any configuration of a rank that has failed. */
+    /* If the rank has failed, any configuration is accepted. */
     return h->code == STATUS_OK ? check_config(s, h) : STATUS_OK;
 }
 
@@ -103,13 +104,13 @@ static void welcome(store *s, const zsocket_identity *from, const rendezvous_pac
 
 void store_receive_hello(store *s, const zsocket_identity *from, const rendezvous_packet *hello)
 {
-    const store_member *m =
-        hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank] : NULL; /* claimed rank */
+    /* The member that the process claims to be, or NULL if the claimed rank does not exist. */
+    const store_member *m = hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank] : NULL;
     bool taken = m && m->joined;
-    /* A rank sends its hello again after a reconnection. */
+    /* This process has joined before, and has sent its hello again after a reconnection. */
     if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return;
-    /* True if the job waits for this rank. If an awaited rank cannot join, the job fails. A second claim to a
-     * taken rank changes nothing. */
+    /* True if the job still waits for this rank. If an awaited rank cannot join, the job fails. If another
+     * process claims a rank that has joined, the job continues. */
     bool awaited = hello->token == s->token && !taken && s->joined < s->world;
     error_clear();
     status rc = awaited && s->failed != STATUS_OK ? fail(s->failed, "%s", s->failure) : check(s, hello);
@@ -146,7 +147,7 @@ static void send_result(store *s)
     s->call.sequence++;
 }
 
-/* Fails the store if a rank has left, because it cannot take part in a call any more. */
+/* Fails the store if a rank has left, because this rank cannot take part in further calls. */
 static bool fail_if_a_rank_left(store *s)
 {
     char name[128];
@@ -163,7 +164,7 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
 {
     store_member *m = &s->members[rank];
     store_call *c = &s->call;
-    if (s->failed != STATUS_OK) return; /* the rank has received the error */
+    if (s->failed != STATUS_OK) return; /* The rank has already received the error. */
     bool in_range =
         call->root >= 0 && call->root < s->world && call->blobs >= 0 && call->blobs <= s->world - call->root;
     if (call->sequence != c->sequence || m->called || !in_range) {
@@ -194,7 +195,7 @@ int64_t store_next_deadline(const store *s)
     return next;
 }
 
-/* Extends the deadlines of ranks that have called while a rank that has not called makes progress. */
+/* If a rank that has not called makes progress, extends the deadlines of the ranks that have called. */
 static void move_deadlines(store *s)
 {
     int64_t moved_ns = 0;

@@ -3,14 +3,15 @@
 #include "common/net/message_wire.h"
 #include "common/net/rendezvous.pb-c.h"
 
-/* Casts a string for the generated structs of protobuf-c, which hold char * but do not write through it. */
+/* Casts away const for the generated structs of protobuf-c. They contain char *, but protobuf-c does not
+ * write to the strings. */
 static char *string(const char *s)
 {
     return (char *)(s ? s : "");
 }
 
-/* Fields that have the same name in packet and wire: numbers, which are sent only if they are not zero, and
- * texts. */
+/* Fields that have the same name in rendezvous_packet and in the generated struct. They are numbers, which
+ * are sent only if they are not zero, and texts. */
 #define NUMBER_LIST(X)                                                                                       \
     X(protocol)                                                                                              \
     X(token)                                                                                                 \

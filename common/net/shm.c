@@ -13,8 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Linux accepts a segment larger than the machine's memory and later kills processes. A segment above the
- * file size limit would kill this process with SIGXFSZ instead of failing the call. */
+/* Checks the size of a segment before it is created. Linux creates a segment that is larger than the
+ * machine's memory, and kills processes later. A segment above the file size limit would kill this process
+ * with SIGXFSZ. */
 static status check_size(const char *name, int64_t bytes, const char *size)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -65,8 +66,8 @@ status shm_create(const char *name, int64_t bytes, shm_segment *out)
     status result = STATUS_OK;
     if (ftruncate(fd, bytes) != 0)
         result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
-    if (result == STATUS_OK)
-        result = map(fd, bytes, name, out); /* must precede the allocation, because mmap() obeys ulimit -v */
+    /* Mapping comes before the allocation, because mmap() obeys ulimit -v and may fail. */
+    if (result == STATUS_OK) result = map(fd, bytes, name, out);
     if (result != STATUS_OK) {
         close(fd);
         return result;
@@ -85,7 +86,8 @@ status shm_map(int fd, int64_t bytes, const char *whose, shm_segment *out)
     else if (file.st_size < bytes)
         result = fail(STATUS_PROTOCOL, "shared memory of %s: got %" PRId64 " bytes, expected %" PRId64, whose,
                       (int64_t)file.st_size, bytes);
-    else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK)) /* a peer could shrink an unsealed memfd */
+    /* Without this seal a peer could shrink the memfd while it is mapped here. */
+    else if (!(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK))
         result = fail(STATUS_PROTOCOL, "shared memory of %s: not a sealed memfd", whose);
     else
         result = map(fd, bytes, whose, out);

@@ -1,8 +1,8 @@
 /* Anonymous shared memory between the ranks of one host.
  *
  * A segment is a memfd. A memfd has no name in any file system, so a crash cannot leave it behind. Ranks pass
- * the descriptors to each other (SCM_RIGHTS, unix(7)) over sockets in the abstract namespace, which leave
- * nothing behind either. Ranks may be processes or threads of one process. */
+ * the descriptors to each other (SCM_RIGHTS, unix(7)) over sockets in the abstract namespace, so sockets
+ * leave no files behind either. Ranks may be processes or threads of one process. */
 #ifndef COMMON_NET_SHM_H
 #define COMMON_NET_SHM_H
 
@@ -18,44 +18,45 @@ typedef struct shm_segment {
     int64_t bytes;
 } shm_segment;
 
-/* Creates, allocates and maps `bytes` > 0. `name` appears only in /proc/PID/maps. A STATUS_SYSTEM message
- * names the requested size. */
+/* Creates, allocates and maps `bytes` > 0. `name` appears only in /proc/PID/maps. If it fails with
+ * STATUS_SYSTEM, the message names the requested size. */
 status shm_create(const char *name, int64_t bytes, shm_segment *out);
 
-/* Maps the first `bytes` (> 0) of the memfd of any rank. `whose` names the owner in messages, for instance
- * "rank 3". Takes ownership of `fd`, also after a failure. Fails with STATUS_PROTOCOL if the memory is
- * shorter than `bytes`. */
+/* Maps the first `bytes` (> 0) bytes of a memfd, which may belong to any rank. `whose` names the owner in
+ * messages, for instance "rank 3". Takes ownership of `fd`, also after a failure. Fails with STATUS_PROTOCOL
+ * if the memory is shorter than `bytes`. */
 status shm_map(int fd, int64_t bytes, const char *whose, shm_segment *out);
 
-/* Unmaps and closes a segment. The memory remains while another process maps it. Ignores an empty segment. */
+/* Unmaps and closes a segment. The memory exists until no process maps it any more. Does nothing for an empty
+ * segment. */
 void shm_close(shm_segment *segment);
 
 /* Returns a number that identifies the kernel and the network namespace. Processes with equal numbers can
  * exchange segments. */
 uint64_t shm_host_id(void);
 
-enum { SHM_EXCHANGE_MAX = 8 }; /* segments per rank in one exchange */
+enum { SHM_EXCHANGE_MAX = 8 }; /* largest number of segments per rank in one exchange */
 
 typedef struct shm_exchange_options {
-    const char *name; /* name of this exchange, such as "ring"; unique within the job while the exchange
-                       * runs */
+    /* name of this exchange, such as "ring"; must be unique within the job while the exchange runs */
+    const char *name;
     uint64_t token;
     int rank, world;
-    const shm_segment *own;          /* [count], sent to every peer */
+    const shm_segment *own;          /* [count] segments of this rank, which are sent to every peer */
     int count;                       /* number of segments, the same on every rank, at least 1 */
-    int64_t deadline_ns;             /* time at which to give up, as clock_now_ns() */
+    int64_t deadline_ns;             /* time of clock_now_ns() at which the exchange fails */
     bool (*canceled)(void *context); /* called several times per second, or NULL */
     void *context;
 } shm_exchange_options;
 
 /* Sends this rank's segments to all peers and fetches the segments of all peers. Returns when all segments
- * have been sent and fetched. peers[rank * count + i] becomes segment i of `rank`, which the caller must
- * close; the entries of this rank stay empty. Ranks may call in any order.
+ * have been sent and fetched. Sets peers[r * count + i] to segment i of rank r, which the caller must close.
+ * The entries of this rank stay empty. Ranks may call in any order.
  *
- * Refuses connections of another user, with another job token or with garbage, and logs the first refusal.
- * Fails with STATUS_PEER at the deadline, naming the missing ranks; with STATUS_PROTOCOL if a peer has
- * another number of segments; with STATUS_UNAVAILABLE if the address is taken; with STATUS_STOPPED if
- * `canceled` returns true. */
+ * Refuses connections from another user, with another job token or with malformed messages, and logs the
+ * first refusal. Fails with STATUS_PEER at the deadline (the message names the missing ranks), with
+ * STATUS_PROTOCOL if a peer has another number of segments, with STATUS_UNAVAILABLE if the address is taken,
+ * and with STATUS_STOPPED if `canceled` returns true. */
 status shm_exchange(const shm_exchange_options *options, shm_segment *peers);
 
 #endif

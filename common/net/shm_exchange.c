@@ -1,6 +1,6 @@
-/* Exchanges segments. Every rank listens at an abstract address derived from the job token, the name and its
- * rank, and connects to every peer. A connection carries one request, then one reply with the descriptors.
- * SOCK_SEQPACKET keeps each message in one piece. */
+/* Exchanges segments. Every rank listens at an abstract address, which is derived from the job token, the
+ * name of the exchange and the rank, and connects to every peer. A connection carries one request, then one
+ * reply with the descriptors. SOCK_SEQPACKET delivers each message in one piece. */
 #include "common/net/shm.h"
 
 #include "common/base/clock.h"
@@ -24,7 +24,7 @@
 
 enum {
     RETRY_NS = 5000000,  /* pause between attempts to reach a peer that does not listen yet */
-    EXTRA_INCOMING = 16, /* connections held in addition to one per peer */
+    EXTRA_INCOMING = 16, /* number of connections that may be open in addition to one per peer */
 };
 
 typedef struct segment_request {
@@ -58,8 +58,8 @@ typedef struct exchange {
     int64_t retry_ns;
 } exchange;
 
-/* Writes the address of a rank. Any user may read the names of abstract sockets, but a name discloses neither
- * the token nor the names of other ranks. */
+/* Writes the address of a rank. Any user can read the names of abstract sockets. However, neither the token
+ * nor the names of other ranks can be computed from a name. */
 static socklen_t address_of(const exchange *x, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -106,8 +106,8 @@ static status listen_for_peers(exchange *x)
     return STATUS_OK;
 }
 
-/* Connects to a peer and requests its segments. Tries again later if the peer does not listen yet or its
- * queue is full. */
+/* Connects to a peer and requests the segments of the peer. If the peer does not listen yet, or its queue is
+ * full, the next call tries again. */
 static status request_segments(exchange *x, int rank)
 {
     const shm_exchange_options *o = x->options;
@@ -129,7 +129,8 @@ static status request_segments(exchange *x, int rank)
 
 static void accept_peers(exchange *x)
 {
-    for (int i = 0; i < x->incoming_max; i++) { /* bounded, in case of a flood of connections */
+    /* The number of accepted connections is limited, because other processes may open many connections. */
+    for (int i = 0; i < x->incoming_max; i++) {
         int fd = accept4(x->polled[0].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0) return;
         int slot = 0;
@@ -183,7 +184,7 @@ static void serve(exchange *x, int *fd)
 }
 
 /* Returns the number of descriptors that came with the message, at most SHM_EXCHANGE_MAX. The kernel passes
- * all of them in one control message. */
+ * all descriptors of a message in one control message. */
 static int received_descriptors(struct msghdr *message, int *fds)
 {
     const struct cmsghdr *c = CMSG_FIRSTHDR(message);
@@ -225,7 +226,8 @@ static status fetch(exchange *x, int rank)
     if (got < 0 && errno == EAGAIN) return STATUS_OK;
     close(*fd);
     *fd = -1;
-    if (got != (ssize_t)sizeof in) return STATUS_OK; /* the peer has refused, so this rank tries again */
+    /* The peer has refused the request, so this rank tries again. */
+    if (got != (ssize_t)sizeof in) return STATUS_OK;
     int count = received_descriptors(&message, fds);
     if (message.msg_flags & MSG_CTRUNC) {
         for (int i = 0; i < count; i++) close(fds[i]);
@@ -236,7 +238,8 @@ static status fetch(exchange *x, int rank)
     return map_segments(x, rank, &in, fds, count);
 }
 
-/* Counts the ranks that have not sent or fetched segments. Lists them in `names` unless it is NULL. */
+/* Returns the number of ranks that have not sent or fetched segments. If `names` is not NULL, lists these
+ * ranks in `names`. */
 static int count_missing(const exchange *x, text_buffer *names)
 {
     int count = 0;

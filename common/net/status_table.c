@@ -17,8 +17,8 @@ typedef struct status_table_header {
     uint32_t magic;
     int32_t world;
     uint64_t token;
-    _Alignas(64) atomic_int stop; /* signal that requested a stop, or 0 */
-    _Atomic int64_t stop_step;    /* first step that is not run, INT64_MAX until it is decided */
+    _Alignas(64) atomic_int stop; /* signal that has requested a stop, or 0 */
+    _Atomic int64_t stop_step;    /* first step that is not run, or INT64_MAX until the step is decided */
     _Alignas(64) atomic_uint granted;
     doorbell granting;
     _Alignas(64) _Atomic double loss;
@@ -247,7 +247,7 @@ int64_t status_table_others_ns(const status_table *t, const rank_slot *own)
 
 static void notify(const status_table *t)
 {
-    /* Errors are ignored, because a full counter also wakes the reader. */
+    /* The only possible error is a full counter, which also wakes the reader. */
     eventfd_write(t->notify_fd, 1);
 }
 

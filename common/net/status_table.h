@@ -1,8 +1,8 @@
 /* The status table of a job. The table shows in shared memory what every rank of a host is doing.
  *
  * Every rank has a slot of one cache line. The rank writes its slot with relaxed atomics. Readers draw a
- * progress line, look for a hanging rank, or report where a rank died. The table also holds the words that
- * control the job: stop, turn, first failure.
+ * progress line, look for a hanging rank, or report in which operation a rank died. The table also contains
+ * the variables that control the job: stop request, turn and first failure.
  *
  * The table is a memfd and an eventfd. Ranks inherit the memfd and the eventfd from the launcher, or create
  * them if there is no launcher. The memfd and the eventfd have no name in a file system. */
@@ -48,9 +48,9 @@ const char *rank_operation_name(rank_operation operation);
 bool rank_operation_waits(rank_operation operation);
 
 typedef enum rank_slot_state {
-    RANK_ABSENT, /* the process has not attached yet */
+    RANK_ABSENT, /* the process has not attached to the table yet */
     RANK_RUNNING,
-    RANK_SLEEPING, /* parked while another job has the turn; need not make progress */
+    RANK_SLEEPING, /* the rank is parked while another job has the turn, and need not make progress */
     RANK_FINISHED, /* the work is done, so the process may exit with 0 */
     RANK_FAILED,
 } rank_slot_state;
@@ -58,16 +58,16 @@ typedef enum rank_slot_state {
 enum { RANK_NO_BUCKET = -1 };
 
 /* The status slot of a rank: one cache line. `operation` is the operation of the compute thread. `agent` is
- * the operation that its communication agent or GPU has in flight (RANK_START if none), and `bucket` is the
- * bucket of this operation. `enqueued`, `started` and `completed` count collectives in a stream's order
- * (NCCL), modulo 2^32: enqueued by the host, started and completed by the GPU. */
+ * the operation that the communication agent or the GPU has in flight, or RANK_START if there is none.
+ * `bucket` is the bucket of this operation. `enqueued`, `started` and `completed` count collectives in stream
+ * order (NCCL), modulo 2^32. The host enqueues a collective, and the GPU starts and completes it. */
 typedef struct rank_slot {
     _Alignas(64) atomic_int pid;
     atomic_int rank, state, operation, agent, bucket;
-    atomic_uint blocks_done; /* number of blocks of steps that are done (see Turns) */
+    atomic_uint blocks_done; /* number of finished blocks of steps (see Turns) */
     atomic_uint enqueued, started, completed;
     _Atomic int64_t step;
-    _Atomic int64_t time_ns;   /* clock_now_ns() at the last change; all processes share its origin */
+    _Atomic int64_t time_ns;   /* clock_now_ns() at the last change */
     _Atomic uint64_t progress; /* number of changes */
 } rank_slot;
 
@@ -115,7 +115,7 @@ static inline void rank_slot_step(rank_slot *slot, int64_t step, int64_t now_ns)
 
 /* Assigns the slot to the calling process, in operation "start" and state running. */
 void rank_slot_begin(rank_slot *slot, int rank);
-/* Records that the work of the rank is done. A process that exits with 0 earlier counts as lost. */
+/* Records that the work of the rank is done. A process that exits with 0 before this call counts as lost. */
 void rank_slot_finish(rank_slot *slot);
 
 /* A copy of a slot. The fields may be from slightly different times. */
@@ -123,10 +123,10 @@ typedef struct rank_status {
     int pid, rank;
     rank_slot_state state;
     rank_operation operation, agent;
-    int bucket; /* RANK_NO_BUCKET if none */
+    int bucket; /* bucket of the agent's operation, or RANK_NO_BUCKET */
     uint32_t blocks_done;
     uint32_t enqueued, started, completed;
-    int64_t step; /* -1 before the first step */
+    int64_t step; /* step that has begun, or -1 before the first step */
     int64_t time_ns;
     uint64_t progress;
 } rank_status;
@@ -142,8 +142,8 @@ bool rank_status_is_behind(const rank_status *a, const rank_status *b);
 
 /* ---- The table ---- */
 
-/* Maximum number of ranks of a job on real devices, and of members if servers are separate processes. A
- * number from outside is checked against these limits before memory is allocated. */
+/* Largest number of ranks of a job on real devices, and largest number of members if servers are separate
+ * processes. Numbers from files and messages are checked against these limits before memory is allocated. */
 enum { JOB_MOST_RANKS = 1024, JOB_MOST_MEMBERS = 2 * JOB_MOST_RANKS };
 
 typedef struct status_table status_table;
@@ -151,31 +151,31 @@ typedef struct status_table status_table;
 /* Creates a table for `world` ranks. The descriptors are closed at exec unless the flag is cleared. */
 status status_table_create(uint64_t token, int world, status_table **out);
 /* Maps an inherited table. Takes ownership of both descriptors, also after a failure. Fails with
- * STATUS_PROTOCOL if the memory is not a table of this version and job, and with STATUS_CONFIG if its world
- * size differs. */
+ * STATUS_PROTOCOL if the memory is not a table of this version and this job, and with STATUS_CONFIG if the
+ * world size in the table differs. */
 status status_table_attach(int memory_fd, int notify_fd, uint64_t token, int world, status_table **out);
 void status_table_close(status_table **t);
 
 int status_table_memory_fd(const status_table *t);
-/* Returns the eventfd that ranks write to when they park or end a block. The launcher polls it. */
+/* Returns the eventfd to which ranks write when they park or end a block. The launcher polls this eventfd. */
 int status_table_notify_fd(const status_table *t);
 rank_slot *status_table_slot(status_table *t, int rank);
 void status_table_read(const status_table *t, int rank, rank_status *out);
 
-/* Records progress and step that another process reported for `rank`. Counts as progress if `progress` has
- * changed. */
+/* Records the progress and the step that another process has reported for `rank`. If `progress` has changed,
+ * the rank has made progress now. */
 void status_table_mirror(status_table *t, int rank, uint64_t progress, int64_t step);
-/* Returns the time at which a member other than the owner of `own` last made progress, or 0 without a table.
- * A wait for other ranks times out only if no other rank has made progress within the wait's time limit. */
+/* Returns the time at which a member other than the owner of `own` last made progress, or 0 if `t` is NULL. A
+ * wait for other ranks times out only if no other rank has made progress within the wait's time limit. */
 int64_t status_table_others_ns(const status_table *t, const rank_slot *own);
 
 /* ---- Stop ----
  *
  * All ranks end after the same step, whatever they wait for. Every rank calls job_stop_here() before each
  * step, which records that the step is about to begin. To stop the job, every process that has a table of the
- * job calls job_stop_hold(). From then on a rank waits before it begins another step. The highest step that
- * was begun is the last one. job_stop_decide() lets the ranks run up to this step. With async a rank waits
- * for no other rank, so every rank stops before its next step. */
+ * job calls job_stop_hold(). From then on a rank waits before it begins another step. The last step is the
+ * highest step that any rank has begun. job_stop_decide() lets the ranks run up to this step. Under async,
+ * ranks do not wait for each other, so every rank stops before its next step. */
 enum { JOB_UNBOUNDED = -1 };
 
 /* Requests a stop because of `signal`, which is not 0. Only the first request counts. Returns the highest
@@ -197,13 +197,14 @@ bool job_stop_here(status_table *t, int rank, int64_t step, bool async);
 void job_turns_enable(status_table *t);
 void job_turn_wait(status_table *t, int rank, uint32_t block);
 void job_turn_done(status_table *t, int rank, uint32_t block);
-/* Grants blocks [0, blocks), or all blocks if `blocks` is UINT32_MAX. The launcher calls it. */
+/* Grants blocks [0, blocks), or all blocks if `blocks` is UINT32_MAX. Called by the launcher. */
 void job_turn_grant(status_table *t, uint32_t blocks);
 uint32_t job_turn_granted(const status_table *t);
 
 /* ---- Loss ---- */
 
-/* Write and read the loss of the job's last step as computed by rank 0. NaN before the first step. */
+/* Write and read the loss that rank 0 has computed in the job's last step. The loss is NaN before the first
+ * step. */
 void job_report_loss(status_table *t, double loss);
 double job_loss(const status_table *t);
 
@@ -211,8 +212,8 @@ double job_loss(const status_table *t);
 
 typedef struct job_failure {
     status code;
-    rank_status where; /* slot of the rank at the failure */
-    char text[512];    /* one line */
+    rank_status where; /* contents of the rank's slot at the time of the failure */
+    char text[512];    /* the error message, in one line */
 } job_failure;
 
 /* Records the failure unless one is recorded, and marks the slot failed. Returns true if the failure is the

@@ -1,4 +1,4 @@
-/* The part of a transport that all implementations share: numbers and checksums. */
+/* The part of a transport that all implementations share: sequence numbers and checksums. */
 #include "common/net/transport_impl.h"
 
 #include "common/base/log.h"
@@ -16,7 +16,7 @@ int transport_link_peer(const transport *t, int link)
 
 void transport_frame_released(transport_ticket *ticket)
 {
-    /* Orders the sender's writes before the reads here, on any thread. */
+    /* Makes the sender's writes visible to this thread before the following reads. */
     atomic_load_explicit(&ticket->pending, memory_order_acquire);
     transport *t = ticket->owner;
     bool wake = ticket->wake;
@@ -158,7 +158,7 @@ status transport_reserve(transport *t, int messages)
     return t->type->reserve(t, messages);
 }
 
-/* Sends one goodbye per link, after a wait if the window is full. */
+/* Sends one goodbye per link. If the window is full, first waits until there is room. */
 static void say_goodbye(transport *t, int64_t until_ns)
 {
     const message_header bye = {.kind = MESSAGE_BYE};
@@ -182,7 +182,7 @@ void transport_close(transport **t, int64_t flush_ns)
         while ((*t)->deferred > 0 && clock_now_ns() < until)
             if (transport_wait(*t, until) != STATUS_OK) break;
     }
-    if (clean) error_clear(); /* lost peers do not matter any more */
+    if (clean) error_clear(); /* An error because of a lost peer does not matter at this point. */
     for (int i = 0; i < 2 * (*t)->options.peers; i++) transport_drop_deferred(*t, &(*t)->links[i]);
     transport_drop_held(*t);
     int64_t left = until - clock_now_ns();
@@ -245,7 +245,8 @@ static status send_counted(transport *t, int link, const message_header *header,
                            int count, transport_ticket *ticket, int64_t bytes)
 {
     if (count > 0) {
-        if (ticket->owner != t) ticket->owner = t; /* a ticket with frames in flight has this owner already */
+        /* A ticket with frames in flight already has this owner. */
+        if (ticket->owner != t) ticket->owner = t;
         atomic_fetch_add_explicit(&ticket->pending, count, memory_order_release);
         atomic_fetch_add_explicit(&t->in_use, count, memory_order_relaxed);
     }
@@ -254,7 +255,8 @@ static status send_counted(transport *t, int link, const message_header *header,
     if (result != STATUS_OK && count > 0) {
         atomic_fetch_sub_explicit(&t->in_use, count, memory_order_relaxed);
         bool last = atomic_fetch_sub_explicit(&ticket->pending, count, memory_order_acq_rel) == count;
-        if (last && ticket->wake) t->type->wake(t); /* earlier frames may have been released meanwhile */
+        /* All frames that were sent before may have been released meanwhile. */
+        if (last && ticket->wake) t->type->wake(t);
     }
     return result;
 }

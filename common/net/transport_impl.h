@@ -1,4 +1,4 @@
-/* The interface that a transport implements. Users include transport.h.
+/* The interface that a transport implements. Users of a transport include transport.h instead.
  *
  * A transport is one const struct with every slot set. The struct of an implementation embeds `struct
  * transport` as the first field. The checked functions in transport.c number messages, compute checksums and
@@ -11,7 +11,7 @@
 
 struct transport_type {
     const char *name;
-    bool bytes_do_not_exist; /* frames cannot be read, so there are no checksums */
+    bool bytes_do_not_exist; /* true if frames have no memory, so that there are no checksums */
 
     void (*hub_close)(transport_hub *hub);
 
@@ -19,22 +19,22 @@ struct transport_type {
      * the other fields of `struct transport`. */
     status (*open)(const transport_options *options, transport **out);
     /* Flushes queued messages for at most flush_ns, then ends every use of frames and tickets. Calls
-     * transport_free(t) at once, or when no peer in the hub uses frames of `t` any more. */
+     * transport_free(t) as soon as no peer in the hub uses frames of `t`. */
     void (*close)(transport *t, int64_t flush_ns);
 
     status (*listen)(transport *t, const char *url, char *bound, size_t size);
     status (*connect)(transport *t, int link, const char *url);
 
     bool (*up)(const transport *t, int link);
-    /* Returns STATUS_OK if a send() now would succeed, else STATUS_AGAIN. After STATUS_AGAIN, wait() ends
-     * when a send() would succeed. */
+    /* Returns STATUS_OK if send() would succeed now, else STATUS_AGAIN. After STATUS_AGAIN, wait() must
+     * return when send() would succeed. */
     status (*room)(transport *t, int link);
-    /* Sends a message. `ticket` already counts `count` frames; transport_frame_released() must be called once
-     * per frame. */
+    /* Sends a message. `ticket` already counts the `count` frames. transport_frame_released() must be called
+     * once per frame. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
-    /* Receives a message. header.sender is the peer's claim. Fails once with STATUS_PEER for a link that is
-     * lost and has not `ended`, after the last message of the link, and marks the link `broken`. */
+    /* Receives a message. header.sender is not yet verified. If a link is lost and has not `ended`, fails
+     * once with STATUS_PEER after the last message of the link, and marks the link as `broken`. */
     status (*receive)(transport *t, transport_message *out);
     void (*release)(transport *t, transport_message *message);
     status (*reserve)(transport *t, int messages);
@@ -57,17 +57,17 @@ typedef struct transport_held {
     transport_message message;
 } transport_held;
 
-/* A connection, in both directions. Links 0 .. peers - 1 are the clients of this transport, and links peers
- * .. 2 peers - 1 are the servers that it connects to. */
+/* A connection, in both directions. Links 0 to peers - 1 lead to the clients of this transport, and links
+ * peers to 2 peers - 1 lead to the servers to which it connects. */
 typedef struct transport_link {
     bool open;
-    bool ended;                   /* the peer has said goodbye */
+    bool ended;                   /* true if the peer has said goodbye */
     status broken;                /* STATUS_OK, or the error that made the link unusable */
-    uint64_t sent, received;      /* next sequence numbers */
-    transport_deferred *deferred; /* ring of options.window, only with an adapter */
-    message_frame *frames;        /* frames of all entries of the ring */
+    uint64_t sent, received;      /* sequence numbers of the next messages */
+    transport_deferred *deferred; /* circular queue of options.window entries, only with an adapter */
+    message_frame *frames;        /* frames of all entries of the queue */
     int deferred_first, deferred_count;
-    bool blocked; /* the next message is due, but the implementation has no room */
+    bool blocked; /* true if the next message is due, but the implementation has no room */
 } transport_link;
 
 struct transport_hub {
@@ -79,34 +79,36 @@ struct transport {
     transport_options options;
     transport_link *links; /* [2 * peers] */
     transport_counters counters;
-    /* The `send` of the type. Tests replace `send` to drop, double or damage messages. */
+    /* The function `send` of the type. Tests replace it to drop, duplicate or damage messages. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
-    int deferred;         /* delayed messages on all links */
-    transport_held *held; /* ring of held_size received messages, only with an adapter */
+    int deferred;         /* number of delayed messages on all links */
+    transport_held *held; /* circular queue of held_size received messages, only with an adapter */
     int held_size, held_first, held_count;
-    atomic_int in_use; /* frames that are not yet released */
+    atomic_int in_use; /* number of frames that have not been released */
 };
 
 void transport_free(transport *t);
 
-/* Reports that a frame's memory is no longer needed. May be called from any thread, and must be the last use
- * of the transport. */
+/* Reports that the memory of a frame is no longer needed. May be called from any thread. The caller must not
+ * use the transport afterwards. */
 void transport_frame_released(transport_ticket *ticket);
 
-/* Counts a malformed or foreign message, and logs the 1st, 2nd, 4th, 8th and so on. */
+/* Counts a message that is malformed or from a process outside of the job. Logs the 1st, 2nd, 4th, 8th and so
+ * on of these messages. */
 void transport_reject(transport *t, const char *who, const char *why);
 
-/* transport.c: receives the next message of any link, due or not. */
+/* transport.c: receives the next message of any link, even if an emulated link would not have carried it
+ * yet. */
 status transport_receive_now(transport *t, transport_message *out);
 /* transport_pace.c: delays messages and sends them when they are due. */
 status transport_room(transport *t, int link);
 status transport_defer(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket, int64_t bytes);
 status transport_forward_due(transport *t);
-int64_t transport_next_due(const transport *t); /* CLOCK_NEVER if no message is delayed */
+int64_t transport_next_due(const transport *t); /* returns CLOCK_NEVER if no message is delayed */
 void transport_drop_deferred(transport *t, transport_link *l);
-/* Receives the first delayed message if it is due. */
+/* Returns the first delayed message if it is due. */
 status transport_receive_due(transport *t, transport_message *out);
 void transport_drop_held(transport *t);
 int64_t transport_total_bytes(const message_frame *frames, int count);

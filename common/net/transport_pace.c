@@ -96,7 +96,7 @@ void transport_drop_deferred(transport *t, transport_link *l)
 
 /* ---- the way in -------------------------------------------------------------------------------- */
 
-/* Receives all messages that have arrived, so the delay of each begins at its arrival. */
+/* Receives all messages that have arrived, so that the delay of each message begins at its arrival. */
 static status hold(transport *t)
 {
     if (!t->held) {

@@ -27,7 +27,7 @@ static status room_zmq(transport *t, int link)
 
 static void wake_zmq(transport *t)
 {
-    /* Errors are ignored, because a full counter also wakes the reader. */
+    /* The only possible error is a full counter, which also wakes the reader. */
     eventfd_write(((zmq_transport *)t)->wake_fd, 1);
 }
 
@@ -37,7 +37,7 @@ static void header_released(void *data, void *hint)
 {
     (void)data;
     header_slot *slot = hint;
-    atomic_load_explicit(&slot->busy, memory_order_acquire); /* orders the sender's writes before this */
+    atomic_load_explicit(&slot->busy, memory_order_acquire); /* The sender's writes come before this load. */
     zmq_transport *z = slot->owner;
     atomic_store_explicit(&slot->busy, false, memory_order_seq_cst);
     if (atomic_exchange_explicit(&z->waits_for_room, false, memory_order_seq_cst)) wake_zmq(&z->base);
@@ -76,9 +76,9 @@ static status send_identity(zmq_transport *z, zmq_link *l)
     return STATUS_AGAIN;
 }
 
-/* Sends the frames after the header. The last part must be sent, or the next message would become a part of
- * this one. If the last part cannot be sent, two empty parts end the message, and the receiver detects the
- * wrong number of parts. */
+/* Sends the frames after the header. A message must be ended, because otherwise the next message would become
+ * a part of it. If the last frame cannot be sent, two empty parts end the message, and the receiver detects
+ * the wrong number of parts. */
 static status send_frames(void *socket, const message_frame *frames, int count, transport_ticket *ticket)
 {
     status result = STATUS_OK;
@@ -95,8 +95,8 @@ static status send_frames(void *socket, const message_frame *frames, int count, 
     return result;
 }
 
-/* Sends a message. Allocates the header's part before sending the identity. If an allocation failed after the
- * identity was sent, the identity would become a part of the next message. */
+/* Sends a message. The part for the header is allocated before the identity is sent: if this allocation
+ * failed after the identity had been sent, the identity would become a part of the next message. */
 static status send_zmq(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket)
 {
@@ -119,7 +119,8 @@ static status send_zmq(transport *t, int link, const message_header *header, con
     if (z->hub) atomic_fetch_add_explicit(&z->hub->sends, 1, memory_order_release);
     TRY(send_part(socket, &first, count > 0));
     l->next_slot = (l->next_slot + 1) % t->options.window;
-    /* After an accepted header only a broken socket refuses a part, so the link is unusable. */
+    /* If the header has been accepted, only a broken socket refuses a further part, so the link is
+     * unusable. */
     if (send_frames(socket, frames, count, ticket) != STATUS_OK) zmq_link_lost(z, l);
     return STATUS_OK;
 }
@@ -216,11 +217,12 @@ static void close_zmq(transport *t, int64_t flush_ns)
         destroy(z);
         return;
     }
-    /* Waits only for the frames, because the caller owns them. The transport owns the headers. */
+    /* Waits only for the frames, because the caller owns their memory. The transport owns the memory of the
+     * headers. */
     while (atomic_load_explicit(&z->base.in_use, memory_order_acquire) > 0 && clock_now_ns() < until)
         clock_sleep_ns(NS_PER_MS);
-    /* Over inproc:// a header is in use until the receiver has read it, and a frame until the receiver
-     * releases it. */
+    /* Over inproc://, a header is in use until the receiver has read the header, and a frame is in use until
+     * the receiver releases the message. */
     if (atomic_load_explicit(&z->base.in_use, memory_order_acquire) == 0 &&
         atomic_load_explicit(&z->headers_in_use, memory_order_acquire) == 0) {
         destroy(z);
@@ -260,8 +262,8 @@ static status open_socket(zmq_transport *z, int type, const char *url, const cha
     return STATUS_OK;
 }
 
-/* Finds the key of an address, or NULL if it has none. Over tcp a key is required; a listening address gets a
- * new key in `drawn`. */
+/* Sets *key to the key of an address, or to NULL if the address contains none. Over tcp a key is required. If
+ * it is missing, draws a new key into `drawn`, or fails if `drawn` is NULL. */
 static status find_key(const char *url, char *drawn, const char **key)
 {
     *key = net_address_key(url);
@@ -299,7 +301,8 @@ static status connect_zmq(transport *t, int link, const char *url)
     TRY(find_key(url, NULL, &key));
     l->url = net_address_without_key(url);
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
-    TRY(zmq_link_prepare(z, l)); /* allocates here, because a wait could not report a failure */
+    /* The slots are allocated here, because a wait could not report a failed allocation. */
+    TRY(zmq_link_prepare(z, l));
     l->up = zsocket_is_inproc(url);
     return open_socket(z, ZMQ_DEALER, l->url, key, NULL, 0, &l->dealer);
 }
@@ -340,8 +343,8 @@ static bool something_there(zmq_transport *z)
     return false;
 }
 
-/* Sleeps with ppoll(). zmq_poll() would check every socket several times with system calls, and its time-out
- * is in milliseconds. */
+/* Sleeps with ppoll(). zmq_poll() would check every socket several times with system calls, and takes a
+ * time-out in milliseconds. */
 static status sleep_until(zmq_transport *z, int64_t deadline_ns)
 {
     int64_t left = deadline_ns == CLOCK_NEVER ? 0 : deadline_ns - clock_now_ns();

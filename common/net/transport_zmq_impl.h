@@ -21,12 +21,12 @@ typedef struct header_slot {
 } header_slot;
 
 typedef struct zmq_link {
-    zsocket dealer; /* closed on a client's link, which uses the ROUTER */
+    zsocket dealer; /* not open on the link of a client, which uses the ROUTER */
     char *url;
     zsocket_identity identity;
     bool up;
-    bool lost;          /* the connection has ended; earlier messages may still be readable */
-    header_slot *slots; /* [window], allocated when the link opens or its first message arrives */
+    bool lost;          /* true if the connection has ended; earlier messages may still be readable */
+    header_slot *slots; /* [window], allocated when the link is opened or the first message arrives */
     int next_slot;
 } zmq_link;
 
@@ -41,23 +41,23 @@ typedef struct receive_slot {
 struct zmq_transport {
     transport base;
     zsocket_context *context;
-    zmq_hub *hub; /* NULL if the transport owns the context */
+    zmq_hub *hub; /* hub that owns the context, or NULL if the transport owns it */
     zsocket router;
     zmq_link *links; /* [2 * peers] */
     int wake_fd;
     atomic_bool waits_for_room;
     atomic_int headers_in_use;
     receive_slot *free_slots;
-    int next_socket; /* socket to read first, for fairness; 0 is the ROUTER */
+    int next_socket; /* socket to read first, so that all sockets get their turn; 0 is the ROUTER */
     unsigned idle_receives;
-    bool loss_pending;     /* a link is lost and not yet reported */
-    bool came_up;          /* a link came up since the last wait, so a send that returned AGAIN may be
-                            * retried */
+    bool loss_pending; /* true if a link is lost and this has not been reported */
+    /* true if a link has come up since the last wait, so that a send that returned AGAIN may succeed now */
+    bool came_up;
     struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then each socket and its monitor */
     void **sockets;        /* [1 + peers], in the same order */
     int socket_count;
-    /* True if every socket was found empty and has not been used since. Descriptors become readable at the
-     * arrival of a message only if all sockets are drained (zmq_getsockopt(3), ZMQ_FD). */
+    /* True if every socket was found empty and has not been used since then. Only after this does a
+     * descriptor become readable when a message arrives (zmq_getsockopt(3), ZMQ_FD). */
     bool drained;
     struct zmq_transport *next_closed;
 };
@@ -65,9 +65,10 @@ struct zmq_transport {
 struct zmq_hub {
     transport_hub base;
     zsocket_context *context;
-    _Atomic(zmq_transport *) closed; /* closed transports with frames in use */
-    /* Number of sends. Messages over inproc:// point to the sender's memory. The sender increments the count
-     * after its last write, and the receiver loads the count before its first read. */
+    _Atomic(zmq_transport *) closed; /* list of closed transports whose frames are still in use */
+    /* Number of sends. Messages over inproc:// point to the sender's memory. The sender increments `sends`
+     * after its last write, and the receiver loads `sends` before its first read, so the receiver sees all
+     * writes. */
     atomic_ullong sends;
 };
 

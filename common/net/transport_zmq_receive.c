@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MONITORS_EVERY = 64 }; /* empty receives between two reads of the monitors */
+enum { MONITORS_EVERY = 64 }; /* number of receives without a message between two reads of the monitors */
 
-/* Allocates a slot, its parts and its frames at once. */
+/* Allocates a slot together with its parts and frames. */
 static receive_slot *make_slot(const zmq_transport *z)
 {
     size_t frames = (size_t)z->base.options.frames;
@@ -83,7 +83,8 @@ static status read_frames(zmq_transport *z, void *socket, bool more, receive_slo
     return result;
 }
 
-/* Returns why the frame is not a header, or NULL if it is. Leaves the error record unchanged. */
+/* Reads a header. Returns the reason if the frame is not a header, else NULL. Leaves the error record
+ * unchanged. */
 static const char *read_header(zmq_msg_t *part, message_header *out)
 {
     bool clean = error_code() == STATUS_OK;
@@ -95,8 +96,8 @@ static const char *read_header(zmq_msg_t *part, message_header *out)
     return "the message does not begin with a header";
 }
 
-/* Reads the first part through the ROUTER, which names the peer. Returns the peer's link, or -1 with `*more`
- * parts to skip. */
+/* Reads the first part of a message from the ROUTER, which identifies the peer. Returns the link of the peer,
+ * or -1 if the message must be skipped. *more is true if further parts follow. */
 static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
 {
     int rank = zsocket_rank_of(zmq_msg_data(part), zmq_msg_size(part), z->base.options.token);
@@ -107,8 +108,8 @@ static int read_identity(zmq_transport *z, zmq_msg_t *part, bool *more)
     return rank;
 }
 
-/* Reads one message from `socket`. `link` is -1 for the ROUTER. *got is false if the message is a probe or
- * refused. Returns STATUS_AGAIN if there is no message. */
+/* Reads one message from `socket`. `link` is -1 for the ROUTER. Sets *got to false if the message is a probe
+ * or is refused. Returns STATUS_AGAIN if there is no message. */
 static status read_message(zmq_transport *z, void *socket, int link, transport_message *out, bool *got)
 {
     zmq_msg_t part;
@@ -153,7 +154,7 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
 }
 
 /* Reads from every socket once, beginning after the socket of the last message. Socket 0 is the ROUTER, and
- * socket 1 + p the DEALER to peer p. */
+ * socket 1 + p is the DEALER to peer p. */
 static status read_any(zmq_transport *z, transport_message *out)
 {
     int peers = z->base.options.peers;
@@ -193,7 +194,7 @@ status zmq_receive(transport *t, transport_message *out)
     TRY(zmq_read_monitors(z));
     zmq_probe_clients(z);
     if (!z->loss_pending) return STATUS_AGAIN;
-    rc = read_any(z, out); /* messages from before the loss come first */
+    rc = read_any(z, out); /* Messages that arrived before a connection was lost are read first. */
     return rc == STATUS_AGAIN ? report_loss(z) : rc;
 }
 

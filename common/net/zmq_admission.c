@@ -1,5 +1,6 @@
-/* Contexts, and admission to their sockets. libzmq asks a handler (ZAP, RFC 27) about each connection to a
- * socket with a key. The handler is a thread that sleeps between requests and ends with the context. */
+/* Opens and closes contexts, and decides which clients may connect to their sockets. If a socket has a key,
+ * libzmq sends a request to a handler (ZAP, RFC 27) for each connection. The handler is a thread that sleeps
+ * between requests and ends with the context. */
 #include "common/net/zmq_socket.h"
 
 #include "common/net/key.h"
@@ -12,7 +13,7 @@
 #include <zmq.h>
 
 enum {
-    CONTEXT_FDS = 24, /* descriptors for a context and two sockets with monitors and connections */
+    CONTEXT_FDS = 24, /* number of descriptors for a context and two sockets with monitors and connections */
     CONTEXT_THREADS = 2,
     ZAP_PARTS = 7, /* version, request, domain, address, identity, mechanism, key */
     ZAP_PART_BYTES = 256,
@@ -36,7 +37,7 @@ static status check_resources(void)
         return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d", CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&gate); /* no thread ends before all have started */
+    pthread_mutex_lock(&gate); /* No thread ends before all threads have started. */
     while (started < CONTEXT_THREADS &&
            (errno = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
         started++;
@@ -57,7 +58,7 @@ status zsocket_context_open(zsocket_context **out)
         return fail_errno(STATUS_SYSTEM, "ZeroMQ: no context");
     }
     pthread_mutex_init(&c->lock, NULL);
-    /* An unflushed socket must not delay the end of the process. */
+    /* Messages that have not been flushed must not delay the end of the process. */
     zmq_ctx_set(c->zmq, ZMQ_BLOCKY, 0);
     zmq_ctx_set(c->zmq, ZMQ_IO_THREADS, 1);
     *out = c;
@@ -81,7 +82,7 @@ typedef struct zap_part {
     char data[ZAP_PART_BYTES];
 } zap_part;
 
-/* Returns the number of parts, or -1 if the context ends. */
+/* Reads a request. Returns the number of parts, or -1 if the context is being closed. */
 static int read_request(void *socket, zap_part parts[ZAP_PARTS])
 {
     int count = 0, more = 1;

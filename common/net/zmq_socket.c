@@ -11,13 +11,16 @@
 
 enum {
     HANDSHAKE_MS = 5000,
-    RECONNECT_MS = 50, /* first pause between attempts, doubled up to RECONNECT_MAX_MS */
+    /* first pause between two attempts; it doubles with each attempt, up to RECONNECT_MAX_MS */
+    RECONNECT_MS = 50,
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024,
     ALIGNMENT = 8,
     KEEPALIVE_PROBES = 3,
     CURVE_BYTES = 33, /* command name, nonce, authenticator and flags of an encrypted frame (RFC 26) */
-    PROBE_ROUNDS = 4, /* a ROUTER notices a disconnection a little later than its monitor */
+    /* number of rounds; several are needed because a ROUTER notices a disconnection a little later than its
+     * monitor */
+    PROBE_ROUNDS = 4,
     FIRST_PROBE_NS = 10000000, /* pause after a disconnection; each later pause is five times as long */
     EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
@@ -30,7 +33,7 @@ static status set_option(void *socket, int option, const void *value, size_t byt
 }
 
 /* Sets the key for CurveZMQ (RFC 26). All processes of a job have the same pair of keys, and the two ends of
- * a connection prove to each other that they have it. */
+ * a connection prove to each other that they have this pair. */
 static status set_key(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     char secret[NET_CURVE_TEXT], public[NET_CURVE_TEXT];
@@ -47,9 +50,9 @@ static status set_key(zsocket_context *context, void *socket, const zsocket_opti
     return set_option(socket, ZMQ_CURVE_SERVERKEY, public, strlen(public));
 }
 
-/* Sets the options that are numbers. The numbers for tcp:// are time-outs, because a peer may vanish
- * silently. ZeroMQ's heartbeats queue after a large message, so a slow link would look dead. The kernel's
- * keep-alives do not queue. The kernel counts in seconds. */
+/* Sets the options that are numbers. For tcp:// they include time-outs, because a peer may vanish silently.
+ * The kernel's keep-alives, whose options are in seconds, detect a vanished peer. ZeroMQ's heartbeats are
+ * off: a heartbeat waits in the queue behind a large message, so a slow link would look dead. */
 static status set_numbers(void *socket, const zsocket_options *o, const char *url)
 {
     bool router = o->type == ZMQ_ROUTER, dealer = !router;
@@ -70,13 +73,13 @@ static status set_numbers(void *socket, const zsocket_options *o, const char *ur
         {router, ZMQ_ROUTER_MANDATORY, 1},            /* a message to an unknown peer is an error */
         {router, ZMQ_ROUTER_HANDOVER, 1},             /* a peer that reconnects takes over its identity */
         {router, ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* checked by the kernel (SO_PEERCRED) */
-        /* The value 1 would discard received but unread messages at a disconnection. The callers send nothing
-         * to a peer that is not connected. */
+        /* If the value were 1, a disconnection would discard messages that have been received but not read.
+         * The value 0 is safe, because the callers send nothing to a peer that is not connected. */
         {dealer, ZMQ_IMMEDIATE, 0},
-        {dealer, ZMQ_PROBE_ROUTER, 1}, /* announces this client to the server before the first message */
-        /* If there is no key, the client cannot check who the server is. The server listens before its
-         * address is published, so a quick second attempt to connect could only reach another user who took
-         * the name of a dead server. */
+        {dealer, ZMQ_PROBE_ROUTER, 1}, /* the server learns of this client before the first message */
+        /* If there is no key, the client cannot check the identity of the server. The server listens before
+         * its address is published. Therefore a quick second attempt to connect could only reach the process
+         * of another user that has taken the address of a dead server. */
         {dealer, ZMQ_RECONNECT_IVL, o->key ? RECONNECT_MS : RECONNECT_MAX_MS},
         {dealer, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
         {tcp, ZMQ_HEARTBEAT_IVL, 0},
@@ -84,7 +87,7 @@ static status set_numbers(void *socket, const zsocket_options *o, const char *ur
         {tcp, ZMQ_TCP_KEEPALIVE_IDLE, probe_s},
         {tcp, ZMQ_TCP_KEEPALIVE_INTVL, probe_s},
         {tcp, ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES},
-        {tcp, ZMQ_TCP_MAXRT, timeout_ms}, /* limit for sent data that is not acknowledged */
+        {tcp, ZMQ_TCP_MAXRT, timeout_ms}, /* time limit for sent data that have not been acknowledged */
         {tcp, ZMQ_CONNECT_TIMEOUT, timeout_ms},
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
@@ -152,7 +155,8 @@ static status open_at(zsocket_context *context, const zsocket_options *o, const 
 {
     TRY(configure(context, s->zmq, o, url));
     TRY(open_monitor(context, s));
-    zsocket_next_event(s); /* returns no event, but after this call the descriptor becomes readable */
+    /* There is no event yet, but only after this call does the descriptor become readable. */
+    zsocket_next_event(s);
     if (o->type == ZMQ_ROUTER) return zsocket_bind(s, url, bound, size);
     return zmq_connect(s->zmq, url) == 0 ? STATUS_OK : address_failure("connect to", url);
 }
@@ -219,7 +223,7 @@ zsocket_event zsocket_next_event(zsocket *s)
 {
     unsigned char event[6];
     if (zmq_recv(s->monitor, event, sizeof event, ZMQ_DONTWAIT) < 0) return ZSOCKET_NO_EVENT;
-    zmq_recv(s->monitor, NULL, 0, ZMQ_DONTWAIT); /* discards the address */
+    zmq_recv(s->monitor, NULL, 0, ZMQ_DONTWAIT); /* The second part is the address, which is not needed. */
     uint16_t kind;
     uint32_t detail;
     memcpy(&kind, event, sizeof kind);

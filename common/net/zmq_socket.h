@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
-/* A ZeroMQ context, and the thread that checks keys of new connections for the context (zmq_admission.c). */
+/* A ZeroMQ context, with the thread that checks the keys of new connections (zmq_admission.c). */
 typedef struct zsocket_context {
     void *zmq;
     pthread_mutex_t lock; /* guards the fields below; threads that share a hub open sockets at the same
@@ -19,23 +19,25 @@ typedef struct zsocket_context {
     pthread_t admission;
 } zsocket_context;
 status zsocket_context_open(zsocket_context **out);
-void zsocket_context_close(zsocket_context **context); /* all sockets must be closed before */
-/* From now on a client of a socket with a key must have the key that the socket's ZAP domain names. May be
- * called again. Only zmq_socket.c calls this function. */
+void zsocket_context_close(zsocket_context **context); /* all sockets must be closed before this call */
+/* Makes the context check keys from now on: a client of a socket that has a key must have the key that the
+ * ZAP domain of the socket names. May be called several times. Only zmq_socket.c calls this function. */
 status zsocket_admission_start(zsocket_context *context);
 
-/* Returns the context that ranks in threads of one process share. */
+/* Returns the context of a hub, which all ranks that are threads of the process share. */
 struct transport_hub;
 zsocket_context *transport_hub_context(struct transport_hub *hub);
 
 typedef struct zsocket_options {
-    int type;                /* ZMQ_ROUTER or ZMQ_DEALER */
-    int64_t frame_bytes;     /* largest frame that a peer may send */
-    int queue;               /* messages queued per peer until they are received; a full queue blocks the
-                              * sender */
-    int64_t peer_timeout_ns; /* time after which a silent host is lost, only over tcp://; 0 for the limits of
-                              * the kernel */
-    uint64_t token;          /* token of the job, part of a DEALER's identity */
+    int type;            /* ZMQ_ROUTER or ZMQ_DEALER */
+    int64_t frame_bytes; /* largest frame that a peer may send */
+    /* largest number of messages per peer that are queued until they are received; a full queue blocks the
+     * sender */
+    int queue;
+    /* time after which a host that sends nothing counts as lost, only over tcp://; 0 for the limits of the
+     * kernel */
+    int64_t peer_timeout_ns;
+    uint64_t token; /* token of the job, part of a DEALER's identity */
     int rank;
     const char *key; /* Key of the job (key.h), or NULL. If there is a key, both sides prove that they have
                         the key, and all bytes are encrypted. Not used over inproc://. */
@@ -43,27 +45,29 @@ typedef struct zsocket_options {
 
 typedef struct zsocket {
     void *zmq, *monitor;
-    int probe_rounds; /* rounds of probes that a ROUTER must still send */
+    int probe_rounds; /* number of rounds of probes that a ROUTER must still send */
     int64_t probe_ns; /* time of the next round */
 } zsocket;
 
-/* Opens a socket. Binds a ROUTER to `url` and writes the endpoint, with the chosen port, to bound[size]
- * unless it is NULL. Connects a DEALER to `url`. Over ipc:// a ROUTER accepts only processes of the same
- * user, with and without a key. Fails with STATUS_UNAVAILABLE if the address is taken or not of this host,
- * and with STATUS_USAGE if the address is malformed. */
+/* Opens a socket. Binds a ROUTER to `url`, and unless `bound` is NULL, writes the endpoint with the chosen
+ * port to bound[size]. Connects a DEALER to `url`. Over ipc:// a ROUTER accepts only processes of the same
+ * user, whether there is a key or not. Fails with STATUS_UNAVAILABLE if the address is taken or does not
+ * belong to this host, and with STATUS_USAGE if the address is malformed. */
 status zsocket_open(zsocket_context *context, const zsocket_options *options, const char *url, char *bound,
                     size_t size, zsocket *out);
 
-/* Binds a ROUTER to a further address, like zsocket_open(). */
+/* Binds a ROUTER to an additional address, as zsocket_open() does. */
 status zsocket_bind(zsocket *s, const char *url, char *bound, size_t size);
 
-/* Returns true for inproc://, whose sockets are connected at once and without events. */
+/* Returns true for inproc://. Sockets of inproc:// are connected at once, and report no events. */
 bool zsocket_is_inproc(const char *url);
 
-/* Closes a socket after at most `flush_ms` for queued messages. Ignores a closed socket. */
+/* Waits at most `flush_ms` for queued messages to leave, then closes the socket. Does nothing if the socket
+ * is closed. */
 void zsocket_close(zsocket *s, int flush_ms);
 
-/* Moves a frame to aligned memory if necessary: libzmq returns small or decrypted frames at any address. */
+/* If a frame is not aligned, moves it to aligned memory. libzmq may return small or decrypted frames at any
+ * address. */
 status zsocket_align(zmq_msg_t *part);
 
 /* The routing id of a DEALER. The id holds the job token and the rank, so a ROUTER can identify the sender
@@ -81,14 +85,14 @@ typedef enum zsocket_event {
     ZSOCKET_DOWN,    /* a connection has ended */
     ZSOCKET_REFUSED, /* a connection that does not speak the protocol has been dropped */
     ZSOCKET_DENIED,  /* a connection without the right key has been dropped */
-    ZSOCKET_HUNG_UP, /* the peer has ended a connection during the handshake, usually because the peer has
-                      * another key */
+    /* the peer has closed a connection during the handshake, usually because it has another key */
+    ZSOCKET_HUNG_UP,
 } zsocket_event;
 zsocket_event zsocket_next_event(zsocket *s); /* does not block */
 
-/* Reads the events of a ROUTER and schedules probes. Returns why a connection was refused, or NULL after the
- * last event. A ROUTER does not report which client has disconnected, so all clients are probed a few
- * times. */
+/* Reads the events of a ROUTER and schedules probes. Returns the reason why a connection was refused, or NULL
+ * after the last event. A ROUTER does not report which client has disconnected, so all clients are probed a
+ * few times. */
 const char *zsocket_next_refusal(zsocket *router);
 /* Returns true if a round of probes is due, and schedules the next round. */
 bool zsocket_begin_probes(zsocket *router);

@@ -126,10 +126,9 @@ static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool
         *worked = true;
         TRY(advance_call(g, q, now_ns));
     }
-    for (int i = 0; i < g->config.queues; i++)
-        /* This loop must follow collective_progress(). In the reverse order, collective_wait() could miss a
-         * call that was posted between the two. */
-        take_calls(g, &g->queues[i], now_ns);
+    /* This loop must follow collective_progress(). In the reverse order, collective_wait() could miss a call
+     * that was posted between the two. */
+    for (int i = 0; i < g->config.queues; i++) take_calls(g, &g->queues[i], now_ns);
     for (int i = 0; i < g->config.queues; i++) TRY(begin_calls(g, &g->queues[i], worked));
     return STATUS_OK;
 }

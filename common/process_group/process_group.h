@@ -98,7 +98,7 @@ typedef struct process_group_config {
     device *device;
     device_stream *compute;
     rank_slot *slot;   /* Status slot that shows the oldest running call, or NULL. */
-    int first_rank;    /* Rank in the job of the process that is rank 0 of the world. */
+    int first_rank;    /* Rank in the job that rank 0 of the world has. */
     int rank;          /* Rank in the world. */
     bool stream_order; /* Whether the library runs calls in stream order (NCCL). */
     /* Whether a call does not begin before the compute stream has reached the post of the call, as on virtual

@@ -42,7 +42,7 @@ static int parent_of(int x, int m)
 }
 
 /* Returns the number of member x in the second tree, in which the leaves of the first tree are inner nodes.
- * The numbers are mirrored if m is even, else shifted by one. */
+ * In the second tree, numbers are in reverse order if m is even, and shifted by one if m is odd. */
 static int other_number(int x, int m)
 {
     return m % 2 == 0 ? m - 1 - x : (x + 1) % m;
@@ -69,9 +69,9 @@ static void add_both_ways(sim_plan *p, tree_member a, tree_member b, double weig
     add_route(p, &back, ALL_MACHINES, weight);
 }
 
-/* Adds one of the trees among which the bytes are divided. Within a machine the tree is a chain along the
- * ring. The chain starts at the member at which the ring enters the machine. Two binary trees connect these
- * members of all machines. `roots` has room for all machines. */
+/* Adds the tree that belongs to one ring. The bytes are divided evenly among the trees of all rings. Within a
+ * machine the tree is a chain along the ring, which starts at the member where the ring enters the machine.
+ * Two binary trees connect these first members of all machines. `roots` has room for all machines. */
 static void add_tree(sim_plan *p, int ring, tree_member *roots)
 {
     const sim_rings *r = p->rings;
@@ -107,8 +107,8 @@ static status plan_tree(sim_plan *p)
 
 /* ---- two-shot ----------------------------------------------------------------------------------- */
 
-/* A rank exchanges 1 / (n - 1) of its bytes with every peer. All machines are alike, so within a machine the
- * route to any other machine has the same hops. */
+/* A rank exchanges 1 / (n - 1) of its bytes with every peer. All machines are alike. Therefore the part of a
+ * route that lies in the rank's machine is the same for every other machine. */
 static status plan_two_shot(sim_plan *p)
 {
     const sim_rings *r = p->rings;
@@ -187,7 +187,8 @@ static status plan_hierarchical(sim_plan *p)
 status sim_plan_open(const sim_rings *rings, sim_algorithm algorithm, sim_plan *out)
 {
     *out = (sim_plan){.algorithm = algorithm, .rings = rings};
-    if (rings->ranks < 2 || algorithm == SIM_RING) return STATUS_OK; /* uses the rings themselves */
+    /* These cases need no plan, because they use the rings directly. */
+    if (rings->ranks < 2 || algorithm == SIM_RING) return STATUS_OK;
     status rc = algorithm == SIM_TREE       ? plan_tree(out)
                 : algorithm == SIM_TWO_SHOT ? plan_two_shot(out)
                                             : plan_hierarchical(out);
@@ -214,8 +215,8 @@ static sim_time tree_cost(const sim_plan *plan, double bytes, sim_phase_cost *ou
     return time;
 }
 
-/* Returns the time with one protocol, or SIM_NEVER if the protocol is not possible. The first phase
- * includes the latency of the call. */
+/* Returns the time of a call with one protocol, or SIM_NEVER if the protocol is not possible. The costs of
+ * the first phase include the latency of the call. */
 static sim_time cost_with(const sim_plan *plan, sim_protocol protocol, double bytes, sim_phase_cost *costs)
 {
     sim_nccl_link link;
@@ -251,7 +252,7 @@ int64_t sim_plan_messages(const sim_plan *plan)
     int each = r->ranks / r->machines;
     switch (plan->algorithm) {
     case SIM_TREE:
-        return 2; /* one to the parent and, on average, one to a child */
+        return 2; /* one message to the parent and, on average, one message to a child */
     case SIM_HIERARCHICAL:
         return 2 * (each - 1) + 2 * (r->machines - 1);
     default:

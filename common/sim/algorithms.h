@@ -1,6 +1,6 @@
-/* All-reduce algorithms. Each has a set of links, a number of bytes that every rank sends over the links, and
- * a number of consecutive hops, whose latencies add up. B is the number of bytes. There are n ranks on m
- * machines, and g = n / m ranks per machine:
+/* All-reduce algorithms. An algorithm uses a set of links, and determines the number of bytes that every rank
+ * sends over the links, and the number of consecutive hops, whose latencies add up. In the table, B is the
+ * number of bytes of the buffer. There are n ranks on m machines, and g = n / m ranks per machine:
  *
  *                 phases                                    sent per rank, on average   hops
  *   ring          one                                       2 (n - 1) / n B             2 (n - 1)
@@ -12,9 +12,9 @@
  *
  * Ring and tree are NCCL's, and nccl.h models their times. A tree is a chain within a machine. Between
  * machines there are two binary trees, each for half of the data (Sanders, Speck, Traeff, "Two-tree
- * algorithms for full bandwidth broadcast, reduction and scan", 2009). Two-shot and hierarchical use NCCL's
- * latencies of a call and of a hop, the fraction of a link's bandwidth that NCCL's protocols reach, and the
- * bandwidth of the links. Phases run one after another. */
+ * algorithms for full bandwidth broadcast, reduction and scan", 2009). The times of two-shot and hierarchical
+ * are computed from NCCL's latencies of a call and of a hop, from the bandwidth of the links, and from the
+ * fraction of this bandwidth that NCCL's protocols reach. Phases run one after another. */
 #ifndef COMMON_SIM_ALGORITHMS_H
 #define COMMON_SIM_ALGORITHMS_H
 
@@ -23,31 +23,34 @@
 enum { SIM_PHASES_MOST = 3 };
 
 typedef struct sim_phase {
-    sim_hop_use *uses; /* [use_count] resources that the phase uses. A weight is the number of bytes that pass
-                          the resource for each byte that a rank sends. */
+    /* [use_count] Resources that the phase uses. The weight of a resource is the number of bytes that pass
+     * the resource for each byte that a rank sends. */
+    sim_hop_use *uses;
     int use_count;
-    double share;         /* bytes that every rank sends, per byte of the buffer */
+    double share;         /* number of bytes that every rank sends for each byte of the buffer */
     double bus;           /* bytes per picosecond that every rank sends if nothing else uses the links */
-    int hops, outer_hops; /* hops within a machine, and between machines */
+    int hops, outer_hops; /* number of hops within machines, and of hops between machines */
 } sim_phase;
 
 typedef struct sim_plan {
     sim_algorithm algorithm;
     const sim_rings *rings;
-    double *loads; /* bytes that pass each resource per byte that a rank sends, for the phase that is being
-                    * planned */
+    /* For the phase that is being planned, number of bytes that pass each resource for each byte that a rank
+     * sends. */
+    double *loads;
     int count;
     sim_phase phases[SIM_PHASES_MOST];
 } sim_plan;
 
 /* Cost of one phase of a call. */
 typedef struct sim_phase_cost {
-    double sent, limit; /* bytes of the phase's flow, and its highest rate in bytes per picosecond */
+    /* number of bytes of the phase's flow, and the highest rate of the flow in bytes per picosecond */
+    double sent, limit;
     sim_time latency;
 } sim_phase_cost;
 
-/* Plans all-reduces of the group of `rings`, which is borrowed. Returns STATUS_CONFIG for SIM_HIERARCHICAL
- * if machines have unequal numbers of members. */
+/* Plans all-reduces of the group of `rings`, which is borrowed. Returns STATUS_CONFIG if `algorithm` is
+ * SIM_HIERARCHICAL and machines have different numbers of members. */
 status sim_plan_open(const sim_rings *rings, sim_algorithm algorithm, sim_plan *out);
 void sim_plan_close(sim_plan *plan);
 

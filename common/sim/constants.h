@@ -6,9 +6,10 @@
 
 /* X(NAME, name in the file, unit, number of values, least, most, needed, meaning)
  *
- * A constant that is not always `needed` may still be needed by a topology or an option. An efficiency has
- * two values: a fraction of peak arithmetic and a fraction of the memory's bandwidth. A constant of NCCL with
- * three values has one per protocol (LL, LL128, Simple), or one per number of machines (one, two, more). */
+ * A profile must contain a constant if `needed` is true. Topologies and options may need further constants.
+ * An efficiency has two values: a fraction of peak arithmetic and a fraction of memory bandwidth. A constant
+ * of NCCL with three values has one per protocol (LL, LL128, Simple), or one per number of machines (one,
+ * two, more). */
 #define SIM_EFFICIENCY(X, NAME, name)                                                                        \
     X(NAME, "efficiency_" name, "1", 2, 0.001, 2, true, "shares of the peak and of the memory bandwidth")
 #define SIM_CONSTANT_LIST(X)                                                                                 \
@@ -117,7 +118,7 @@
 typedef enum sim_constant { SIM_CONSTANT_LIST(SIM_CONSTANT_ENUM) SIM_CONSTANT_COUNT } sim_constant;
 #undef SIM_CONSTANT_ENUM
 
-enum { SIM_VALUES_MOST = 24 }; /* values per constant */
+enum { SIM_VALUES_MOST = 24 }; /* largest number of values of a constant */
 enum { SIM_EFFICIENCIES = SIM_OPTIMIZER - SIM_CONVOLUTION_FORWARD + 1 };
 
 typedef struct sim_constant_info {

@@ -9,12 +9,13 @@ enum { STEPS_MOST = 400000 };
 typedef struct search {
     int n, most; /* `most` is the number of cycles that the GPU with the fewest links allows */
     int steps;
-    int8_t left[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS]; /* links that no cycle uses yet */
+    int8_t left[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS]; /* number of links between two GPUs that no cycle uses yet */
     sim_cycles now, best;
 } search;
 
-/* Returns the GPU to try next after `at`: the GPU with the most unused links, or the lowest of several.
- * Returns -1 if all have been tried. `used` and `tried` are sets of bits. */
+/* Returns the GPU to try next after `at`. It is the GPU with the most unused links to `at`, or the lowest of
+ * these GPUs if there are several. Returns -1 if all GPUs have been tried. `used` and `tried` are sets of
+ * bits. */
 static int next_choice(const search *s, int at, unsigned used, unsigned tried)
 {
     int best = -1;

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Returns a position from 0 to 1. The positions of all draws are evenly spaced, in an order that depends on
- * `name` (Fisher-Yates). */
+/* Returns the position of a draw in the range of constant `name`, from 0 to 1. The positions of all draws are
+ * evenly spaced. The order of the draws depends on `name` (Fisher-Yates). */
 static double position(const char *name, int draw)
 {
     enum { SEED = 1 };

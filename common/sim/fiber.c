@@ -11,7 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* Reports a switch of stacks to the sanitizers. */
+/* Functions that report a switch of stacks to the sanitizers. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #define FIBER_LEAVE(save, bottom, size) __sanitizer_start_switch_fiber(save, bottom, size)
@@ -58,8 +58,10 @@ static void go(place *from, place *to)
 #endif
 
 enum {
-    STACK_BYTES = 1 << 20, /* bytes of address space; a page uses memory after its first access */
-    MOST_GUARDED = 16000   /* fibers with a guard page, which takes two of a process's 65,530 mappings */
+    /* bytes of address space per stack; a page uses no memory before the first access */
+    STACK_BYTES = 1 << 20,
+    /* largest number of fibers with a guard page; each of them needs two of a process's 65,530 mappings */
+    MOST_GUARDED = 16000
 };
 
 static atomic_int open_fibers;
@@ -69,7 +71,7 @@ typedef struct sim_fiber {
     void *context;
     place self, caller;
     void *stack;
-    const void *caller_bottom; /* used by sanitizers, like the next three lines */
+    const void *caller_bottom; /* used only by sanitizers, as are the next three lines */
     size_t caller_size;
     void *own_fake, *caller_fake;
     void *thread, *caller_thread;
@@ -90,7 +92,7 @@ static void leave(sim_fiber *f)
     f->running = true;
 }
 
-/* makecontext() passes ints, so a pointer takes two. */
+/* makecontext() passes only ints, so the pointer is passed as two ints. */
 static void enter(unsigned high, unsigned low)
 {
     sim_fiber *f = (sim_fiber *)(((uintptr_t)high << 32) | low);

@@ -6,20 +6,20 @@
 
 #include "common/sim/simulation.h"
 
-/* Turns an actor into a fiber. `main` runs when the caller wakes the actor for the first time. If `main`
+/* Turns an actor into a fiber. `main` begins to run when the actor is woken for the first time. If `main`
  * fails, the simulation fails. Returns STATUS_SYSTEM if memory is short. */
 status sim_fiber_open(sim_actor *a, status (*main)(void *context), void *context);
-/* Closes an actor's fiber, if it has one. A fiber that has begun and not ended unwinds first: each of its
- * waits returns STATUS_STOPPED. */
+/* Closes the fiber of an actor if the actor has one. If the fiber has begun and not ended, each of its waits
+ * first returns STATUS_STOPPED, so that the fiber ends. */
 void sim_fiber_close(sim_actor *a);
 
 /* Returns true if the actor is a fiber that is running now. */
 bool sim_fiber_runs(const sim_actor *a);
 
-/* Lets other actors run until the actor is woken. Only the fiber's code may call sim_fiber_yield() and
- * sim_fiber_catch_up(). */
+/* Lets other actors run until this actor is woken. Only code that runs in the fiber may call
+ * sim_fiber_yield() and sim_fiber_catch_up(). */
 status sim_fiber_yield(sim_actor *a);
-/* Lets other actors run until the clock has reached the actor's time. */
+/* Lets other actors run until the clock has reached the local time of this actor. */
 status sim_fiber_catch_up(sim_actor *a);
 
 #endif

@@ -45,7 +45,8 @@ double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
 {
     sim_nccl_cost cost;
     if (g->count == 1) return 0;
-    sim_nccl_cost_of(g->rings, kind, SIM_RING, SIM_SIMPLE, &cost); /* all protocols have the same ratio */
+    /* the ratio below is the same for all protocols */
+    sim_nccl_cost_of(g->rings, kind, SIM_RING, SIM_SIMPLE, &cost);
     return bytes * (cost.bus / cost.bandwidth);
 }
 
@@ -56,7 +57,7 @@ int64_t sim_group_messages(const sim_group *g, sim_collective kind)
     return g->ran == SIM_RING ? 2 * (g->count - 1) : sim_plan_messages(&g->plans[g->ran]);
 }
 
-/* Chooses ring or tree as NCCL does, by the shorter time in the model. */
+/* Chooses ring or tree as NCCL does: by the shorter time in the model. */
 static void choose_algorithm(sim_group *g, sim_time ring)
 {
     sim_time tree = SIM_NEVER;
@@ -67,8 +68,8 @@ static void choose_algorithm(sim_group *g, sim_time ring)
     if (tree < ring) g->algorithm = SIM_TREE;
 }
 
-/* Starts the call that all members have joined. Over rings, a rank sends bytes * bus bandwidth / algorithm
- * bandwidth. */
+/* Starts the call that all members have joined. If the algorithm is ring, a rank sends bytes * bus bandwidth
+ * / algorithm bandwidth. */
 static void on_begin(void *context)
 {
     sim_group *g = context;

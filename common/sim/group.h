@@ -1,20 +1,21 @@
 /* Collectives of a group of ranks in virtual time, one after another, as NCCL runs them on a stream.
  *
- * A member joins the group's next call. When the last member has joined, data begin to move: one flow over
- * all links of the group's rings (rings.h). The rate is at most what NCCL's model predicts for the protocol
- * that NCCL chooses (nccl.h), and lower if other flows use the same links. The model's latency follows, so a
- * call that runs alone takes exactly the model's time. All members end a call at the same time. An all-reduce
- * by an algorithm other than ring is one flow per phase (algorithms.h). */
+ * A member joins the next call of the group. When the last member has joined, data begin to move as one flow
+ * over all links of the group's rings (rings.h). The rate is at most the rate that NCCL's model predicts for
+ * the protocol that NCCL chooses (nccl.h), and lower if other flows use the same links. After the flow, the
+ * latency of the model passes. Therefore a call that runs alone takes exactly the time of the model. All
+ * members end a call at the same time. An all-reduce with another algorithm than ring is one flow per phase
+ * (algorithms.h). */
 #ifndef COMMON_SIM_GROUP_H
 #define COMMON_SIM_GROUP_H
 
 #include "common/sim/algorithms.h"
 #include "common/sim/simulation.h"
 
-/* Notifications of a member, at the virtual time at which they happen. */
+/* Functions that notify a member. They are called at the virtual time of the event. */
 typedef struct sim_group_member {
-    void (*moving)(void *context);   /* all members have joined, and data begin to move */
-    void (*finished)(void *context); /* the call is done, and the member may join the next one */
+    void (*moving)(void *context);   /* called when all members have joined and data begin to move */
+    void (*finished)(void *context); /* the call is done, and the member may join the next call */
     void *context;
 } sim_group_member;
 
@@ -42,9 +43,10 @@ typedef struct sim_group {
     int count, present, joined;
     sim_collective kind;
     sim_time at; /* latest of the times at which the members joined */
-    int last;    /* member that joined at time `at`, or the first of several */
+    int last;    /* member that joined at time `at`, or the first of them if there are several */
     double bytes, sent;
-    int64_t calls; /* number of calls that have ended, and bytes that every member sent in these calls */
+    /* number of calls that have ended, and number of bytes that every member sent in these calls */
+    int64_t calls;
     double bytes_sent;
 } sim_group;
 
@@ -62,10 +64,10 @@ void sim_group_close(sim_group **group);
 status sim_group_join(sim_group *g, int member, sim_time at, sim_collective kind, sim_algorithm algorithm,
                       double bytes, const sim_group_member *told);
 
-/* Returns the messages that every member sent in the call that has just ended. */
+/* Returns the number of messages that every member sent in the call that has just ended. */
 int64_t sim_group_messages(const sim_group *g, sim_collective kind);
 
-/* Returns the bytes that every member sends in a call with a buffer of `bytes`. */
+/* Returns the number of bytes that every member sends in a call with a buffer of `bytes` bytes. */
 double sim_group_share(const sim_group *g, sim_collective kind, double bytes);
 
 #endif

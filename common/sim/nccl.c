@@ -36,8 +36,8 @@ static double inner_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[a][r->nvlink ? MEDIUM_NVLINK : MEDIUM_PCI], p);
 }
 
-/* If a ring has one rank per machine, no hop between machines is hidden, so a hop takes as long as in a
- * tree. */
+/* Returns the time of a hop between machines. If a ring has one rank per machine, no hop between machines is
+ * hidden, so a hop of the ring takes as long as a hop of a tree. */
 static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
 {
     bool exposed = a == SIM_RING && r->ranks == r->machines;
@@ -45,7 +45,8 @@ static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[exposed ? SIM_TREE : a][MEDIUM_NETWORK], p) + driver * (p == SIM_SIMPLE ? 2 : 1);
 }
 
-/* A ring's inner hop takes at least as long as posting to the network. */
+/* Returns the time of a hop of a ring within a machine, which is at least the time of posting a message to
+ * the network. */
 static double ring_inner_hop(const sim_rings *r, sim_protocol p)
 {
     double overhead = r->machines > 1 ? constant(r, SIM_NCCL_OVERHEAD, 0) * (p == SIM_SIMPLE ? 3 : 1) : 0;
@@ -80,7 +81,8 @@ static bool possible(const sim_rings *r, sim_protocol p)
 
 static double most(const sim_rings *r, sim_constant c, double channels)
 {
-    int machines = r->machines < 3 ? r->machines : 3; /* the values are for one, two and more machines */
+    /* the constants have values for one, two, and more machines */
+    int machines = r->machines < 3 ? r->machines : 3;
     return channels * constant(r, c, machines - 1) * SIM_GB_PER_S;
 }
 
@@ -131,8 +133,8 @@ sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes)
     return (sim_time)llround(cost->latency * (bytes >= cost->plateau_bytes ? cost->plateau : 1));
 }
 
-/* Returns the factor by which NCCL corrects a tree's bandwidth, because the model does not match trees for
- * medium numbers of bytes. There is a factor for each power of two from 64 bytes on. */
+/* Returns the factor by which NCCL corrects the bandwidth of a tree. NCCL has one factor for each power of
+ * two from 64 bytes on, because its model does not match trees for medium numbers of bytes. */
 static double correction(const sim_rings *r, sim_protocol p, double bytes)
 {
     int power = 0;

@@ -1,4 +1,4 @@
-/* The time that NCCL expects its collectives to take. NCCL chooses algorithm and protocol with this model
+/* The model with which NCCL predicts the times of its collectives and chooses the algorithm and the protocol
  * (NCCL 2.2x, src/graph/tuning.cc). The constants come from the profile.
  *
  *   time = latency + bytes / algorithm bandwidth
@@ -22,12 +22,12 @@ typedef enum sim_algorithm {
     SIM_LIBRARY = SIM_ALGORITHM_COUNT /* ring or tree, as NCCL's model chooses for the size of the call */
 } sim_algorithm;
 
-/* Collectives, with their steps over n ranks. */
+/* Collectives, and their numbers of steps for n ranks. */
 typedef enum sim_collective {
     SIM_ALL_REDUCE,     /* 2 (n - 1) steps */
-    SIM_REDUCE_SCATTER, /* n - 1 */
-    SIM_ALL_GATHER,     /* n - 1 */
-    SIM_BROADCAST,      /* n, pipelined: bus bandwidth = algorithm bandwidth */
+    SIM_REDUCE_SCATTER, /* n - 1 steps */
+    SIM_ALL_GATHER,     /* n - 1 steps */
+    SIM_BROADCAST,      /* n steps, pipelined, so bus bandwidth = algorithm bandwidth */
     SIM_REDUCE
 } sim_collective;
 
@@ -36,15 +36,15 @@ typedef struct sim_nccl_cost {
     double latency; /* latency of small calls, in picoseconds */
     double plateau; /* factor that multiplies the latency of calls of at least plateau_bytes */
     double plateau_bytes;
-    double bandwidth; /* algorithm bandwidth, in bytes per picosecond; 0 if not possible */
-    double bus;       /* bytes per picosecond that every rank sends */
+    double bandwidth; /* algorithm bandwidth, in bytes per picosecond; 0 if the combination is not possible */
+    double bus;       /* bus bandwidth: bytes per picosecond that every rank sends */
 } sim_nccl_cost;
 
 void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p,
                       sim_nccl_cost *out);
 
-/* Returns the model's time, with NCCL's correction of a tree's bandwidth by size. Returns SIM_NEVER if the
- * protocol or the algorithm is not possible. */
+/* Returns the time in the model. For a tree, includes NCCL's correction of the bandwidth, which depends on
+ * the size. Returns SIM_NEVER if the protocol or the algorithm is not possible. */
 sim_time sim_nccl_time(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p, double bytes);
 
 /* Returns the protocol with the shortest time, and sets *time. */
@@ -61,10 +61,10 @@ sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
 typedef struct sim_nccl_link {
     double base_us, hop_us, outer_hop_us;
 } sim_nccl_link;
-/* Returns false if the GPUs do not have the protocol. */
+/* Computes the latencies for a protocol. Returns false if the GPUs do not support the protocol. */
 bool sim_nccl_link_of(const sim_rings *r, sim_protocol p, sim_nccl_link *out);
-/* Returns the bus bandwidth of a protocol on links of bandwidth `bus`. The unit of `bus` and of the result is
- * bytes per picosecond that every rank sends. */
+/* Returns the bus bandwidth that a protocol reaches on links with the bus bandwidth `bus`. Both are in bytes
+ * per picosecond that every rank sends. */
 double sim_nccl_bus(const sim_rings *r, sim_protocol p, double bus);
 
 #endif

@@ -6,8 +6,8 @@
 
 /* ---- memory ----------------------------------------------------------------------------------- */
 
-/* Gives *array, a pointer to any type, room for `count` elements. If memory is short, returns false and
- * leaves *array unchanged. */
+/* Resizes the array *array, whose elements may have any type, to `count` elements. If memory is short,
+ * returns false and leaves *array unchanged. */
 static bool resize(void *array, int32_t count, size_t size)
 {
     void *old, *moved;
@@ -98,8 +98,8 @@ static void make_dirty(sim_network *n, int32_t resource)
     have_solved(n);
 }
 
-/* Takes over the rate of a flow that has just left, if route and limit are the same, so that no other rate
- * changes. */
+/* Returns true if a flow with the same route and limit has just left. Flow `f` then gets the rate of that
+ * flow, so that no other rate changes. */
 static bool takes_place(sim_flow *f)
 {
     sim_network *n = f->network;
@@ -114,7 +114,7 @@ static bool takes_place(sim_flow *f)
     return true;
 }
 
-/* Copies the ids of all resources to the spare array, without gaps. */
+/* Copies the flow ids of all resources to the spare array, without gaps, and swaps the two arrays. */
 static void pack_ids(sim_network *n)
 {
     int32_t *packed = n->other_flow_ids, used = 0;
@@ -130,9 +130,9 @@ static void pack_ids(sim_network *n)
     n->used_ids = used;
 }
 
-/* Makes room for one more id by moving the resource's ids to a range twice as large. All resources together
- * have at most hop_capacity ids, so an array of three times this size has room for all ids and the new
- * range. */
+/* Makes room for one more flow id of a resource by moving its ids to a range that is twice as large. All
+ * resources together have at most hop_capacity ids, so an array of three times this size has room for all ids
+ * and for the new range. */
 static void make_room(sim_network *n, sim_resource *r)
 {
     int32_t room = 2 * r->flow_count + 4;

@@ -1,14 +1,14 @@
-/* Models traffic as a fluid: flows share directed resources max-min fairly.
+/* Models traffic as a fluid. Flows share directed resources, and their rates are max-min fair.
  *
- * A resource is one direction of a link, a port, or a memory, with a capacity. A flow carries bytes along a
- * route, a list of resources. Each resource of the route carries the flow's rate times a weight. A copy
- * inside a memory has weight 2, since each byte passes the memory twice. A protocol that uses half of a
- * link's bandwidth for flags also has weight 2. Rates are max-min fair: one flow's rate can rise only if an
- * equal or lower rate of another flow falls (Bertsekas and Gallager, "Data Networks", 1992, section 6.5.2:
- * progressive filling). Rates change only when flows start or end. network_solve.c then computes only the
- * rates that may have changed.
+ * A resource is one direction of a link, a port, or a memory, and has a capacity. A flow carries bytes along
+ * a route, which is a list of resources. On each resource of the route, the flow uses a capacity equal to the
+ * rate of the flow times a weight. A copy inside a memory has weight 2, because each byte passes the memory
+ * twice. A protocol that uses half of a link's bandwidth for flags also has weight 2. Max-min fair means that
+ * the rate of a flow can rise only if an equal or lower rate of another flow falls (Bertsekas and Gallager,
+ * "Data Networks", 1992, section 6.5.2: progressive filling). Rates change only when flows start or end.
+ * network_solve.c then computes only the rates that may have changed.
  *
- * The last byte of a flow arrives `latency` after it leaves; latency takes no capacity. */
+ * The last byte of a flow arrives `latency` after it has left. During the latency a flow uses no capacity. */
 #ifndef COMMON_SIM_NETWORK_H
 #define COMMON_SIM_NETWORK_H
 
@@ -20,14 +20,14 @@ typedef struct sim_hop_use {
 } sim_hop_use;
 
 typedef struct sim_resource {
-    double capacity; /* bytes per picosecond */
-    double used;     /* bytes per picosecond that the resource's flows use */
+    double capacity; /* in bytes per picosecond */
+    double used;     /* bytes per picosecond that flows use */
     /* Upper bound of the rates of the resource's flows, except flows that are being solved. */
     double fastest;
     /* Range of n->flow_ids that holds the ids of the resource's flows, in the order in which the flows
      * started. */
     int32_t first, flow_count, room;
-    /* Index into n->links if the solution has reached the resource, else -1. */
+    /* Index into n->links if the resource is in the part that is being solved, else -1. */
     int32_t place;
     /* True if a flow has left a full resource since the last solution. */
     bool dirty;
@@ -35,8 +35,9 @@ typedef struct sim_resource {
     bool full;
 } sim_resource;
 
-/* The part of the network that is being solved: copies of the fields that inner loops read, in arrays.
- * Following pointers through whole flows and resources would miss the caches at every step. */
+/* The next three structs describe the part of the network that is being solved. They are copies, in arrays,
+ * of the fields that inner loops read. Without copies, the loops would follow pointers to flows and
+ * resources, and miss the caches at every step. */
 typedef struct sim_part_flow {
     double rate, new_rate, limit;
     struct sim_flow *flow;
@@ -49,25 +50,28 @@ typedef struct sim_part_hop {
 } sim_part_hop;
 
 typedef struct sim_part_link {
-    int32_t resource, inside; /* index of the resource, and number of the part's hops on it */
-    double free, load;        /* capacity that is left by flows outside the part, and total weight of the
-                               * part's hops */
+    /* index of the resource, and number of hops of the part that use the resource */
+    int32_t resource, inside;
+    /* capacity that flows outside of the part leave, and total weight of the hops of the part */
+    double free, load;
     double level;
-    bool filled, changed; /* true if, in this round, the link became full; true if a rate on the link
-                           * changed */
+    /* `filled` is true if the link became full in this round, `changed` if the rate of a flow on the link
+     * changed */
+    bool filled, changed;
 } sim_part_link;
 
-/* State of a link while rates rise: remaining capacity, and weight and number of the flows whose rate is
- * not known yet. */
+/* State of a link while rates rise. `left` is the remaining capacity, and `weight` is the total weight of the
+ * flows whose rate is not known yet. */
 typedef struct sim_filling {
     double left, weight;
-    double share; /* rate at which these flows fill the link, or negative if not computed */
-    /* Number of flows without a known rate, and index in n->members of the link's first flow, which was
-     * visited last. */
+    /* rate at which the flows without a known rate fill the link, or negative if it has not been computed */
+    double share;
+    /* Number of flows without a known rate, and index in n->members of the first flow of the link. */
     int32_t unfixed, first_member;
 } sim_filling;
 
-/* Receives the bytes that a flow has put on a resource between two times. `what` is sim_flow.what. */
+/* A function that receives the number of bytes that a flow has put on a resource between two times. `what` is
+ * sim_flow.what. */
 typedef struct sim_meter {
     void (*passed)(void *context, int32_t resource, const char *what, sim_time begin, sim_time end,
                    double bytes);
@@ -79,70 +83,72 @@ typedef struct sim_network {
     sim_meter meter;         /* `passed` is NULL if nobody measures */
     sim_resource *resources; /* [resource_count] */
     int32_t resource_count;
-    sim_event solve; /* solves the rates, after all other events of the instant */
+    sim_event solve; /* computes the rates, after all other events of the same time */
     int32_t *dirty;  /* [resource_count] */
     int32_t dirty_count;
-    struct sim_flow **fresh; /* [flow_capacity] flows without a rate */
+    struct sim_flow **fresh; /* [flow_capacity] new flows, which have no rate yet */
     int32_t fresh_count;
     sim_part_link *links; /* [resource_count] */
     sim_filling *filling; /* [resource_count] */
-    int32_t *part;        /* [resource_count] links that are not full yet */
+    int32_t *part;        /* [resource_count] indices of links that are not full yet */
     sim_part_flow *flows; /* [flow_capacity] */
     bool *known;          /* [flow_capacity] true if a flow's new rate is known */
     sim_part_hop *hops;   /* [hop_capacity] hops of the part, flow by flow */
-    int32_t *members;     /* [hop_capacity] indices into n->flows, link by link */
+    int32_t *members;     /* [hop_capacity] flows of each link, as indices into n->flows, link by link */
     int32_t flow_capacity, registered;
     int32_t hop_capacity, registered_hops;
     /* [id_room] ids of the resources' flows, and a spare array for pack_ids(). */
     int32_t *flow_ids, *other_flow_ids;
     int32_t id_room, used_ids;
     struct sim_flow **by_id; /* [flow_capacity] */
-    bool *visited;           /* [flow_capacity] by id, true if the solution has reached the flow */
+    bool *visited;           /* [flow_capacity] by id, true if the flow is in the part that is being solved */
     int32_t *free_ids;       /* [flow_capacity] ids of closed flows */
     int32_t free_count, ids;
     int64_t solved;
-    /* The flow that has just left. A flow that starts now on the same route takes over its rate. */
+    /* The flow that has just left, or NULL. A flow that starts now on the same route gets the rate of this
+     * flow. */
     struct sim_flow *left;
-    int32_t left_dirty; /* dirty_count before the flow left */
+    int32_t left_dirty; /* value of dirty_count before the flow left */
 } sim_network;
 
 /* Opens a network of `count` resources. Capacities are in bytes per picosecond (SIM_GB_PER_S). */
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count);
 void sim_network_deinit(sim_network *n);
 
-/* A flow, in the caller's storage, which carries one transfer at a time. The fields that solutions read come
- * first. */
+/* A flow, which carries one transfer at a time. The caller stores the flow. The fields that
+ * sim_network_solve() reads come first. */
 typedef struct sim_flow {
     sim_hop_use *hops; /* [hop_capacity] */
     int32_t hop_count, id;
-    double limit;     /* highest rate, or INFINITY */
-    double rate;      /* bytes per picosecond */
+    double limit;     /* highest possible rate, or INFINITY */
+    double rate;      /* rate now, in bytes per picosecond */
     double remaining; /* remaining bytes at time `since` */
     sim_time since;
     sim_event event;
     sim_network *network;
-    void (*left)(void *context);    /* the last byte has left; may be NULL */
-    void (*arrived)(void *context); /* the last byte has arrived */
+    void (*left)(void *context);    /* called when the last byte has left; may be NULL */
+    void (*arrived)(void *context); /* called when the last byte has arrived */
     void *context;
     sim_time latency;
     const char *what; /* name for a meter, e.g. "copy"; borrowed; may be NULL */
     double bytes;
     sim_time begun;
     int32_t hop_capacity;
-    /* `waiting`: not yet begun. `active`: bytes leave. `on_the_way`: all bytes have left, but not all have
-     * arrived. */
+    /* `waiting` is true if the transfer has not begun, `active` while bytes leave, and `on_the_way` if all
+     * bytes have left but not all have arrived. */
     bool waiting, active, on_the_way;
 } sim_flow;
 
-/* Allocates memory for routes of up to `most_hops`, so starting never fails. `rank` orders the flow's
- * events. The callbacks receive `context`. */
+/* Allocates memory for routes of up to `most_hops` hops, so that starting a transfer never fails. `rank` is
+ * the rank of the flow's events (queue.h). The callbacks receive `context`. */
 status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, void (*left)(void *context),
                      void (*arrived)(void *context), void *context);
-/* Abandons a flow that is under way. Does nothing for zeroed storage. */
+/* Closes a flow, and abandons its transfer if it has not ended. Does nothing if `f` is all zeros. */
 void sim_flow_deinit(sim_flow *f);
 
-/* Starts a transfer at `at`, or now if `at` has passed. `at` may be later than now, since an actor that sends
- * may be ahead of the clock. Copies the route. A transfer without resources and limit leaves at once. */
+/* Starts a transfer at `at`, or now if `at` has passed. `at` may be later than now, because the local time of
+ * an actor that sends may be ahead of the clock. Copies the route. A transfer without resources and without a
+ * limit leaves at once. */
 void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
                     double limit, sim_time latency);
 

@@ -1,20 +1,20 @@
 /* Progressive filling over the part of the network whose rates may have changed.
  *
- * Rates are max-min fair if every flow runs at its limit, or uses a full resource on which no flow is
- * faster (Bertsekas and Gallager, section 6.5.2). The solution starts with a region: the new flows, the
- * resources that flows have left, and all flows on these resources. The region is solved while all other
- * rates stay. A resource at the edge of the region then joins the region in two cases, and the region is
- * solved again:
+ * Rates are max-min fair if every flow runs at its limit, or uses a full resource on which no flow is faster
+ * (Bertsekas and Gallager, section 6.5.2). The solution starts with a region, which consists of the new
+ * flows, the resources that flows have left, and all flows on these resources. The rates of the region are
+ * computed, while all other rates are kept. A resource at the edge of the region has flows inside and outside
+ * of the region. It joins the region in two cases, and the rates of the region are then computed again:
  *
  *   the resource was full, and rates on it have changed
- *   the resource is full now, and limits a flow of the region below a faster flow outside */
+ *   the resource is full now, limits a flow of the region, and a flow outside of the region is faster */
 #include "common/sim/network.h"
 
 /* Sizes of the region: numbers of entries in n->links, n->part, n->flows and n->hops, and number of flows
  * with a limit. */
 typedef struct part {
     int32_t links, filling, flows, hops, limited;
-    int32_t seen; /* entries of n->dirty that have been gathered */
+    int32_t seen; /* number of entries of n->dirty that have been gathered */
 } part;
 
 /* Resources whose shares differ only by rounding become full together. Rates that differ only by rounding
@@ -59,8 +59,8 @@ static void visit_flow(sim_network *n, part *p, sim_flow *f)
     }
 }
 
-/* Visits the flows of a resource, the newest first. Skips flows that have been visited through another
- * resource. Flows are scattered in memory, so they are prefetched. */
+/* Adds the flows of a resource to the region, the newest first. Skips flows that have been added because of
+ * another resource. Flows are scattered in memory, so the loop prefetches them. */
 static void visit_flows(sim_network *n, part *p, int32_t resource)
 {
     const sim_resource *r = &n->resources[resource];
@@ -82,12 +82,14 @@ static void gather(sim_network *n, part *p)
     for (; p->seen < n->dirty_count; p->seen++) visit_flows(n, p, n->dirty[p->seen]);
 }
 
-/* Lists the flows of every link in n->members, from the one visited last to the first. */
+/* Lists the flows of every link in n->members, from the flow that was added last to the flow that was added
+ * first. */
 static void list_members(sim_network *n, const part *p)
 {
     int32_t end = 0;
     for (int32_t l = 0; l < p->links; l++) {
-        n->filling[l].first_member = end; /* grows with each listed member, and is reset below */
+        /* first_member is incremented for each listed member, and is reset below */
+        n->filling[l].first_member = end;
         end += n->links[l].inside;
     }
     for (int32_t f = p->flows - 1; f >= 0; f--)
@@ -104,7 +106,8 @@ static void start_round(sim_network *n, part *p)
         sim_part_link *l = &n->links[i];
         const sim_resource *r = resource_of(n, l);
         sim_filling *f = &n->filling[i];
-        f->left = l->inside == r->flow_count ? r->capacity : l->free; /* all flows are inside: exact */
+        /* If all flows are in the region, the capacity is exact. */
+        f->left = l->inside == r->flow_count ? r->capacity : l->free;
         f->weight = l->load;
         f->share = -1;
         f->unfixed = l->inside;
@@ -130,7 +133,7 @@ static void fix(sim_network *n, int32_t flow, double rate)
     }
 }
 
-/* Returns the rate that a link gives to each flow without a known rate. */
+/* Returns the rate at which a link becomes full if all flows without a known rate get this rate. */
 static double share_of(sim_filling *l)
 {
     if (l->share < 0) l->share = l->left > 0 ? l->left / l->weight : 0;
@@ -194,8 +197,8 @@ static int32_t fix_full(sim_network *n, part *p, double level)
     return fixed;
 }
 
-/* Raises all rates together until a link is full. The flows on a full link keep the present rate, and the
- * rates of other flows rise further. */
+/* Raises all rates together until a link is full. The flows on the full link keep the rate that they have
+ * reached, and the rates of the other flows rise further. */
 static void fill(sim_network *n, part p)
 {
     for (int32_t left = p.flows; left > 0;) {
@@ -226,8 +229,8 @@ static bool has_faster_outside(const sim_network *n, sim_resource *r, double ful
     return false;
 }
 
-/* Adds a resource to the region if the new rates affect its flows outside the region. Returns true if any
- * resource was added. */
+/* Adds the resources on which the new rates affect flows outside of the region. Returns true if a resource
+ * was added. */
 static bool grow(sim_network *n, const part *p)
 {
     int32_t before = n->dirty_count;

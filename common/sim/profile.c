@@ -14,7 +14,8 @@
 /* Folders that the build sets: one in the source tree, and one for installed files. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
 enum { PROFILE_MOST_BYTES = 16 << 20 };
-enum { FOLDERS = 4 }; /* the third belongs to an installation that was moved, the last to the user */
+/* The third folder belongs to an installation that has been moved, the last folder to the user. */
+enum { FOLDERS = 4 };
 
 status sim_profile_user_folder(char *path, size_t size)
 {
@@ -201,7 +202,8 @@ static status open_file(const char *name, int depth, profile_file *f, sim_profil
     return rc == STATUS_OK ? check_top(f, name) : rc;
 }
 
-/* Reads bases first, so that a profile replaces their constants. */
+/* Reads the base of a profile before the profile, so that constants of the profile replace constants of the
+ * base. */
 static status read_chain(const char *name, int depth, sim_profile *p)
 {
     profile_file f;

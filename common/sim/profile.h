@@ -1,18 +1,19 @@
-/* Profiles describe machines as data. A profile is a JSON file of constants, each with a unit, a source
- * and a tag, and a topology. docs/simulation.md describes the format. The tags:
+/* Profiles describe machines as data. A profile is a JSON file that contains constants and a topology. Each
+ * constant has a unit, a source and a tag. docs/simulation.md describes the format. The tags:
  *
  *   datasheet           given by the manufacturer
- *   published           measured or used by others; the source says where
+ *   published           measured or used by others, as the source says
  *   calibrated on ...   fitted here, to the named data
- *   assumed             a guess, and its reason
+ *   assumed             a guess; the source gives the reason
  *
- * A constant may have a range, [low, high] around its value. `range_is` is "source" if the constant's
- * sources give the range, and "guess" if the range is a guess, the default. A constant without a range
- * counts as exact. Predictions use the values, and the limits of predictions use draws from the ranges
- * (draw.c).
+ * A constant may have a range, [low, high], which contains the value. `range_is` is "source" if the sources
+ * of the constant give the range, and "guess", the default, if the range is a guess. A constant without a
+ * range counts as exact. Predictions are computed from the values, and limits of predictions from draws out
+ * of the ranges (draw.c).
  *
- * A profile may extend another one (`base`) and replace some of its constants. Loading fails with STATUS_DATA
- * if a key is unknown, or if a constant is missing, outside its limits or in another unit. */
+ * A profile may extend another profile (`base`) and replace some constants of the base. Loading fails with
+ * STATUS_DATA if a key is unknown, or if a constant is missing, is outside of its limits, or has another
+ * unit. */
 #ifndef COMMON_SIM_PROFILE_H
 #define COMMON_SIM_PROFILE_H
 
@@ -26,7 +27,7 @@
 
 typedef struct sim_provenance {
     const char *tag, *source; /* NULL if the constant is absent */
-    const char *from;         /* name of the profile whose file has the constant */
+    const char *from;         /* name of the profile whose file contains the constant */
     bool guessed;             /* true unless the constant's sources give the range */
 } sim_provenance;
 
@@ -52,14 +53,14 @@ typedef struct sim_node {
 typedef enum sim_link_kind { SIM_LINK_PCIE, SIM_LINK_NVLINK, SIM_LINK_SOCKET } sim_link_kind;
 extern const char *const sim_link_names[]; /* "pcie" */
 
-/* A connection in both directions, of `count` parallel links. */
+/* A connection of two nodes in both directions, which consists of `count` parallel links. */
 typedef struct sim_link {
-    int a, b; /* indices of nodes */
+    int a, b; /* indices of the two nodes */
     sim_link_kind kind;
     int count;
 } sim_link;
 
-/* The links of one machine, and how many machines there may be. Each socket has a memory. */
+/* The nodes and links of one machine, and the largest number of machines. Each socket has a memory. */
 typedef struct sim_wiring {
     int machines;
     union {
@@ -119,14 +120,15 @@ static inline double sim_profile_get(const sim_profile *p, sim_constant c)
 
 enum { SIM_DRAWS = 16 };
 
-/* Replaces every value by draw number `draw`, 1 to SIM_DRAWS, from its range. If `draw` is 0, nothing
- * changes.
+/* Replaces every value by a value from its range: draw number `draw`, from 1 to SIM_DRAWS. If `draw` is 0,
+ * nothing changes.
  *
- * The draws are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979): positions 0, 0.5 and 1 are
- * the low end of a constant's range, its value, and the high end. Each of the SIM_DRAWS draws uses a
- * different position, in an order that depends on the constant's name. All values of a constant have the same
- * position. All efficiencies have the same position, too, since all depend on how well a library uses the
- * GPU. All predictions of a draw use the same constants, so their ratios are meaningful. */
+ * The draws are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979). Position 0 is the low end of
+ * a constant's range, position 0.5 is the value, and position 1 is the high end. Each of the SIM_DRAWS draws
+ * uses a different position, in an order that depends on the name of the constant. All values of a constant
+ * have the same position. All efficiencies have the same position, too, because they all depend on how well a
+ * library uses the GPU. All predictions of a draw use the same constants, so ratios of these predictions are
+ * meaningful. */
 void sim_profile_draw(sim_profile *p, int draw);
 
 static inline bool sim_profile_has_range(const sim_profile *p, sim_constant c)

@@ -1,4 +1,4 @@
-/* Internal header of the files that load a profile. */
+/* Declarations for the files that load a profile. */
 #ifndef COMMON_SIM_PROFILE_IMPL_H
 #define COMMON_SIM_PROFILE_IMPL_H
 
@@ -21,7 +21,7 @@ status profile_bad(const profile_file *f, const char *format, ...) __attribute__
 status profile_check_keys(const profile_file *f, const char *where, const json_t *object,
                           const char *const *allowed, size_t count);
 
-/* profile_read.c. profile_read_constants() and profile_read_wiring() replace the values that the file gives.
+/* profile_read.c. profile_read_constants() and profile_read_wiring() set the values that the file contains.
  * profile_check_constants() checks that all needed constants are present. */
 status profile_read_constants(const profile_file *f, sim_profile *p);
 status profile_read_wiring(const profile_file *f, sim_profile *p);

@@ -51,7 +51,8 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
     return STATUS_OK;
 }
 
-/* Reads a link: ["gpu0", "switch0", "pcie"], and after these an optional number of parallel links. */
+/* Reads a link, which is ["gpu0", "switch0", "pcie"] or ["gpu0", "switch0", "pcie", N] with N parallel
+ * links. */
 static status read_link(const profile_file *f, sim_wiring *w, const json_t *json)
 {
     size_t size = json_array_size(json);

@@ -97,7 +97,7 @@ void sim_event_schedule(sim_queue *q, sim_event *e, sim_time at)
     if (slot > 0 && before(&entry, &q->heap[(slot - 1) / CHILDREN]))
         sift_up(q, slot, entry);
     else
-        sift_down(q, slot, entry); /* a new entry is the last and stays there */
+        sift_down(q, slot, entry); /* a new entry is the last and stays in its slot */
 }
 
 bool sim_queue_step(sim_queue *q)

@@ -1,14 +1,16 @@
 /* The event queue, which orders events in virtual time.
  *
  * Time is an integer number of picoseconds since the simulation began. The time of each ring step is rounded
- * once, so the total of thousands of steps stays within nanoseconds of the formula. 63 bits last for 106
- * days. Engines see nanoseconds, rounded down, and their deadlines are met exactly.
+ * once, so the total of thousands of steps differs from the formula by at most nanoseconds. 63 bits are
+ * enough for 106 days. Engines receive times in nanoseconds, rounded down. The deadlines of engines, which
+ * are in nanoseconds, are met exactly.
  *
- * Events fire in the order of (time, rank, sequence number). Events of the same instant fire by rank, and
- * events of one rank in the order in which they were scheduled. A run therefore depends only on its inputs.
+ * Events fire in the order of (time, rank, sequence number). Events of the same time fire in the order of
+ * their ranks, and events of the same rank in the order in which they were scheduled. A run therefore depends
+ * only on its inputs.
  *
- * An event is storage of its owner, and it is in the queue at most once. sim_event_init() makes room in
- * the queue, so scheduling never allocates and never fails. */
+ * The owner of an event stores the event. An event is in the queue at most once. sim_event_init() reserves
+ * room in the queue, so scheduling an event never allocates and never fails. */
 #ifndef COMMON_SIM_QUEUE_H
 #define COMMON_SIM_QUEUE_H
 
@@ -49,7 +51,7 @@ static inline double sim_to_ms(sim_time t)
 /* Rates inside the simulation are bytes per picosecond. */
 #define SIM_GB_PER_S 1e-3
 
-/* Returns the time for `amount` at `rate`, rounded up, or SIM_NEVER at rate 0. */
+/* Returns the time that `amount` takes at `rate`, rounded up, or SIM_NEVER if the rate is 0. */
 static inline sim_time sim_duration(double amount, double rate)
 {
     if (amount <= 0) return 0;
@@ -68,13 +70,14 @@ enum { SIM_RANK_LIMIT = 1 << 20, SIM_RANK_LAST = SIM_RANK_LIMIT };
 typedef struct sim_event {
     void (*fire)(void *context);
     void *context;
-    int32_t rank; /* rank of the event, or SIM_RANK_LAST to fire after all others of its instant */
+    /* rank of the event, or SIM_RANK_LAST if it fires after all other events of the same time */
+    int32_t rank;
     int32_t slot; /* index in the heap, or -1 if the event is not scheduled */
 } sim_event;
 
 typedef struct sim_entry {
     sim_time time;
-    uint64_t order; /* rank, then sequence number */
+    uint64_t order; /* rank in the high bits, sequence number in the low bits */
     sim_event *event;
 } sim_entry;
 
@@ -86,14 +89,15 @@ typedef struct sim_queue {
     int64_t fired;
 } sim_queue;
 
-/* Frees the events. An empty queue is all zeros. */
+/* Frees the memory of the queue. A queue that is all zeros is empty. */
 void sim_queue_deinit(sim_queue *q);
 
 /* Returns STATUS_SYSTEM if memory is short. After a failure the event needs no sim_event_deinit(). */
 status sim_event_init(sim_queue *q, sim_event *e, int rank, void (*fire)(void *context), void *context);
 void sim_event_deinit(sim_queue *q, sim_event *e);
 
-/* Schedules the event, or moves it, to `at`, but not before the present. SIM_NEVER removes the event. */
+/* Schedules an event for time `at`, or for the current time if `at` has passed. If the event is scheduled,
+ * moves it. If `at` is SIM_NEVER, removes the event from the queue. */
 void sim_event_schedule(sim_queue *q, sim_event *e, sim_time at);
 
 static inline bool sim_event_scheduled(const sim_event *e)

@@ -5,22 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The path of a ring in a machine. The ring enters at position `start` of a cycle and follows the cycle. */
+/* The path of a ring in a machine. The ring enters the machine at position `start` of a cycle, and follows
+ * the cycle. */
 typedef struct cut {
     int8_t cycle, start;
     bool reversed;
 } cut;
 
-/* Members [first, first + count) of the group are in one machine. */
+/* The members of the group that are in one machine: [first, first + count). */
 typedef struct local_group {
     int first, count;
-    sim_cycles cycles; /* cycles of members, counted from `first` */
+    sim_cycles cycles; /* cycles of members; number 0 is member `first` */
     /* `nvlink` is true if rings use NVLink, and `mesh` if NVLinks connect pairs of GPUs directly. */
     bool nvlink, mesh;
     int links;
-    cut cuts[SIM_CYCLES_MOST]; /* by ring */
-    /* [near] adapters at which rings start, by ring: first the adapters of the members (`own` of them), then
-     * other adapters that are as near to a member. */
+    cut cuts[SIM_CYCLES_MOST]; /* path of each ring in the machine */
+    /* [near] Adapter at which each ring starts. The first `own` adapters are the members' own adapters. The
+     * others are adapters that are as near to a member. */
     int8_t nics[SIM_NICS_MOST];
     int own, near;
 } local_group;
@@ -51,7 +52,8 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     for (int i = 0; i < g->count; i++) g->cycles.order[0][i] = (int8_t)i;
     if (g->count == 1) return;
     bool all = all_linked(t, gpus + g->first, g->count, links);
-    if (sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1) { /* uses NVLink if all neighbors are linked */
+    /* A single ring uses NVLink if all neighbors are linked. */
+    if (sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1) {
         g->nvlink = true;
         for (int i = 0; i < g->count; i++) g->nvlink = g->nvlink && links[i][(i + 1) % g->count] > 0;
         return;
@@ -74,7 +76,7 @@ static int at_place(const local_group *g, cut c, int i)
     return g->cycles.order[c.cycle][(c.start + (c.reversed ? g->count - i : i)) % g->count];
 }
 
-/* Returns the number of links from the two ends of a ring to adapter `nic`. */
+/* Returns the total number of links between adapter `nic` and the two ends of a ring. */
 static int distance(const sim_topology *t, sim_place first, sim_place last, int nic)
 {
     sim_place other = {.machine = first.machine ? 0 : 1};
@@ -89,10 +91,10 @@ static void add_nic(local_group *g, int nic)
     if (!memchr(g->nics, nic, (size_t)g->near)) g->nics[g->near++] = (int8_t)nic;
 }
 
-/* Lists the adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets). Each GPU's
- * own adapter comes first; GPUs with several equally near adapters take different ones (ncclTopoGetLocalNet).
- * Other adapters that are as near to a GPU follow. Farther adapters are left out, since a ring does not cross
- * to another socket to reach an adapter. */
+/* Lists the adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets). The adapters
+ * that GPUs own come first. If several adapters are equally near to a GPU, different GPUs own different
+ * adapters (ncclTopoGetLocalNet). Other adapters that are as near to a GPU follow. Adapters that are farther
+ * away are not listed, because a ring does not cross to another socket to reach an adapter. */
 static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     for (int i = 0; i < g->count; i++) add_nic(g, t->gpu_nic[gpus[i].index]);
@@ -102,7 +104,7 @@ static void list_nics(const sim_topology *t, const sim_place *gpus, local_group 
             if (sim_topology_is_near(t, gpus[i].index, nic)) add_nic(g, nic);
 }
 
-/* Numbers of rings that enter and leave at each member, and that follow each cycle. */
+/* Number of rings that enter at each member, that leave at each member, and that follow each cycle. */
 typedef struct cut_uses {
     int enters[SIM_CYCLE_GPUS], leaves[SIM_CYCLE_GPUS], cycles[SIM_CYCLES_MOST];
 } cut_uses;
@@ -125,9 +127,9 @@ static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_gr
     return best;
 }
 
-/* Chooses for every adapter a cycle and the place at which the cycle is cut open, so that both ends are near
- * the adapter. Among equally near cuts, prefers GPUs at which fewer rings enter and leave, and cycles that
- * fewer rings follow. */
+/* Chooses, for every adapter, a cycle and the position at which the cycle is cut open, so that both ends are
+ * near the adapter. If several cuts are equally near, prefers GPUs at which fewer rings enter and leave, and
+ * cycles that fewer rings follow. */
 static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     cut_uses uses = {{0}, {0}, {0}};
@@ -159,7 +161,7 @@ static int split_by_machine(const sim_place *gpus, int ranks, local_group *group
     return count;
 }
 
-/* Returns true if two machines have members in the same places, and thus the same rings. */
+/* Returns true if two machines have members at the same GPUs, and therefore the same rings. */
 static bool same_places(const sim_place *gpus, const local_group *a, const local_group *b)
 {
     if (a->count != b->count) return false;
@@ -246,8 +248,8 @@ static status lay_rings(sim_rings *r, const local_group *groups, int count)
     return measure(r);
 }
 
-/* Lays a ring for every adapter that the members of a machine own, up to the number of adapters of
- * the machine that has the fewest. Adds further rings as long as they add bandwidth. */
+/* Lays one ring for each adapter that members own. If machines differ in the number of these adapters, the
+ * smallest number counts. Then adds further rings as long as they add bandwidth. */
 static status lay_rings_between(sim_rings *r, const local_group *groups)
 {
     int own = SIM_NICS_MOST, near = SIM_NICS_MOST;

@@ -2,8 +2,8 @@
  * which has no global state.
  *
  * Rank r is GPU r % ranks_per_machine of machine r / ranks_per_machine. If a process drives several GPUs
- * (per_process), `ranks` are GPUs: rank s * n + r is GPU s of process r of n, and the GPUs of a process
- * are neighbors.
+ * (per_process), every GPU counts as a rank. If there are n processes, rank s * n + r is GPU s of process r,
+ * and the GPUs of a process are adjacent.
  *
  * The files, in the order in which data flow through them:
  *
@@ -14,7 +14,7 @@
  *     topology.c        machines as links, and the routes between places
  *     cycles.c          rings over point-to-point links
  *     rings.c           the rings of a group of GPUs
- *     nccl.c            the time of NCCL's collectives over these rings
+ *     nccl.c            the times of NCCL's collectives over rings
  *     algorithms.c      all-reduces by other algorithms: their links and times
  *     price.c           the time of work on devices and hosts
  *     simulation.c      actors (virtual host threads), and the loop that runs them
@@ -32,41 +32,44 @@
 
 struct simulation;
 
-/* An actor is a virtual host thread: a rank's compute thread, an agent, a server. Each actor has a local
- * time, which its work advances and which may be ahead of the clock. A launch, for example, only costs host
- * time, so the actor continues until it must wait for an event that is later than the clock.
+/* An actor is a virtual host thread, such as the compute thread of a rank, an agent, or a server. Each actor
+ * has a local time. Work of the actor advances the local time, which may be ahead of the clock. A launch, for
+ * example, only costs host time, so the actor continues until it must wait for an event that is later than
+ * the clock.
  *
- * The event queue wakes an actor. The actor's local time then advances to the clock's time, unless it is
- * already later, and `run` does the work that is possible now. To wait, `run` calls sim_actor_block(), makes
- * sure that something will wake the actor, and returns STATUS_AGAIN. An actor acts at its local time.
- * Therefore an actor must wake other actors with sim_actor_wake(), which uses the local time and not the
- * clock's time. */
+ * The event queue wakes an actor. The local time of the actor then advances to the time of the clock, unless
+ * the local time is already later, and `run` does the work that is possible now. To wait, `run` calls
+ * sim_actor_block(), makes sure that an event will wake the actor, and returns STATUS_AGAIN. An actor acts at
+ * its local time. Therefore an actor must wake other actors with sim_actor_wake(), which uses the local time
+ * instead of the time of the clock. */
 typedef struct sim_actor {
     struct simulation *simulation;
     sim_event event;
-    sim_time time;         /* local time */
-    const char *name;      /* "compute", for messages; borrowed */
+    sim_time time;         /* local time of the actor */
+    const char *name;      /* name for messages, such as "compute"; borrowed */
     const char *waits_for; /* description of the awaited event, or NULL */
     int rank;
-    bool woken;                   /* true if the actor has been woken since it blocked last */
-    status (*run)(void *context); /* NULL if the driver checks `woken` */
+    bool woken;                   /* true if the actor has been woken since it last blocked */
+    status (*run)(void *context); /* function that does the work, or NULL if the driver checks `woken` */
     void *context;
-    struct sim_fiber *fiber; /* fiber.h; NULL if the actor is no fiber */
+    struct sim_fiber *fiber; /* fiber of the actor (fiber.h), or NULL if the actor is no fiber */
     struct sim_actor *core;  /* compute thread on whose core the actor works, or NULL for a separate core */
     double core_share;       /* fraction of the actor's work time that the thread on `core` loses */
-    sim_time lost;           /* time lost to actors on this thread's core, not yet added to its work */
+    /* time that this thread has lost to actors on its core, and that has not been added to its work yet */
+    sim_time lost;
     struct sim_actor *next, *previous;
     struct sim_actor *next_waiting; /* next actor that waits for the same stream or fence */
 } sim_actor;
 
 status sim_actor_open(struct simulation *simulation, sim_actor *a, int rank, const char *name);
-/* Does nothing for zeroed storage. */
+/* Closes an actor. Does nothing if the struct is all zeros. */
 void sim_actor_close(sim_actor *a);
 
-/* Sets the function that runs when the actor is woken. May be called while the actor sleeps. */
+/* Sets the function that runs when the actor is woken. May be called while the actor waits. */
 void sim_actor_set_run(sim_actor *a, status (*run)(void *context), void *context);
 
-/* Wakes the actor at `at`, or at its local time if that is later. The earliest of several calls counts. */
+/* Wakes the actor at time `at`, or at the local time of the actor if that is later. If there are several
+ * calls, the earliest time counts. */
 void sim_actor_wake(sim_actor *a, sim_time at);
 
 /* Advances the local time by work of `duration`. */
@@ -79,7 +82,7 @@ static inline void sim_actor_spend(sim_actor *a, sim_time duration)
 /* Marks the actor as waiting for `what`, e.g. "synchronize", which is borrowed. Returns STATUS_AGAIN. */
 static inline status sim_actor_block(sim_actor *a, const char *what)
 {
-    assert(a->simulation); /* the clock itself cannot wait */
+    assert(a->simulation); /* only the clock has no simulation, and it cannot wait */
     a->waits_for = what;
     a->woken = false;
     return STATUS_AGAIN;
@@ -97,7 +100,7 @@ typedef enum sim_gathered {
     SIM_GATHERS_CACHES   /* losses, outputs, and the keys and values of attention */
 } sim_gathered;
 
-/* Replaces all values of a constant of the profile, or multiplies them. */
+/* Describes a change of a constant of the profile: all its values are replaced or multiplied. */
 typedef struct sim_override {
     sim_constant constant;
     double value;
@@ -105,37 +108,38 @@ typedef struct sim_override {
 } sim_override;
 
 typedef struct simulation_config {
-    const char *profile; /* name or file; NULL for SIM_DEFAULT_PROFILE */
-    int world;           /* ranks, at least 1 */
-    int machines;        /* 0 for as many as the ranks fill */
-    /* Processes per machine, or 0 for one process per rank. kappa applies if there is more than one. */
+    const char *profile; /* name or file of the profile; NULL for SIM_DEFAULT_PROFILE */
+    int world;           /* number of ranks, at least 1 */
+    int machines;        /* number of machines, or 0 for as many as the ranks fill */
+    /* Number of processes per machine, or 0 for one process per rank. If there is more than one process per
+     * machine, kappa applies. */
     int processes;
     /* Number of GPUs that each process drives, all in one machine. A divisor of `world`, or 0 for one GPU. */
     int per_process;
     sim_precision precision;
-    /* Number of ranks that are simulated, from rank 0 on. 0 for all. See simulation_present(). May be set
-     * until the first device is opened. */
+    /* Number of ranks that are simulated, from rank 0 on, or 0 for all ranks. See simulation_present(). */
     int present;
-    /* True to make launches synchronous, whatever the profile says, for hosts that read device memory. */
+    /* True if launches are synchronous whatever the profile says. Used if the host reads device memory. */
     bool launches_are_calls;
-    bool unlimited_memory; /* GPUs never run out of memory */
-    /* 0 for no jitter: all GPUs are equal, and every kernel takes its expected time. */
+    bool unlimited_memory; /* true if GPUs never run out of memory */
+    /* Seed of the jitter. If it is 0, there is no jitter: all GPUs are equal, and every kernel takes its
+     * expected time. */
     uint64_t jitter_seed;
     /* Bandwidth in GB/s and latency in us of the network, or 0 for the profile's values. */
     double link_rate, link_latency;
     /* True if DataParallel's replicas are threads of one Python process. If false, the host takes no time. */
     bool python;
-    sim_gathered gathered; /* results to gather, if replicas compute losses */
-    /* 0 for the constants' values, or the number of a random draw from the constants' ranges, 1 to SIM_DRAWS
-     * (profile.h). */
+    sim_gathered gathered; /* results that are gathered if replicas compute losses */
+    /* Number of a random draw from the ranges of the constants, 1 to SIM_DRAWS, or 0 for the values of the
+     * constants (profile.h). */
     int draw;
-    /* [override_count] replacements of constants, borrowed, applied after `draw`. */
+    /* [override_count] Changes of constants, borrowed. They are applied after `draw`. */
     const sim_override *overrides;
     int override_count;
 } simulation_config;
 
-/* Receives the work that a stream of a rank has run. `stream` is the device's number of the stream. `what`
- * is the name of an operation, "copy", or the pointer SIM_WAIT for a wait on a fence. */
+/* A function that receives the work that a stream of a rank has run. `stream` is the number of the stream on
+ * the device. `what` is the name of an operation, "copy", or the pointer SIM_WAIT for a wait on a fence. */
 #define SIM_WAIT "wait"
 typedef struct sim_recorder {
     void (*ran)(void *context, int rank, int stream, const char *what, sim_time begin, sim_time end);
@@ -144,7 +148,7 @@ typedef struct sim_recorder {
 
 typedef struct simulation {
     simulation_config config;
-    sim_recorder recorder; /* `ran` is NULL if nobody records */
+    sim_recorder recorder; /* `ran` is NULL if there is no recorder */
     sim_profile *profile;
     sim_topology *topology;
     sim_queue queue;
@@ -152,9 +156,10 @@ typedef struct simulation {
     int ranks_per_machine;
     sim_actor *actors;  /* all actors, newest first */
     sim_actor *current; /* actor that runs, or NULL for the driver */
-    sim_actor clock; /* actor of the events that belong to no other actor; its time is always the present */
+    /* actor of the events that belong to no other actor; its local time is always the time of the clock */
+    sim_actor clock;
     bool firing;
-    status failure; /* first failure of an actor; after it no actor runs */
+    status failure; /* first failure of an actor; after a failure no actor runs */
     bool stopping;
     void *devices; /* state of the device back end, shared by all ranks */
     void (*free_devices)(void *devices);
@@ -174,15 +179,16 @@ int simulation_processes(const simulation *s);
 
 /* Returns the place of a rank's GPU. */
 sim_place simulation_gpu(const simulation *s, int rank);
-sim_place simulation_host(const simulation *s, int rank); /* the socket nearest to the GPU */
+/* returns the socket that is nearest to the rank's GPU */
+sim_place simulation_host(const simulation *s, int rank);
 
 static inline sim_time simulation_now(const simulation *s)
 {
     return s->queue.now;
 }
 
-/* Returns the actor that acts now: the one that runs, the clock in an event that belongs to no actor, or
- * `driver` outside of events. */
+/* Returns the actor that acts now. This is the running actor, or the clock in an event that belongs to no
+ * actor, or `driver` outside of events. */
 static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
 {
     if (s->current || !s->firing) return s->current ? s->current : driver;
@@ -190,8 +196,8 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     return &s->clock;
 }
 
-/* Returns the number of ranks that are simulated, from rank 0 on. Ranks that are not simulated are assumed to
- * do the same at the same time. */
+/* Returns the number of ranks that are simulated, from rank 0 on. The other ranks are assumed to do the same
+ * at the same time. */
 static inline int simulation_present(const simulation *s)
 {
     return s->config.present ? s->config.present : s->config.world;
@@ -200,11 +206,11 @@ static inline int simulation_present(const simulation *s)
 /* Runs events until none are left or simulation_stop() is called. Returns the first failure of an actor. */
 status simulation_run(simulation *s);
 
-/* Ends simulation_run() after the present event. Called by the actor that finds the job done, since other
- * actors may keep scheduling deadlines. */
+/* Ends simulation_run() after the current event. The actor that finds that the job is done must call this
+ * function, because other actors may keep scheduling deadlines. */
 void simulation_stop(simulation *s);
 
-/* Runs events until something wakes `a`, or returns at once if `a` has been woken. Returns
+/* Runs events until an event wakes `a`. Returns at once if `a` has been woken before. Returns
  * STATUS_INTERNAL, with a list of waiting actors, if no event is left. */
 status simulation_run_until_woken(simulation *s, sim_actor *a);
 

@@ -74,8 +74,8 @@ static bool passes_through(const sim_wiring *w, int node)
     return kind == SIM_NODE_SWITCH || kind == SIM_NODE_SOCKET || kind == SIM_NODE_NVSWITCH;
 }
 
-/* Dijkstra's algorithm from `start`. Tries links in their order. Among paths of equal cost, keeps the path
- * found first. */
+/* Finds the cheapest paths from `start` with Dijkstra's algorithm. Tries links in the order of the profile.
+ * If paths have equal cost, keeps the path that was found first. */
 static void find_paths(sim_topology *t, int start)
 {
     const sim_wiring *w = t->w;
@@ -98,8 +98,8 @@ static void find_paths(sim_topology *t, int start)
     }
 }
 
-/* Returns the index in `to` [count] of the node nearest to `from`. Among equally near nodes, `turn` selects
- * one, so that callers are spread over these nodes. */
+/* Returns the index in `to` [count] of the node that is nearest to `from`. If several nodes are equally near,
+ * `turn` selects one, so that callers are spread over these nodes. */
 static int nearest(const sim_topology *t, int from, const int *to, int count, int turn)
 {
     int best = UNREACHED, equals = 0;
@@ -246,8 +246,8 @@ static void route_within(const sim_topology *t, sim_route *r, sim_place from, si
     if (!from.host || !to.host) r->latency += sim_from_us(sim_profile_get(t->profile, SIM_COPY_LATENCY));
 }
 
-/* Drops a link that leads only to the adapter if the link is no slower than the adapter, because the link
- * then never limits a flow. */
+/* Removes the link that leads only to the adapter from a route if the link is not slower than the adapter,
+ * because the link then never limits a flow. */
 static void drop_link_of_nic(const sim_topology *t, sim_route *r, int first, int nic, int way)
 {
     int links = 0;
@@ -316,7 +316,7 @@ int sim_topology_nvlinks(const sim_topology *t, int from, int to)
     int a = t->gpu_node[from], b = t->gpu_node[to];
     const sim_path_step *last = path(t, a, b);
     if (last->link < 0 || t->w->links[last->link].kind != SIM_LINK_NVLINK) return 0;
-    int first = b; /* the node after the start */
+    int first = b; /* the second node of the path */
     while (path(t, a, first)->before != a) first = path(t, a, first)->before;
     return t->w->links[path(t, a, first)->link].count;
 }

@@ -1,8 +1,9 @@
 /* The machines of a simulation as resources of its network, and the routes between places.
  *
- * Each machine has both directions of every link of the profile's topology, one memory per socket (one
- * resource for reading and writing), and both directions of every network adapter. The network between the
- * adapters never blocks. Machines are alike, so paths are found once, in one machine. */
+ * The resources of a machine are the two directions of every link of the profile's topology, one memory per
+ * socket (one resource for reading and writing), and the two directions of every network adapter. The network
+ * between the adapters never limits a flow. All machines are alike, so paths are computed only once, in one
+ * machine. */
 #ifndef COMMON_SIM_TOPOLOGY_H
 #define COMMON_SIM_TOPOLOGY_H
 
@@ -24,7 +25,7 @@ typedef struct sim_route {
     sim_time latency;
 } sim_route;
 
-/* The last step of the cheapest path from one node to another. */
+/* The last step of the cheapest path from one node to another node. */
 typedef struct sim_path_step {
     int cost;
     int link, before; /* last link, and the node before it; -1 at the start */
@@ -34,26 +35,28 @@ typedef struct sim_topology {
     const sim_profile *profile;
     const sim_wiring *w;
     int machines;
-    double *capacities; /* [resource_count] of all machines, for sim_network_init() */
+    /* [resource_count] capacities of the resources of all machines, for sim_network_init() */
+    double *capacities;
     int32_t resource_count;
     /* Number of resources per machine. Resource 2 l is link l from a to b, and 2 l + 1 is link l from b to a.
      * The memories follow, then both directions of the adapters. */
     int per_machine;
-    sim_path_step *steps; /* [node_count * node_count] steps by start and end */
+    sim_path_step *steps; /* [node_count * node_count] last step of the path, by start and end of the path */
     int gpu_node[SIM_GPUS_MOST], socket_node[SIM_NODES_MOST], nic_node[SIM_NICS_MOST];
-    /* Socket nearest to each GPU, adapter nearest to each GPU, and adapter nearest to each socket. */
+    /* Socket that is nearest to each GPU, adapter that is nearest to each GPU, and adapter that is nearest to
+     * each socket. */
     int gpu_socket[SIM_GPUS_MOST];
     int gpu_nic[SIM_GPUS_MOST], socket_nic[SIM_NODES_MOST];
 } sim_topology;
 
-/* Opens `machines` machines. Returns STATUS_CONFIG if the profile has fewer. */
+/* Opens a topology of `machines` machines. Returns STATUS_CONFIG if the profile has fewer machines. */
 status sim_topology_open(const sim_profile *profile, int machines, sim_topology **out);
 void sim_topology_close(sim_topology **topology);
 
-/* Finds the route of a copy from one place to another: over NVLink if the GPUs have one, else over PCIe.
- * GPUs without access to each other copy through host memory. Between machines a copy uses the nearest
- * adapters. A copy within a socket's memory reads and writes the memory. A copy within a GPU uses no
- * resource. */
+/* Finds the route of a copy from one place to another. The route leads over NVLink if it connects the GPUs,
+ * else over PCIe. If GPUs cannot access each other's memory, the copy passes through host memory. Between
+ * machines a copy uses the nearest adapters. A copy within the memory of a socket reads and writes this
+ * memory. A copy within a GPU uses no resource. */
 void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim_route *out);
 
 /* Finds the route between GPUs of two machines over the given adapters. */

@@ -20,7 +20,7 @@ struct sync_agent {
     atomic_bool stop;
     atomic_bool failed; /* set once, after `error` */
     error_record error;
-    int idle_rounds;          /* number of iterations since an iteration last did work */
+    int idle_rounds;          /* number of consecutive iterations without work */
     sim_agent *virtual_agent; /* NULL if the device is not virtual */
     sim_agent_ops virtual_ops;
 };

@@ -48,7 +48,7 @@ struct anatomy {
     /* The waits of the step that ends next are in lists[kind]. If `leads` is true, the waits of the following
      * step are in the other list. The lowest bit of a wait's number is the index of its list. */
     wait_list lists[2];
-    int wait_capacity; /* of both lists together */
+    int wait_capacity; /* largest number of waits in both lists together */
     int kind;
     bool waiting, leads;
 
@@ -59,7 +59,7 @@ struct anatomy {
     anatomy_span previous; /* the previous step */
     int64_t previous_ns;   /* duration of the communication in `previous` that has been counted */
     int64_t *waited_ns;    /* [world] time that the last step waited for each rank */
-    _Atomic int64_t lost;  /* waits and spans dropped so far */
+    _Atomic int64_t lost;  /* number of waits and spans that have been dropped so far */
     int64_t lost_before,
         lost_at_end; /* `lost` at the start of the step that ends next, and at the end of the previous step */
 
@@ -67,9 +67,10 @@ struct anatomy {
         /* `passes` is true while steps are not to be kept. `full` is true when there is no room for another
          * step. */
         bool passes, full;
-        int64_t ended;                         /* number of steps that have ended */
-        size_t bytes, most;                    /* `most` is 0 if no steps are kept */
-        kept_list steps, phases, waits, calls; /* kept_step, anatomy_phase, anatomy_wait, call_span */
+        int64_t ended;      /* number of steps that have ended */
+        size_t bytes, most; /* bytes in use and their limit, which is 0 if no steps are kept */
+        /* lists of kept_step, anatomy_phase, anatomy_wait and call_span */
+        kept_list steps, phases, waits, calls;
     } kept;
 };
 
@@ -341,8 +342,8 @@ void anatomy_sweep_again(anatomy *a, const anatomy_call *last, int64_t count, an
         for (int s = 0; s < step->spans; s++, calls++) {
             anatomy_span span = calls->time;
             const anatomy_call *call = find_call(last, count, calls->call);
+            /* If the clocks of the ranks differ much, the new begin may be after the end of the span. */
             if (call && call->begin.rank != ANATOMY_NOBODY && call->begin.ns > span.begin_ns)
-                /* This may be after the end of the span if the clocks of the ranks differ much. */
                 span.begin_ns = call->begin.ns;
             if (span.end_ns > span.begin_ns) insert(a, span);
         }

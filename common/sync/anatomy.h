@@ -38,8 +38,8 @@ typedef enum step_part {
     STEP_DATA,
     STEP_FORWARD,
     STEP_BACKWARD,
-    STEP_EXPOSED, /* communication */
-    STEP_WAITING, /* for other ranks */
+    STEP_EXPOSED, /* exposed communication */
+    STEP_WAITING, /* waiting for other ranks */
     STEP_OPTIMIZER,
     STEP_OTHER,
     STEP_PARTS
@@ -76,7 +76,7 @@ typedef struct anatomy_figures {
     int64_t parts[STEP_PARTS]; /* ns of each part; the sum is the duration of the step */
     /* communication that was hidden while the lane waited for another rank's computation */
     int64_t hidden_waiting_ns;
-    int64_t hidden_computing_ns; /* communication hidden in another way */
+    int64_t hidden_computing_ns; /* communication that was hidden in another way */
     int waited_for;              /* rank with the longest wait, or ANATOMY_NOBODY */
     /* number of waits and spans that were dropped for lack of room; if it is not 0, the parts are wrong */
     int64_t lost;

@@ -51,13 +51,13 @@
 
 /* Says which values are divided by the number of ranks. */
 typedef enum shared_divide {
-    SHARED_DIVIDE_POLICY, /* as the policy defines */
+    SHARED_DIVIDE_POLICY, /* the values that the policy defines */
     SHARED_DIVIDE_BEFORE, /* each rank's gradient, before the sum */
-    SHARED_DIVIDE_AFTER   /* the sum */
+    SHARED_DIVIDE_AFTER   /* the sum of the gradients */
 } shared_divide;
 
 typedef struct shared_options {
-    int divide; /* shared_divide */
+    int divide; /* a shared_divide */
     int64_t stall_timeout_ns;
     const char *link; /* text for net_link_parse(), or NULL */
     const char *slow; /* text for straggler_factor(), or NULL */
@@ -76,13 +76,13 @@ typedef struct sync_exchange {
     /* The batch of this rank. If this rank loads the batches of all ranks, the batches of all ranks, in rank
      * order. */
     device_memory *input, *target;
-    int64_t input_bytes, target_bytes, output_bytes; /* per sample */
+    int64_t input_bytes, target_bytes, output_bytes; /* bytes per sample */
     /* Bytes of the output of a sample in the type in which the loss reads it. More than output_bytes if
      * activations are bfloat16. */
     int64_t loss_output_bytes;
     int64_t ahead_bytes; /* bytes of the next batch if it is prefetched, else 0 */
     dtype target_type;
-    int64_t targets_each; /* targets per sample */
+    int64_t targets_each; /* number of targets per sample */
     int64_t largest;      /* number of samples of the largest batch for which `input` has room */
     int64_t loaded;       /* number of samples that this rank has loaded */
     /* Number of samples that this rank trains on, and number of their targets that count in the loss.
@@ -99,8 +99,8 @@ typedef struct sync_exchange {
  * optimizer state. */
 typedef struct sync_context {
     int rank, world; /* rank in the group of ranks that train this model or stage, and size of the group */
-    /* Rank in the job of the group's rank 0, and number of ranks of the job. Both are 0 if the group contains
-     * all ranks of the job. */
+    /* `first` is the rank in the job that rank 0 of the group has, and `job_world` is the number of ranks of
+     * the job. Both are 0 if the group contains all ranks of the job. */
     int first, job_world;
     uint64_t job_token;
     device *device;
@@ -164,7 +164,7 @@ typedef struct sync_counters {
     /* time of updates that the threads of this rank's agent or server made */
     int64_t update_aside_ns;
     int64_t agents_cpu_ns;              /* processor time of the threads of this rank's agents */
-    int64_t bytes_sent, bytes_received; /* payload over links between ranks */
+    int64_t bytes_sent, bytes_received; /* bytes of payload over links between ranks */
     int64_t messages_sent, messages_received;
     int64_t updates_skipped; /* number of updates that were skipped because of --on-nonfinite skip */
     /* number of pushes that were sent after a push whose gradients became ready later */
@@ -204,7 +204,7 @@ typedef struct sync_requirements {
     /* true if every pass calls need() and release(); false if only the forward pass calls need() */
     bool each_pass;
     param_shards_config shards; /* how the state is sharded over the ranks; the caller sets `rank` */
-    bool replicates;            /* after flush() the parameters of all ranks are bit-identical */
+    bool replicates;            /* true if after flush() the parameters of all ranks are bit-identical */
     /* if there is a staged copy (staged.h), the engine updates parameters on the GPU */
     bool updates_on_gpu;
     /* Reason why passes cannot be recorded (--cuda-graph, device_record_begin()). NULL if passes can be
@@ -249,7 +249,7 @@ typedef struct sync_engine_type {
 
     /* An engine is set up in three steps, of which only connect() waits for peers. First the harness calls
      * open(). Then it calls handshake(), which returns the data that the peers need, and exchanges these
-     * handshakes. At last it calls connect() with the handshakes of all ranks; handshakes[r] is the handshake
+     * handshakes. Finally it calls connect() with the handshakes of all ranks; handshakes[r] is the handshake
      * of rank r. */
     status (*open)(const sync_context *context, sync_engine **out);
     status (*handshake)(sync_engine *e, sync_blob *out); /* *out is borrowed until connect() returns */
@@ -263,7 +263,7 @@ typedef struct sync_engine_type {
      * for the whole unit.
      */
     status (*need)(sync_engine *e, int param);
-    status (*release)(sync_engine *e, int param); /* only with each_pass */
+    status (*release)(sync_engine *e, int param); /* called only if each_pass is set */
     status (*end_forward)(sync_engine *e, const sync_step *step);
     status (*ready)(sync_engine *e, int param);
     /* Ends the reduction. Called after ready() has been called for every gradient. */
@@ -351,7 +351,7 @@ void sync_drop_gradients(sync_engine *e);
  * SYNC_MARK_UPDATE. */
 enum {
     SYNC_MARK_UPDATE = 128,
-    SYNC_MARK_WAITS = SYNC_MARK_UPDATE + 4, /* first mark of anatomy.h */
+    SYNC_MARK_WAITS = SYNC_MARK_UPDATE + 4, /* first mark that anatomy.c uses */
     /* first mark of the engines, which use all marks from this one on */
     SYNC_MARK_ENGINE = DEVICE_MARKS - 256,
 };

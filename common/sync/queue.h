@@ -11,7 +11,7 @@
 typedef struct sync_queue {
     char *entries;
     size_t entry_bytes;
-    uint32_t capacity;                  /* a power of two */
+    uint32_t capacity;                  /* number of entries, a power of two */
     _Alignas(64) _Atomic uint32_t head; /* number of the next entry to pop; only the consumer writes it */
     _Alignas(64) _Atomic uint32_t tail; /* number of the next entry to push; only the producer writes it */
 } sync_queue;

@@ -49,7 +49,7 @@ typedef struct sync_handover {
      * due when it is added. */
     device_fence *fence;
     uint64_t added, taken;
-    int *items; /* ring of [capacity] */
+    int *items; /* circular queue of [capacity] items */
     int capacity;
     status (*take)(void *context, int item);
     void *context;

@@ -11,7 +11,7 @@ struct trace {
     trace_entry *events;
     int64_t capacity;
     atomic_bool on;
-    _Atomic int64_t count; /* events recorded, including events beyond the capacity */
+    _Atomic int64_t count; /* number of events so far, including events for which there was no room */
 };
 
 status trace_open(int64_t capacity, trace **out)
@@ -54,7 +54,7 @@ int64_t trace_dropped(const trace *t)
     return t ? atomic_load_explicit(&t->count, memory_order_acquire) - recorded(t) : 0;
 }
 
-/* Reserves slots and writes them. The reader starts after the recorded work has ended. */
+/* Reserves slots and writes events into them. The slots are read only after the recorded work has ended. */
 static void add_always(trace *t, const trace_entry *events, int count)
 {
     int64_t at = atomic_fetch_add_explicit(&t->count, count, memory_order_relaxed);
@@ -116,14 +116,14 @@ static const char *const track_names[TRACE_TRACKS] = {
 
 static const char flow_phases[] = {[TRACE_FLOW_BEGIN] = 's', [TRACE_FLOW_STEP] = 't', [TRACE_FLOW_END] = 'f'};
 
-/* Appends the fields that all events have. Times are microseconds with three decimals. */
+/* Appends the fields that are common to all events. Times are in microseconds with three decimals. */
 static void begin_event(char phase, const char *name, int track, int process, int64_t ns, text_buffer *out)
 {
     text_append(out, "{\"ph\":\"%c\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d", phase,
                 name, process, track + 1, ns / 1000, (int)(ns % 1000));
 }
 
-/* Returns the index of the next event. */
+/* Writes the event or events that begin at entry i. Returns the index of the next entry. */
 static int64_t write_event(const trace *t, int64_t i, int64_t count, int process, text_buffer *out)
 {
     const trace_entry *e = &t->events[i++];
@@ -149,7 +149,7 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
         begin_event(flow_phases[e->point], name, e->track, process, e->begin_ns, out);
         text_append(out, ",\"cat\":\"gradient\",\"bp\":\"e\",\"id\":\"%d.%" PRId64 "\"},\n", process, e->id);
         break;
-    case TRACE_MEMORY: /* one counter with a series per class; the events of one time are adjacent */
+    case TRACE_MEMORY: /* A counter has one series per class. The entries for one time are adjacent. */
         begin_event('C', "memory", e->track, process, e->begin_ns, out);
         text_append(out, ",\"args\":{\"%s\":%" PRId64, e->name, e->end_ns);
         for (int c = 1; c < LEDGER_CLASS_COUNT && i < count; c++, i++)

@@ -1,12 +1,14 @@
 /* A timeline of a rank. Events are recorded into memory that is allocated before the first step, and written
  * as Chrome's trace events, which Perfetto also reads ("Trace Event Format", Duman et al., 2016).
  *
- * A rank appears as a process with a few tracks of nested slices. A stream has a track only if it has slices,
- * as on virtual devices. Another track shows the parts of a step (common/sync/anatomy.h). Buckets and keys in
- * flight overlap, so they are asynchronous slices. A flow is an arrow through slices: from the gradient that
- * completed a bucket, to the bucket's communication, to the wait for the bucket.
+ * A rank appears as a process with a few tracks of nested slices. A stream has a track only if slices have
+ * been recorded for it, as on virtual devices. Another track shows the parts of a step
+ * (common/sync/anatomy.h). Buckets and keys in flight may overlap, so each of them is an asynchronous slice.
+ * A flow is an arrow through slices. It leads from the gradient that completed a bucket to the communication
+ * of the bucket, and to the wait for the bucket.
  *
- * Any thread may record. Every function accepts NULL and then does nothing. All ranks use one clock. */
+ * Any thread may record events. If the trace is NULL, every function does nothing. All ranks use the same
+ * clock. */
 #ifndef COMMON_TRACE_TRACE_H
 #define COMMON_TRACE_TRACE_H
 
@@ -36,7 +38,7 @@ enum { TRACE_NO_INDEX = -1 };
 
 typedef enum trace_flow_point { TRACE_FLOW_BEGIN, TRACE_FLOW_STEP, TRACE_FLOW_END } trace_flow_point;
 
-/* Allocates room for `capacity` events. Later events are only counted. Records nothing until
+/* Allocates room for `capacity` events. Further events are counted but not recorded. Recording begins with
  * trace_switch(). */
 status trace_open(int64_t capacity, trace **out);
 void trace_close(trace **t);
@@ -50,20 +52,22 @@ void trace_slice(trace *t, trace_track track, const char *name, int64_t index, i
 /* Records a slice even if the trace is off, for a slice that encloses earlier events. */
 void trace_late_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                       int64_t end_ns);
-/* Records an interval in flight. `id` distinguishes intervals with the same name at the same time. */
+/* Records an asynchronous slice. `id` distinguishes slices of the same name that overlap. */
 void trace_async(trace *t, const char *name, int64_t index, int64_t id, int64_t begin_ns, int64_t end_ns);
-/* Records a point of a flow. All points of a flow have the same id, and each lies in a slice of its track. */
+/* Records a point of a flow. All points of a flow have the same id, and each point lies in a slice of
+ * `track`. */
 void trace_flow(trace *t, trace_flow_point point, trace_track track, int64_t id, int64_t ns);
-/* Records the logical bytes of every class. */
+/* Records the logical bytes of every class of the ledger at a time. */
 void trace_memory(trace *t, int64_t ns, const int64_t bytes[LEDGER_CLASS_COUNT]);
 
-/* A recorded event. Events may be read after the recorded work has ended. In a flow, begin_ns is the time of
- * the point. In memory events, `name` is a class of the ledger and end_ns its bytes. */
+/* A recorded event. Events may be read after the recorded work has ended. For a point of a flow, begin_ns is
+ * the time of the point. For memory, `name` is a class of the ledger, and end_ns is the number of bytes of
+ * this class. */
 typedef enum trace_kind { TRACE_SLICE, TRACE_ASYNC, TRACE_FLOW, TRACE_MEMORY } trace_kind;
 typedef struct trace_entry {
     trace_kind kind;
     trace_track track;
-    trace_flow_point point; /* only in flows */
+    trace_flow_point point; /* used only by points of flows */
     const char *name;
     int64_t index, id, begin_ns, end_ns;
 } trace_entry;
@@ -71,12 +75,8 @@ typedef struct trace_entry {
 /* Reads entry `i`, from 0, in the order of recording. Returns false if there is none. */
 bool trace_read(const trace *t, int64_t i, trace_entry *out);
 
-/* Appends the name that the viewer shows, and the sort index, of a process (`thread` 0) or of one of its
- * threads. */
-void trace_write_name(int process, int thread, const char *name, int place, text_buffer *out);
-
-/* Appends the events as JSON objects, each followed by a comma. `process` is a number for the rank, which is
- * unique in the file. The viewer shows `name`. */
+/* Appends the events as JSON objects, each followed by a comma. `process` is a number that identifies the
+ * rank in the file. The viewer shows `name` for it. */
 void trace_write(const trace *t, int process, const char *name, text_buffer *out);
 
 #endif

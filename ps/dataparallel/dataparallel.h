@@ -81,7 +81,7 @@ typedef struct dp_flow {
     dp_tensor tensor; /* Names this rank's staging buffer. */
     int segment;      /* Names the shared memory of rank 0. */
     char *data;       /* Address of the tensor on this rank. */
-    int64_t each;     /* Bytes per sample. */
+    int64_t each;     /* Size of the tensor in bytes per sample. */
 } dp_flow;
 
 typedef struct dp_nccl_sim dp_nccl_sim;
@@ -114,7 +114,7 @@ typedef struct dp_engine {
     int64_t loaded;     /* Number of samples of all ranks. */
     int present;        /* Number of ranks that have samples: ranks 0 to present - 1. */
     int contributors;   /* Number of ranks that had samples in a micro-batch of the step. */
-    bool accumulates;   /* The gradients already include earlier micro-batches of the step. */
+    bool accumulates;   /* True if the gradients include earlier micro-batches of the step. */
     int64_t step, sums; /* `sums` is the number of sums that layers have requested in the step. */
     int64_t settles;    /* Number of flushes. */
 

@@ -124,7 +124,7 @@ static status open_hub(dp_engine *e)
                     MESSAGE_FRAMES_MAX, e->member.frames);
     transport_options options;
     TRY(ps_transport_options(&e->member, c->rank, &options));
-    options.device_memory = true; /* from device to device */
+    options.device_memory = true; /* messages move data from device to device */
     TRY(ps_port_open(&e->hub->port, &options, c->world, e->hub->held_capacity + hub.most_transfers,
                      PS_NO_PEER, 0));
     return dp_is_root(e) ? ps_listen(&e->member, 0, &e->hub->port) : STATUS_OK;

@@ -77,7 +77,7 @@ typedef struct dp_hub {
     bool only_control;
     const char *url; /* Rank 0's URL for error messages. NULL on rank 0. */
 
-    sync_staging compute; /* On the compute stream. Used by the compute thread. */
+    sync_staging compute; /* Copies on the compute stream. Used by the compute thread. */
     ps_memory memory;
     ps_port port;
 
@@ -88,7 +88,7 @@ typedef struct dp_hub {
     dp_sum sum;             /* `present` is 0 if the exchange has no sum. */
     _Atomic int64_t posted; /* Number of exchanges that have been posted. */
     device_fence *done;     /* Number of exchanges that have ended. */
-    anatomy_sent last;      /* The most recently sent message that the exchange has received. */
+    anatomy_sent last;      /* The received message that was sent last. */
 
     /* Used by the agent. */
     int64_t finished; /* Number of exchanges that have ended. */

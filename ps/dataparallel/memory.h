@@ -24,7 +24,7 @@ typedef struct ps_dp_sizes {
     int64_t buffers;
     int64_t batch; /* Size of the batch on device 0 minus the size of another device's part. */
     int64_t ahead; /* Next batch, which only device 0 has prefetched (--prefetch). */
-    bool lean;     /* --dp-lifetimes lean */
+    bool lean;     /* True with --dp-lifetimes lean. */
 } ps_dp_sizes;
 
 /* Columns: name; description; formula with PyTorch's lifetimes; formula with PyTorch's lifetimes and autocast

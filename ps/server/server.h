@@ -88,14 +88,14 @@ typedef struct server_worker {
     bool gone;
     /* The worker's share of a layer's sum. The kind is NONE if the share has not arrived. */
     ps_message layer_share;
-    bool norm_due;       /* `norm` must be sent to the worker. */
+    bool norm_due;       /* True if `norm` must be sent to the worker. */
     double norm;         /* This server's part of a squared norm. */
-    ps_update_step push; /* The last push (async). */
+    ps_update_step push; /* Step and learning rate of the last push (async). */
     /* Number of keys of the current iteration that the worker has pushed, if updates wait for the norm
      * (async). */
     int pushed_keys;
     double scale; /* Factor for the worker's gradients (async). */
-    bool skips;   /* The worker's push is not applied (async). */
+    bool skips;   /* True if the worker's push is not applied (async). */
 } server_worker;
 
 typedef struct server_apply {
@@ -178,8 +178,8 @@ typedef struct ps_server {
         int64_t received;
         /* Buffers that have arrived and have not been accepted. The kind is NONE if there are none. */
         ps_message next;
-        anatomy_sent last; /* The message of rank 0 that brought `data`. */
-        bool acknowledge;  /* An acknowledgement must be sent to rank 0. */
+        anatomy_sent last; /* The message of rank 0 that contained `data`. */
+        bool acknowledge;  /* True if an acknowledgement must be sent to rank 0. */
         transport_ticket ticket;
     } buffers;
     struct { /* Used on server 0. */

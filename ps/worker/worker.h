@@ -52,9 +52,9 @@ typedef struct worker_key {
     int64_t iteration; /* Iteration that is being pushed, or that was pushed last. */
     /* Time at which the gradient was ready, and time at which the push or the pull left. */
     int64_t ready_ns, left_ns;
-    bool traced;                 /* The key was ready while the trace was on. */
+    bool traced;                 /* True if the key became ready while the trace was on. */
     int64_t pushed_ns;           /* Time at which the push left (async, ssp). */
-    int64_t requested, received; /* Numbers of pulls. */
+    int64_t requested, received; /* Numbers of the last requested pull and of the last received reply. */
     int64_t updates_seen;        /* Number of updates that the received parameters include. */
     /* The message that was sent last among the messages that the last reply needed. */
     anatomy_sent last;
@@ -66,9 +66,9 @@ typedef struct worker_compute {
     uint64_t pulls;
     uint64_t packs, summed; /* Number of requests to pack the buffers, and number of requested sums. */
     uint64_t unpacked;      /* Number of the pull whose buffers have been copied to the arena. */
-    bool begun;             /* The iteration's first micro-batch has begun. */
+    bool begun;             /* True if the iteration's first micro-batch has begun. */
     bool synchronize;
-    bool has_data; /* A micro-batch of the iteration had samples. */
+    bool has_data; /* True if a micro-batch of the iteration had samples. */
     bool *pushed;  /* [param_count] Whether the parameter has been pushed in this iteration. */
 } worker_compute;
 

@@ -6,7 +6,7 @@
  *   broadcast        a chain from the root along the ring, slice by slice */
 #include "ring/all_reduce/shm.h"
 
-/* Most slices per chunk. The limit keeps the steps of a call within SHM_STEP_BITS. */
+/* Largest number of slices per chunk. It keeps the steps of a call within SHM_STEP_BITS. */
 enum { MOST_SLICES = 1 << 16 };
 
 static int left_of(const shm_queue *q)
@@ -75,8 +75,8 @@ static int chunk_of_step(const ring_channel *c)
 
 static void await_next(ring_channel *c)
 {
-    /* In a chain, step s begins after the left neighbor's step s. In a ring, it begins after the neighbor's
-     * step s-1. */
+    /* In a chain, step s waits for step s of the left neighbor. In a ring, step s waits for step s-1 of the
+     * left neighbor. */
     bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST;
     if (c->step < c->steps)
         ring_channel_await_left(c, c->step + chain, ring_channel_slice(c, chunk_of_step(c)));

@@ -2,8 +2,8 @@
  * a network.
  *
  * Each step of a ring is a message from the left neighbor and takes latency + bytes / bandwidth. The slices
- * of a step arrive one after another. The 2(n-1) steps of an all-reduce, each with bytes/n, take the
- * textbook's
+ * of a step arrive one after another. The 2(n-1) steps of an all-reduce, each with bytes/n, take the time
+ * that textbooks give,
  *
  *     2 (n-1) latency + 2 (n-1)/n bytes / bandwidth
  *

@@ -3,9 +3,7 @@
 
 #include <stdio.h>
 
-enum {
-    PEER_CHECK_NS = 1000000
-}; /* Interval between checks whether the peers of a blocked world are alive. */
+enum { PEER_CHECK_NS = 1000000 }; /* Time between two checks of a blocked world's peers. */
 
 static uint64_t position_of(uint64_t sequence, uint64_t step)
 {

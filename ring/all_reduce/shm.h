@@ -31,7 +31,7 @@
 #include <stdatomic.h>
 
 enum {
-    SHM_MAX_RANKS = COLLECTIVE_MOST_SHARED_RANKS, /* Most ranks of a world, because a mask has 64 bits. */
+    SHM_MAX_RANKS = COLLECTIVE_MOST_SHARED_RANKS, /* Largest world, because a mask has 64 bits. */
     SHM_STEP_BITS = 24,                           /* Bits of a position that count the steps of one call. */
     SHM_INLINE_BYTES = 32 << 10,
     SHM_STAGING_BYTES = 512 << 10,
@@ -115,8 +115,8 @@ struct shm_queue {
     int size, me;
     shm_member *members; /* [size] */
     int64_t area_bytes;  /* Bytes of one inline area. */
-    int64_t inline_bytes,
-        staging_bytes; /* Bytes of an inline area and of the staging area that may be used. */
+    /* Bytes of an inline area and of the staging area that may be used. */
+    int64_t inline_bytes, staging_bytes;
 
     /* The call in progress, which has the number base.completed + 1. */
     shm_phase phase;
@@ -129,10 +129,9 @@ struct shm_queue {
     /* The transfer that must arrive before the wait ends. Used only if a link is emulated. */
     bool charged; /* Whether there is a transfer. */
     int64_t charge_bytes;
-    bool
-        charge_latency; /* Whether the transfer is a separate message, which takes the latency of the link. */
-    bool was_there;     /* Whether the transfer began before this rank began to wait. */
-    int64_t due_ns;     /* Arrival time. 0 if not known yet. */
+    bool charge_latency; /* Whether the transfer is a message, which takes the latency of the link. */
+    bool was_there;      /* Whether the transfer began before this rank began to wait. */
+    int64_t due_ns;      /* Arrival time. 0 if not known yet. */
 
     /* First element and number of elements of the current round, and the end of the last round. They count
      * from the start of each part if the call is cut into parts (collective_is_cut()), else from the start of

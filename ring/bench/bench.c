@@ -131,9 +131,8 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "--collective: expected a name, got none");
 }
 
-enum {
-    KINDS = COLLECTIVE_SEND
-}; /* The kinds before this one have a size, and all ranks take part in them. */
+/* Number of collectives that have a size and in which all ranks take part. */
+enum { KINDS = COLLECTIVE_SEND };
 
 static status parse_operations(const char *list, int *out, int *count)
 {

@@ -13,10 +13,10 @@
 /* Rules that say when a bucket is closed. Columns: name, name in reports. All gradients of a bucket have the
  * same element type. */
 #define BUCKET_RULE_LIST(X)                                                                                  \
-    X(REACH_BYTES, "reach_bytes")       /* the limit in bytes is reached */                                  \
-    X(REACH_ELEMENTS, "reach_elements") /* the limit in elements is reached */                               \
-    X(WITHIN_BYTES, "within_bytes")     /* the next tensor would exceed the limit */                         \
-    X(ONE, "one")                       /* never, so there is one bucket per type */                         \
+    X(REACH_BYTES, "reach_bytes")       /* when the limit in bytes is reached */                             \
+    X(REACH_ELEMENTS, "reach_elements") /* when the limit in elements is reached */                          \
+    X(WITHIN_BYTES, "within_bytes")     /* before a tensor that would exceed the limit */                    \
+    X(ONE, "one")                       /* never, so each element type has one bucket */                     \
     X(EACH, "each")                     /* after every tensor */                                             \
     X(UNITS, "units")                   /* after the last tensor of a unit */
 

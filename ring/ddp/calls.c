@@ -246,8 +246,9 @@ status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
     return ring_await(e, job);
 }
 
-/* Exchanges which ranks have data. If the library is NCCL, the exchange uses host memory instead of the GPU,
- * because the next pass needs the result while the GPU is still busy with the previous pass. */
+/* Gathers from all ranks whether they have data. If the library is NCCL, this all-gather uses host memory
+ * instead of the GPU, because the next pass needs the result while the GPU is still busy with the previous
+ * pass. */
 status ring_gather_activity(ring_engine *e)
 {
     if (!e->host_group) return ring_run_job(e, RING_JOB_ACTIVITY, 0);

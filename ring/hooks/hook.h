@@ -26,7 +26,7 @@ typedef enum ring_hook {
 typedef struct ring_hook_info {
     const char *name;
     dtype wire;                   /* Type that is sent, or DTYPE_COUNT for the gradients' type. */
-    ring_hook_function *compress; /* ring_send_as_packed if the hook has no function. */
+    ring_hook_function *compress; /* Function of the hook, or ring_send_as_packed if it has none. */
 } ring_hook_info;
 
 extern const ring_hook_info ring_hooks[RING_HOOKS];

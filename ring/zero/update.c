@@ -76,9 +76,8 @@ status ring_update_shards(sync_engine *base, const sync_step *step, double scale
     ring_engine *e = ring_of(base);
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
     status rc = sync_end_update(base, step, skipped);
-    return rc == STATUS_OK ? ring_gather_updated(e)
-                           /* Peers update other shards, and do not notice the failure by themselves. */
-                           : ring_give_up(e, rc);
+    /* Peers update other shards, so they would not notice the failure without ring_give_up(). */
+    return rc == STATUS_OK ? ring_gather_updated(e) : ring_give_up(e, rc);
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */

@@ -23,7 +23,7 @@ struct sim_message {
     sim_message *next, *next_of_all;
     sim_hub *hub;
     sim_transport *to;
-    int link; /* link at the receiver */
+    int link; /* number of the link in the receiver's transport */
     sim_flow flow;
     sim_time handed_over;
     double bytes;
@@ -36,10 +36,10 @@ struct sim_message {
 /* One direction of a connection. Messages leave one after another. */
 typedef struct sim_way {
     sim_transport *to;
-    int link; /* link at `to` */
+    int link; /* number of the link in transport `to` */
     sim_route route;
-    sim_message *first, *last; /* sent messages; the first one is leaving */
-    int on_the_way;            /* messages sent and not yet received */
+    sim_message *first, *last; /* queue of sent messages; the first message is leaving */
+    int on_the_way;            /* number of messages that have been sent and not yet received */
 } sim_way;
 
 struct sim_transport {
@@ -47,10 +47,11 @@ struct sim_transport {
     sim_hub *hub;
     sim_transport *next;
     char url[128];
-    sim_actor *owner; /* agent that receives here, or NULL before its first receive */
+    sim_actor *owner; /* agent that receives from this transport, or NULL before the first receive */
     sim_way *ways;    /* [2 * peers] */
     sim_message *inbox, *inbox_last;
-    bool refused; /* the last send found no room, so wake the owner when there is room */
+    /* true if the last send found no room, so that the owner must be woken when there is room */
+    bool refused;
 };
 
 /* ---- hub -------------------------------------------------------------------------------------- */
@@ -108,7 +109,7 @@ static status wait_for_nothing(transport *t, int64_t deadline_ns)
 
 static sim_way *way_of(const sim_message *m)
 {
-    /* Finds the sender's way through the receiver's way back to the sender. */
+    /* The receiver's way back to the sender contains the number of the sender's way. */
     sim_way *back = &m->to->ways[m->link];
     return &back->to->ways[back->link];
 }
@@ -121,7 +122,7 @@ static void leave_next(sim_way *w)
                        w->route.latency);
 }
 
-/* The last byte has left, so the sender's memory is released, as on a wire. */
+/* Called when the last byte of a message has left. Releases the sender's memory, as a real transport does. */
 static void on_left(void *context)
 {
     sim_message *m = context;
@@ -193,15 +194,16 @@ static status copy_frames(sim_message *m, const message_frame *frames, int count
     return STATUS_OK;
 }
 
-/* There may be more separate servers than ranks, so the servers' hosts are assigned round robin. */
+/* Returns the host of an agent. There may be more separate servers than ranks, so hosts are assigned to
+ * servers round robin. */
 static sim_place host_of(const sim_transport *t)
 {
     const simulation *s = t->hub->simulation;
     return simulation_host(s, t->base.options.rank % s->config.world);
 }
 
-/* Returns the bytes that a message moves. Ranks that compute on the processor of one machine read each
- * other's tensors, so their messages move no bytes. */
+/* Returns the number of bytes that a message moves. If ranks compute on the processor of one machine and read
+ * each other's tensors, a message between them moves no bytes. */
 static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_message *m)
 {
     const simulation *s = hub->simulation;
@@ -309,7 +311,8 @@ static status open_transport(const transport_options *options, transport **out)
     return STATUS_OK;
 }
 
-/* Closes a transport. The hub owns its messages, and messages in flight are not delivered. */
+/* Closes a transport. The hub keeps the messages of the transport, and does not deliver messages in
+ * flight. */
 static void close_transport(transport *base, int64_t flush_ns)
 {
     sim_transport *t = (sim_transport *)base, **at = &t->hub->transports;

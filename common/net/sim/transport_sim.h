@@ -1,6 +1,6 @@
 /* Messages between the virtual ranks of a simulation. A message is a flow over the links between the places
- * of the tensors, plus a fixed time at both ends. The messages of a link leave one after another. No bytes
- * move. */
+ * of its tensors. The sender and the receiver also spend a fixed time on each message. The messages of a link
+ * leave one after another. No bytes move. */
 #ifndef COMMON_NET_SIM_TRANSPORT_SIM_H
 #define COMMON_NET_SIM_TRANSPORT_SIM_H
 
@@ -12,8 +12,8 @@ extern const transport_type transport_sim;
 /* Opens the hub of the ranks of `s`. The hub must be closed after all transports. */
 status transport_sim_hub_open(simulation *s, transport_hub **out);
 
-/* Stops the hub at the end of the simulation. No peer can be reached any more, so closing transports send no
- * goodbyes. */
+/* Stops the hub at the end of the simulation. Afterwards no peer can be reached, so transports that are
+ * closed send no goodbyes. */
 void transport_sim_hub_stop(transport_hub *hub);
 
 #endif
