@@ -75,6 +75,10 @@ typedef struct trace_entry {
 /* Reads entry `i`, from 0, in the order of recording. Returns false if there is none. */
 bool trace_read(const trace *t, int64_t i, trace_entry *out);
 
+/* Appends the name that the viewer shows, and the sort index, of a process (`thread` 0) or of one of its
+ * threads. */
+void trace_write_name(int process, int thread, const char *name, int place, text_buffer *out);
+
 /* Appends the events as JSON objects, each followed by a comma. `process` is a number that identifies the
  * rank in the file. The viewer shows `name` for it. */
 void trace_write(const trace *t, int process, const char *name, text_buffer *out);
