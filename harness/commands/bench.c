@@ -251,7 +251,7 @@ static status run_launcher(const bench_setup *s, command_line *line)
             (int)s->options.gpus);
     if (s->options.json) TRY(output_probe(s->options.json));
     launch_job job = {.name = "bench", .world = (int)s->options.gpus};
-    launch_options options = launch_defaults();
+    launch_options options = {0};
     launch_outcome outcome;
     options.jobs = &job;
     options.job_count = 1;

@@ -47,16 +47,6 @@ static status read_ranks(launch_environment *e, int most, const manager *m)
     return STATUS_OK;
 }
 
-static status read_token(uint64_t *out)
-{
-    const char *text = getenv("HARNESS_TOKEN");
-    char *end;
-    *out = strtoull(text, &end, 16);
-    if (end != text + 16 || *end)
-        return fail(STATUS_CONFIG, "environment: HARNESS_TOKEN: expected 16 hexadecimal digits");
-    return STATUS_OK;
-}
-
 status launch_environment_key(const char *name, char out[NET_KEY_TEXT])
 {
     const char *text = getenv(name);
@@ -75,12 +65,16 @@ static status from_harness(launch_environment *e)
 {
     static const char *const names[] = {"HARNESS_JOB",       "HARNESS_TOKEN",     "HARNESS_RENDEZVOUS",
                                         "HARNESS_STATUS_FD", "HARNESS_NOTIFY_FD", "HARNESS_PROCESSORS"};
-    const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS");
+    const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS"),
+               *token = getenv("HARNESS_TOKEN");
+    char *end;
     int memory_fd, notify_fd;
     e->origin = LAUNCH_BY_HARNESS;
     TRY(read_ranks(e, JOB_MOST_MEMBERS, &managers[TORCHRUN])); /* the launcher sets the same variables */
     if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
-    TRY(read_token(&e->token));
+    e->token = strtoull(token, &end, 16);
+    if (end != token + 16 || *end)
+        return fail(STATUS_CONFIG, "environment: HARNESS_TOKEN: expected 16 hexadecimal digits");
     TRY(launch_environment_key("HARNESS_KEY", e->key));
     TRY(launch_environment_key("HARNESS_STAGE_KEY", e->stage_key));
     TRY(read_number("HARNESS_STATUS_FD", 0, INT32_MAX, &memory_fd));

@@ -147,7 +147,7 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     launch_job jobs[JOB_COUNT];
     cpu_set_t *processors[JOB_COUNT] = {NULL};
     run_progress progress = run_progress_begin(c, plan, numbers);
-    launch_options options = launch_defaults();
+    launch_options options = {0};
     status rc;
     for (int i = 0; i < count; i++) {
         int j = numbers[i], e = job_engine(j), world = run_config_world(c, j), servers = 0;

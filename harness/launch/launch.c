@@ -21,11 +21,6 @@ enum {
     END_NS = 2000000000,     /* time between SIGTERM and SIGKILL after a failure */
 };
 
-launch_options launch_defaults(void)
-{
-    return (launch_options){.stall_timeout_ns = 60 * NS_PER_S, .grace_ns = 30 * NS_PER_S};
-}
-
 static void kill_all(launcher *l)
 {
     for (int i = 0; i < l->options.job_count; i++) launch_kill_job(&l->jobs[i], SIGKILL);
@@ -189,6 +184,7 @@ static status open_launcher(launcher *l)
 {
     const launch_options *o = &l->options;
     int ranks = 0;
+    if (l->options.grace_ns == 0) l->options.grace_ns = 30 * NS_PER_S;
     l->pid = getpid();
     l->signal_fd = -1;
     l->turn = -1;

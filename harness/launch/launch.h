@@ -53,14 +53,11 @@ typedef struct launch_options {
     char *const *argv; /* command line of the ranks, ends with NULL */
     bool take_turns;
     int64_t stall_timeout_ns;   /* time without progress after which the run ends */
-    int64_t connect_timeout_ns; /* least stall limit before the first step */
-    int64_t grace_ns;           /* time to end after SIGTERM */
+    int64_t connect_timeout_ns; /* lower bound of the stall limit before the first step */
+    int64_t grace_ns;           /* time to end after SIGTERM, or 0 for 30 s */
     void (*progress)(void *context, const launch_view *view); /* called four times per second, or NULL */
     void *context;
 } launch_options;
-
-/* Returns options without jobs, with a stall limit of 60 s and a grace time of 30 s. */
-launch_options launch_defaults(void);
 
 typedef struct launch_outcome {
     int exit_code;    /* exit code of the program; 0 if every rank ended well */

@@ -178,15 +178,15 @@ static int be_launcher(char **argv, int world, int jobs)
 {
     const launch_job all[] = {
         {.name = "first", .world = world}, {.name = "second", .world = world}, {.name = "third", .world = 1}};
-    launch_options options = launch_defaults();
+    launch_options options = {0};
     launch_outcome outcome;
     int draws = 0;
     options.jobs = all;
     options.job_count = jobs;
     options.argv = argv;
     options.take_turns = strstr(argv[1], "turns") != NULL;
-    options.stall_timeout_ns = milliseconds("STALL_MS", options.stall_timeout_ns);
-    options.grace_ns = milliseconds("GRACE_MS", options.grace_ns);
+    options.stall_timeout_ns = milliseconds("STALL_MS", 60 * NS_PER_S);
+    options.grace_ns = milliseconds("GRACE_MS", 0);
     options.progress = draw;
     options.context = &draws;
     status result = launch_run(&options, &outcome);
