@@ -13,10 +13,8 @@
 
 run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers)
 {
-    run_progress p = {
+    return (run_progress){
         .config = config, .plan = plan, .numbers = numbers, .is_terminal = isatty(STDERR_FILENO)};
-    for (int j = 0; j < JOB_COUNT; j++) p.first[j] = -1;
-    return p;
 }
 
 static int64_t steps_of(const launch_view *view, int j)
@@ -49,12 +47,12 @@ static job_view look_at(run_progress *p, const launch_view *view, int j)
                   .samples_per_s = NAN};
     if (v.steps > v.total) v.total = v.steps; /* a run with --load counts from step 0 of the training */
     bool trains = (view->turn == j || view->turn < 0) && v.steps < v.total;
-    if (p->first[j] < 0 && v.steps > 0)
+    if (p->first[j] == 0)
         p->first[j] = v.steps;
-    else if (p->first[j] >= 0 && trains)
+    else if (trains)
         p->active_ns[j] += view->elapsed_ns - p->seen_ns;
     int64_t done = v.steps - p->first[j];
-    if (p->first[j] < 0 || done <= 0 || p->active_ns[j] <= 0) return v;
+    if (done <= 0 || p->active_ns[j] <= 0) return v;
     double step_s = (double)p->active_ns[j] * 1e-9 / (double)done;
     v.left_s = step_s * (double)(v.total - v.steps);
     v.samples_per_s = samples_of_step(p, number) / step_s;

@@ -25,8 +25,8 @@ typedef struct run_progress {
     int64_t began_ns;          /* start of the last job in virtual time */
     job_view begun[JOB_COUNT]; /* jobs in virtual time, which run one after the other */
     int begun_count;
-    int64_t active_ns[JOB_COUNT]; /* time that the job has trained since it had done `first` steps */
-    int64_t first[JOB_COUNT];     /* steps that the job had done when its progress was first seen, or -1 */
+    int64_t active_ns[JOB_COUNT]; /* time that the job has trained since step `first` */
+    int64_t first[JOB_COUNT];     /* steps that the job had done when its first steps were seen, or 0 */
 } run_progress;
 
 run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers);
