@@ -16,14 +16,12 @@ static json_t *measured_to_json(device *d)
     ledger_external process = ledger_measure_process();
     int64_t used = -1, whole = -1;
     char threads[32];
-    json_t *measured = json_pack("{s:I, s:I, s:i}", "resident_bytes", (json_int_t)process.resident,
-                                 "proportional_bytes", (json_int_t)process.proportional, "threads",
-                                 atoi(proc_value("/proc/self/status", "Threads", threads, sizeof threads)));
     if (device_usage(d, &used, &whole) != STATUS_OK) error_clear();
-    if (used < 0) return measured;
-    json_object_set_new(measured, "device_used_bytes", json_integer((json_int_t)used));
-    json_object_set_new(measured, "device_total_bytes", json_integer((json_int_t)whole));
-    return measured;
+    return json_pack("{s:I, s:I, s:i, s:o*, s:o*}", "resident_bytes", (json_int_t)process.resident,
+                     "proportional_bytes", (json_int_t)process.proportional, "threads",
+                     atoi(proc_value("/proc/self/status", "Threads", threads, sizeof threads)),
+                     "device_used_bytes", used < 0 ? NULL : json_integer(used), "device_total_bytes",
+                     used < 0 ? NULL : json_integer(whole));
 }
 
 /* Returns the operations that run slower than with the device's libraries (device_info.fallbacks). */
@@ -44,20 +42,18 @@ json_t *rank_device_to_json(const rank_state *s, const rank_device *d)
     device *at = trainer_device(d->trainer);
     const sync_engine *engine = trainer_engine(d->trainer);
     const rendezvous_member *me = s->rendezvous ? &rendezvous_members(s->rendezvous)[s->place->rank] : NULL;
+    bool several = s->device_count > 1; /* of a rank */
     char processors[256];
     json_t *row =
-        json_pack("{s:i, s:s, s:o*, s:s*, s:s, s:o, s:o*, s:o*, s:o}", "rank", d->number, "host",
-                  me ? me->host : "virtual", "pid", me ? json_integer(me->pid) : NULL, "processors",
-                  me ? processors_own(processors, sizeof processors) : NULL, "device",
+        json_pack("{s:i, s:s, s:o*, s:s*, s:s, s:o, s:o*, s:o*, s:o, s:o*, s:o*, s:f, s:o*}", "rank",
+                  d->number, "host", me ? me->host : "virtual", "pid", me ? json_integer(me->pid) : NULL,
+                  "processors", me ? processors_own(processors, sizeof processors) : NULL, "device",
                   device_get_info(at)->description, "memory", ledger_to_json(trainer_ledger(d->trainer)),
                   "process", me ? measured_to_json(at) : NULL, "fallbacks", me ? fallbacks_to_json(at) : NULL,
-                  "staleness", ps_result_staleness(trainer_engine(d->trainer)));
-    if (s->device_count > 1) {
-        json_object_set_new(row, "of_rank", json_integer(s->place->rank));
-        json_object_set_new(row, "stage", json_integer(d->place.stage));
-    }
-    json_object_set_new(row, "slow_factor", json_real(trainer_slowdown(d->trainer)));
-    if (me) json_object_set_new(row, "loader_threads", json_integer(s->batches.loader_threads));
+                  "staleness", ps_result_staleness(trainer_engine(d->trainer)), "of_rank",
+                  several ? json_integer(s->place->rank) : NULL, "stage",
+                  several ? json_integer(d->place.stage) : NULL, "slow_factor", trainer_slowdown(d->trainer),
+                  "loader_threads", me ? json_integer(s->batches.loader_threads) : NULL);
     overlap_to_json(&d->record.overlap, engine, row);
     record_to_json(&d->record, &s->clock, row);
     if (d->trace.recorder) rank_trace_to_json(&d->trace, &d->record, &s->clock, row);

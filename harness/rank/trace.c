@@ -135,9 +135,10 @@ void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out
     if (trace_dropped(t->recorder) > 0)
         log_warn("the trace has no room for %lld events: --trace-steps chooses fewer steps",
                  (long long)trace_dropped(t->recorder));
-    int rank = t->processes ? number % t->processes : number,
-        device = t->processes ? number / t->processes : 0;
-    int used = snprintf(name, sizeof name, "%s rank %d", job_name(job), rank);
-    if (t->processes) snprintf(name + used, sizeof name - (size_t)used, " device %d", device);
+    if (t->processes)
+        snprintf(name, sizeof name, "%s rank %d device %d", job_name(job), number % t->processes,
+                 number / t->processes);
+    else
+        snprintf(name, sizeof name, "%s rank %d", job_name(job), number);
     trace_write(t->recorder, job * TRACE_MOST_RANKS + number + 1, name, out);
 }
