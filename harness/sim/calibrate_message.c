@@ -137,7 +137,7 @@ status calibrate_messages(calibration *c)
     talk t = {.result = c, .token = (uint64_t)clock_now_ns()};
     status rc = local_ranks_run(PAIR, talk_on_rank, &t);
     for (int r = 0; r < PAIR; r++) {
-        if (t.agents[r]) transport_close(&t.agents[r], 0);
+        transport_close(&t.agents[r], 0);
         free(t.data[r]);
     }
     return rc;

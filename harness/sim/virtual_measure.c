@@ -96,8 +96,6 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
     TRY_GOTO(rc, write_words(workload, &w), done);
     TRY_GOTO(rc, run_config_init(config), done);
     TRY_GOTO(rc, run_config_parse(config, w.count, w.words), done);
-    if (config->run.mode == ENGINE_BOTH || !run_config_is_virtual(config))
-        TRY_GOTO(rc, fail(STATUS_INTERNAL, "expected one engine on a virtual device"), done);
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
     variant.step = on_step;
     variant.context = out;
