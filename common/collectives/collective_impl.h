@@ -116,6 +116,9 @@ static inline int64_t collective_part_at(const collective_call *call, collective
     return begin >= held.begin && end <= held.begin + held.count ? begin - held.begin : -1;
 }
 
+/* library.c */
+status collective_find_library(const char *name, const collective_type **out);
+
 /* Returns true if neither the call in progress nor another rank has progressed within the stall limit. */
 bool collective_is_late(collective_queue *q, int64_t now_ns);
 /* Returns STATUS_PEER for a late call. `detail` is appended to the message. */
