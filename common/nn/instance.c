@@ -100,7 +100,7 @@ static char *param_base(const nn_instance *instance, int op, int param)
     const piece *places = cut && whole ? set->pieces : set->placed[pass];
     char *base = !cut                      ? set->params.data
                  : whole                   ? set->whole.data
-                 : param_set_is_mixed(set) ? set->wide.data
+                 : param_set_is_mixed(set) ? set->f32_params.data
                                            : set->gathered.data;
     return base + places[param].offset * dtype_size(set->type);
 }
@@ -121,7 +121,7 @@ static void *resolve(const nn_instance *instance, const nn_bindings *bindings, i
 {
     const param_set *set = instance->set;
     char *const bases[] = {[NN_SPACE_VALUE] = bindings->memory->activations.data,
-                           [NN_SPACE_GRAD] = param_set_is_mixed(set) ? set->wide_grads.data : set->grads.data,
+                           [NN_SPACE_GRAD] = param_set_is_mixed(set) ? set->f32_grads.data : set->grads.data,
                            [NN_SPACE_BUFFER] = set->buffers.data,
                            [NN_SPACE_INPUT] = bindings->input,
                            [NN_SPACE_TARGET] = bindings->target,

@@ -76,20 +76,20 @@ static status allocate(param_set *set, ledger_class class, device_memory_kind ki
 
 static status allocate_arenas(param_set *set, const param_set_config *config)
 {
-    size_t size = (size_t)dtype_size(set->sent), wide = (size_t)dtype_size(set->type),
+    size_t size = (size_t)dtype_size(set->sent), type_size = (size_t)dtype_size(set->type),
            arena = (size_t)set->arena_elements * size;
     const param_shards *s = set->shards;
     if (param_set_is_mixed(set)) {
-        TRY(allocate(set, LEDGER_OPTIMIZER, DEVICE_MEMORY_PRIVATE, (size_t)s->elements * wide,
+        TRY(allocate(set, LEDGER_OPTIMIZER, DEVICE_MEMORY_PRIVATE, (size_t)s->elements * type_size,
                      &set->masters));
-        TRY(allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, (size_t)s->gathered_elements * wide,
-                     &set->wide));
+        TRY(allocate(set, LEDGER_GATHERED, DEVICE_MEMORY_PRIVATE, (size_t)s->gathered_elements * type_size,
+                     &set->f32_params));
         bool whole = !param_shards_place_gradients(&s->config), sums = s->config.accumulates && !whole;
-        size_t grads = (size_t)(whole ? set->arena_elements : s->gradient_elements) * wide;
+        size_t grads = (size_t)(whole ? set->arena_elements : s->gradient_elements) * type_size;
         TRY(allocate(set, whole ? LEDGER_GRADIENTS : LEDGER_BUCKETS, DEVICE_MEMORY_PRIVATE, grads,
-                     &set->wide_grads));
-        TRY(allocate(set, LEDGER_GRADIENTS, DEVICE_MEMORY_PRIVATE, sums ? (size_t)s->elements * wide : 0,
-                     &set->wide_shards));
+                     &set->f32_grads));
+        TRY(allocate(set, LEDGER_GRADIENTS, DEVICE_MEMORY_PRIVATE, sums ? (size_t)s->elements * type_size : 0,
+                     &set->f32_shards));
     }
     bool cut_params = param_set_sharding(set) == PARAM_SHARD_ALL,
          cut_grads = param_set_sharding(set) >= PARAM_SHARD_GRADIENTS;
@@ -153,9 +153,9 @@ void param_set_close(param_set **pointer)
 {
     param_set *set = *pointer;
     if (!set) return;
-    device_memory *arenas[] = {&set->params,      &set->bf16_copy,   &set->grads,   &set->gathered,
-                               &set->grad_shards, &set->whole,       &set->masters, &set->wide,
-                               &set->wide_grads,  &set->wide_shards, &set->buffers};
+    device_memory *arenas[] = {&set->params,      &set->bf16_copy,  &set->grads,   &set->gathered,
+                               &set->grad_shards, &set->whole,      &set->masters, &set->f32_params,
+                               &set->f32_grads,   &set->f32_shards, &set->buffers};
     for (size_t i = 0; i < sizeof arenas / sizeof *arenas; i++) device_free(set->device, arenas[i]);
     param_shards_close(&set->shards);
     free(set->pieces);

@@ -33,13 +33,13 @@ typedef struct param_set {
     param_shards *shards; /* NULL if nothing is sharded */
     device_memory gathered, grad_shards;
     /* This rank's shards of the parameters in `type`. Updates read and write these masters. `masters`,
-     * `wide`, `wide_grads` and `wide_shards` are used only with mixed precision. */
+     * `f32_params`, `f32_grads` and `f32_shards` are used only with mixed precision. */
     device_memory masters;
-    /* Parameters (`wide`) and gradients (`wide_grads`) of the units in use, in `type`. Operations read and
-     * write them. If whole gradients are added up, wide_grads is an arena of all gradients. */
-    device_memory wide, wide_grads;
+    /* Parameters (`f32_params`) and gradients (`f32_grads`) of the units in use, in `type`. Operations read
+     * and write them. If whole gradients are added up, f32_grads is an arena of all gradients. */
+    device_memory f32_params, f32_grads;
     /* Sums of gradient shards over micro-batches, in `type`. */
-    device_memory wide_shards;
+    device_memory f32_shards;
     /* All parameters, between param_set_hold_whole() and param_set_drop_whole(). */
     device_memory whole;
     /* [param_count] `placed` has the place of each parameter in `params` or `gathered`, by pass.

@@ -81,8 +81,7 @@ static void lose(anatomy *a)
     atomic_fetch_add_explicit(&a->lost, 1, memory_order_relaxed);
 }
 
-/* Inserts a span, and merges it with spans that overlap or touch it. Searches from the end, because spans are
- * added nearly in order. */
+/* Inserts a span, and merges it with spans that overlap or touch it. Most spans belong at the end. */
 static void insert(anatomy *a, anatomy_span span)
 {
     int first = a->span_count;
@@ -140,9 +139,8 @@ void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end
 
 /* ---- waits ------------------------------------------------------------------------------------ */
 
-/* Returns the first of the two marks of a wait. The lowest bit of `number` selects one of two steps. The
- * marks of one step begin at SYNC_MARK_WAITS and ascend. The marks of the other step begin below
- * SYNC_MARK_ENGINE and descend. */
+/* Returns the first of the two marks of a wait. `number` is even in every other step, whose marks ascend from
+ * SYNC_MARK_WAITS. The marks of the steps in between descend from SYNC_MARK_ENGINE. */
 static int mark_of(int number)
 {
     int wait = 2 * (number / 2);

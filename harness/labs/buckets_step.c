@@ -67,7 +67,7 @@ static void run_reference(running *y, int rank)
         int gradient, bucket;
         compute_next(y, rank, &gradient);
         bucket_gradient_ready(s, gradient);
-        while ((bucket = bucket_launch(s)) != BUCKET_NONE) p->launch_s[p->launched++] = p->now;
+        while ((bucket = bucket_take_complete(s)) != BUCKET_NONE) p->launch_s[p->launched++] = p->now;
     }
 }
 

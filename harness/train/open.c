@@ -152,14 +152,14 @@ static void hold_parameters(trainer *t)
 {
     const param_set *set = t->params;
     bool cut = param_set_sharding(set) == PARAM_SHARD_ALL;
-    int64_t size = dtype_size(set->sent), wide = dtype_size(set->type);
+    int64_t size = dtype_size(set->sent), type_size = dtype_size(set->type);
     int64_t logical = cut ? set->shards->own_elements : set->model->parameter_elements;
     int64_t reserved = cut ? set->shards->elements : set->arena_elements;
     ledger_acquire(&t->ledger, t->needs.param_class, logical * size + set->buffer_bytes,
-                   reserved * size + set->buffer_elements * wide);
+                   reserved * size + set->buffer_elements * type_size);
     if (param_set_is_mixed(set))
-        ledger_acquire(&t->ledger, LEDGER_OPTIMIZER, set->shards->own_elements * wide,
-                       set->shards->elements * wide);
+        ledger_acquire(&t->ledger, LEDGER_OPTIMIZER, set->shards->own_elements * type_size,
+                       set->shards->elements * type_size);
     if (set->bf16_copy.data)
         ledger_acquire(&t->ledger, LEDGER_PARAMETERS, set->model->parameter_elements * dtype_size(DTYPE_BF16),
                        set->arena_elements * dtype_size(DTYPE_BF16));

@@ -89,10 +89,10 @@ static digest digest_of(const double *values, int64_t count)
 static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, const char *kind,
                            const double *values)
 {
-    bool wide = c->precision == COMPARE_FLOAT64, coarse = is_rounded(c->precision);
+    bool exact = c->precision == COMPARE_FLOAT64, coarse = is_rounded(c->precision);
     char what[sizeof c->what];
     c->tensors++;
-    if (!wide && t->error > (kinks ? kink_limit : unreliable) * t->l2) {
+    if (!exact && t->error > (kinks ? kink_limit : unreliable) * t->l2) {
         c->unchecked++;
         return;
     }
@@ -100,7 +100,7 @@ static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, co
      * attention key) has no useful norm. The float32 error of this gradient is about 1e-7 of the norm of all
      * tensors, so 1e7 times this error takes the place of the norm. */
     double scale = float64_limit * (t->l2 > 10 * t->error ? t->l2 : 1e7 * t->error);
-    double root = sqrt((double)t->elements), limit = wide ? scale : 8 * t->error;
+    double root = sqrt((double)t->elements), limit = exact ? scale : 8 * t->error;
     if (kinks)
         limit = (coarse ? rounded[c->precision].kinks : kink_limit) * t->l2;
     else if (coarse)
@@ -110,10 +110,10 @@ static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, co
     judge(c, what, d.l2, t->l2, limit);
     if (kinks || coarse) return;
     snprintf(what, sizeof what, "%s %s sum", kind, t->name);
-    judge(c, what, d.sum, t->sum, wide ? scale : 200 * t->error);
+    judge(c, what, d.sum, t->sum, exact ? scale : 200 * t->error);
     for (int i = 0; i < t->sample_count; i++) {
         snprintf(what, sizeof what, "%s %s[%lld]", kind, t->name, (long long)t->sample_index[i]);
-        judge(c, what, values[t->sample_index[i]], t->sample_value[i], wide ? scale : 32 * t->error / root);
+        judge(c, what, values[t->sample_index[i]], t->sample_value[i], exact ? scale : 32 * t->error / root);
     }
 }
 
@@ -336,10 +336,10 @@ status verify_run(const verify_config *config, comparison *out)
     static const comparison_precision comparisons[] = {[DEVICE_PRECISION_F32] = COMPARE_FLOAT32,
                                                        [DEVICE_PRECISION_TF32] = COMPARE_TF32,
                                                        [DEVICE_PRECISION_BF16] = COMPARE_BFLOAT16};
-    bool wide = strcmp(config->device, "reference") == 0;
-    *out = (comparison){.precision = wide ? COMPARE_FLOAT64 : comparisons[config->precision]};
+    bool exact = strcmp(config->device, "reference") == 0;
+    *out = (comparison){.precision = exact ? COMPARE_FLOAT64 : comparisons[config->precision]};
     verification v = {
-        .config = config, .token = random_token(), .kinks = !wide && config->file->kinks, .out = out};
+        .config = config, .token = random_token(), .kinks = !exact && config->file->kinks, .out = out};
     status rc = run_and_compare(&v);
     for (int i = 0; v.buffers && i < config->file->world * v.model->buffer_count; i++) free(v.buffers[i]);
     free(v.buffers);

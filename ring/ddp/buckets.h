@@ -92,5 +92,5 @@ void bucket_begin_step(bucket_schedule *s);
 /* Counts a gradient as ready. Returns true if the gradient was the last of its bucket. */
 bool bucket_gradient_ready(bucket_schedule *s, int tensor);
 /* Returns the next bucket if it can be launched now, else BUCKET_NONE. */
-int bucket_launch(bucket_schedule *s);
+int bucket_take_complete(bucket_schedule *s);
 #endif

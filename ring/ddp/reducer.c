@@ -10,7 +10,7 @@
 static char *gradient(const ring_engine *e, int param)
 {
     const param_set *set = e->base.context.params;
-    const device_memory *grads = param_set_is_mixed(set) ? &set->wide_grads : &set->grads;
+    const device_memory *grads = param_set_is_mixed(set) ? &set->f32_grads : &set->grads;
     return (char *)grads->data + set->grads_placed[param].offset * dtype_size(set->type);
 }
 
@@ -58,8 +58,7 @@ static double divisor_after(const ring_engine *e)
     return e->compute.active / e->settings.predivide;
 }
 
-/* Converts a gradient in the device's layout to the values that are sent, which have PyTorch's layout, or
- * back. */
+/* Converts between a gradient in the device's layout and the sent values in PyTorch's layout. */
 static status convert_plain(ring_engine *e, int param, void *grad, void *sent, bool packs, double divisor)
 {
     const param_set *set = e->base.context.params;
@@ -161,7 +160,7 @@ static status launch(ring_engine *e, int k)
 
 static status launch_ready(ring_engine *e)
 {
-    for (int k; (k = bucket_launch(&e->schedule)) != BUCKET_NONE;) TRY(launch(e, k));
+    for (int k; (k = bucket_take_complete(&e->schedule)) != BUCKET_NONE;) TRY(launch(e, k));
     return STATUS_OK;
 }
 
@@ -260,8 +259,7 @@ static status share_buffers(ring_engine *e)
     const param_set *set = e->base.context.params;
     device_stream *s = e->base.context.compute;
     piece_list all = {set->buffer_pieces, set->model->buffer_count};
-    /* On a virtual GPU, calls of device_flatten() take the time of copying the buffers into one tensor, and
-     * back. */
+    /* On a virtual GPU device_flatten() takes the time to copy the buffers into one tensor, and back. */
     TRY(device_flatten(s, set->type, piece_list_elements(all)));
     TRY(ring_run_job(e, RING_JOB_BUFFERS, e->compute.root));
     for (int i = 0; i < all.count; i++) TRY(device_flatten(s, set->type, all.pieces[i].count));
@@ -344,7 +342,7 @@ status ring_await_bucket(ring_engine *e)
 {
     int k = e->schedule.next_wait;
     /* Under a `serial` policy, a bucket is launched only here, directly before the wait for it. */
-    if (e->schedule.next_launch == k) TRY(launch(e, bucket_launch(&e->schedule)));
+    if (e->schedule.next_launch == k) TRY(launch(e, bucket_take_complete(&e->schedule)));
     TRY(ring_await(e, e->buckets[k].work));
     TRY(e->settings.policy.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
     if (bucket_passes(e))

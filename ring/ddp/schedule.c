@@ -156,7 +156,7 @@ bool bucket_gradient_ready(bucket_schedule *s, int tensor)
 
 /* Launches buckets strictly in order: if a bucket is complete before its predecessor, it is launched after
  * the predecessor. */
-int bucket_launch(bucket_schedule *s)
+int bucket_take_complete(bucket_schedule *s)
 {
     if (s->next_launch == s->count || s->buckets[s->next_launch].pending > 0) return BUCKET_NONE;
     return s->next_launch++;

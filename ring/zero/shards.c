@@ -38,7 +38,7 @@ static status open_update(ring_engine *e)
     int64_t most = 1;
     for (int u = 0; u < s->unit_count; u++)
         if (s->units[u].shard > most) most = s->units[u].shard;
-    size_t bytes = (size_t)(most * wide_size(e));
+    size_t bytes = (size_t)(most * type_size(e));
     TRY(device_allocate(e->base.context.device, DEVICE_MEMORY_PRIVATE, bytes, &e->shards.update));
     int64_t reserved = (int64_t)e->shards.update.bytes;
     ledger_acquire(e->base.context.ledger, LEDGER_WORKSPACE, reserved, reserved);
@@ -62,7 +62,7 @@ status ring_shards_open(ring_engine *e)
     ring_complete_order(e->base.context.program->ready_order, e->base.context.program->ready_count,
                         ring_params(e), e->compute.order);
     if (e->settings.mixed) TRY(open_update(e));
-    bool adds = s->config.stage >= PARAM_SHARD_GRADIENTS && (!e->settings.mixed || adds_wide_shards(e));
+    bool adds = s->config.stage >= PARAM_SHARD_GRADIENTS && (!e->settings.mixed || adds_f32_shards(e));
     return adds ? open_adders(e) : STATUS_OK;
 }
 
@@ -83,7 +83,7 @@ static char *gradients_of(const ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
-    return element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
+    return sent_element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
 /* Returns the address of this rank's part of the unit's reduced gradients. The part is in place among the
@@ -92,7 +92,8 @@ static char *reduced_part(const ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
     const param_unit *u = &s->units[unit];
-    return gradients_of(e, unit) + (s->config.rows ? u->whole.count : s->config.rank * u->shard) * size_of(e);
+    return gradients_of(e, unit) +
+           (s->config.rows ? u->whole.count : s->config.rank * u->shard) * sent_size(e);
 }
 
 bool ring_scatters_to_shard(const ring_engine *e)
@@ -107,7 +108,7 @@ int ring_unit_of_bucket(const ring_engine *e, int k)
 
 char *ring_reduced_shard(const ring_engine *e, int unit)
 {
-    return ring_scatters_to_shard(e) ? element(e, &set_of(e)->grad_shards, shards_of(e)->units[unit].at)
+    return ring_scatters_to_shard(e) ? sent_element(e, &set_of(e)->grad_shards, shards_of(e)->units[unit].at)
                                      : reduced_part(e, unit);
 }
 
@@ -148,14 +149,15 @@ collective_call ring_gather_call(const ring_engine *e, int index)
                             .out.pieces = u->sent};
     if (to == TO_WHOLE && e->settings.mixed) {
         call.type = set->type;
-        call.in.base = wide_element(e, &set->masters, u->at);
-        call.out.base = wide_element(e, &set->whole, u->whole.offset);
+        call.in.base = type_element(e, &set->masters, u->at);
+        call.out.base = type_element(e, &set->whole, u->whole.offset);
         return call;
     }
-    char *out = !cut             ? element(e, &set->params, u->whole.offset)
-                : to == TO_WHOLE ? element(e, &set->whole, u->whole.offset)
-                                 : element(e, &set->gathered, u->gathered[to]);
-    call.in.base = cut ? element(e, &set->params, u->at) : out + s->config.rank * u->shard * size_of(e);
+    char *out = !cut             ? sent_element(e, &set->params, u->whole.offset)
+                : to == TO_WHOLE ? sent_element(e, &set->whole, u->whole.offset)
+                                 : sent_element(e, &set->gathered, u->gathered[to]);
+    call.in.base =
+        cut ? sent_element(e, &set->params, u->at) : out + s->config.rank * u->shard * sent_size(e);
     call.out.base = out;
     return call;
 }

@@ -1,7 +1,7 @@
 /* Declarations for the files of this folder: addresses of elements, and functions that another file calls.
  *
- * Mixed precision sends elements in bfloat16. Sums and updates use the type of the masters. Elements of this
- * type are called `wide`. */
+ * Elements are sent in one type, sums and updates use another, which is that of the masters. The two types
+ * differ only under mixed precision, which sends bfloat16. */
 #ifndef RING_ZERO_SHARDS_H
 #define RING_ZERO_SHARDS_H
 
@@ -17,31 +17,31 @@ static inline const param_shards *shards_of(const ring_engine *e)
     return set_of(e)->shards;
 }
 
-/* Returns the size of an element that is sent. */
-static inline int size_of(const ring_engine *e)
+/* Return the size of an element that is sent, and of an element of sums and updates. */
+static inline int sent_size(const ring_engine *e)
 {
     return dtype_size(set_of(e)->sent);
 }
 
-static inline int wide_size(const ring_engine *e)
+static inline int type_size(const ring_engine *e)
 {
     return dtype_size(set_of(e)->type);
 }
 
-/* Returns true if the gradients of micro-batches are added up as `wide` elements. */
-static inline bool adds_wide_shards(const ring_engine *e)
+/* Returns true if the gradients of micro-batches are added up in float32. */
+static inline bool adds_f32_shards(const ring_engine *e)
 {
-    return set_of(e)->wide_shards.bytes > 0;
+    return set_of(e)->f32_shards.bytes > 0;
 }
 
-static inline char *element(const ring_engine *e, const device_memory *memory, int64_t offset)
+static inline char *sent_element(const ring_engine *e, const device_memory *memory, int64_t offset)
 {
-    return (char *)memory->data + offset * size_of(e);
+    return (char *)memory->data + offset * sent_size(e);
 }
 
-static inline char *wide_element(const ring_engine *e, const device_memory *memory, int64_t offset)
+static inline char *type_element(const ring_engine *e, const device_memory *memory, int64_t offset)
 {
-    return (char *)memory->data + offset * wide_size(e);
+    return (char *)memory->data + offset * type_size(e);
 }
 
 /* shards.c */

@@ -8,16 +8,16 @@
 static void count_gathered(ring_engine *e, int unit, ring_ledger_change *change)
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    int64_t size = shards_of(e)->config.stage == PARAM_SHARD_ALL ? size_of(e) : 0;
-    if (e->settings.mixed) size += wide_size(e);
+    int64_t size = shards_of(e)->config.stage == PARAM_SHARD_ALL ? sent_size(e) : 0;
+    if (e->settings.mixed) size += type_size(e);
     change(e->base.context.ledger, LEDGER_GATHERED, u->elements * size, u->whole.count * size);
 }
 
 static void count_gradients(ring_engine *e, int unit, ring_ledger_change *change)
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    int64_t size = shards_of(e)->config.stage >= PARAM_SHARD_GRADIENTS ? size_of(e) : 0;
-    if (e->settings.mixed) size += wide_size(e);
+    int64_t size = shards_of(e)->config.stage >= PARAM_SHARD_GRADIENTS ? sent_size(e) : 0;
+    if (e->settings.mixed) size += type_size(e);
     change(e->base.context.ledger, LEDGER_BUCKETS, u->elements * size,
            param_gradients_place(shards_of(e), unit) * size);
 }
@@ -60,14 +60,14 @@ static char *own_params(const ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     bool cut = e->settings.policy.sharding == PARAM_SHARD_ALL;
-    return element(e, &set_of(e)->params, cut ? u->at : param_shard_of(shards_of(e), unit).offset);
+    return sent_element(e, &set_of(e)->params, cut ? u->at : param_shard_of(shards_of(e), unit).offset);
 }
 
 status ring_round_unit(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     const param_set *set = set_of(e);
-    return ring_copy_elements(e, own_params(e, unit), set->sent, wide_element(e, &set->masters, u->at),
+    return ring_copy_elements(e, own_params(e, unit), set->sent, type_element(e, &set->masters, u->at),
                               set->type, u->shard);
 }
 
@@ -79,9 +79,10 @@ static status widen_unit(ring_engine *e, int unit)
     const param_set *set = set_of(e);
     int64_t place = u->gathered[e->shards.pass];
     bool cut = e->settings.policy.sharding == PARAM_SHARD_ALL;
-    char *from = cut ? element(e, &set->gathered, place) : element(e, &set->params, u->whole.offset);
+    char *from =
+        cut ? sent_element(e, &set->gathered, place) : sent_element(e, &set->params, u->whole.offset);
     if (!cut) count_gathered(e, unit, ledger_acquire);
-    return ring_copy_elements(e, wide_element(e, &set->wide, place), set->type, from, set->sent,
+    return ring_copy_elements(e, type_element(e, &set->f32_params, place), set->type, from, set->sent,
                               u->whole.count);
 }
 
@@ -201,11 +202,11 @@ static status add_to(ring_engine *e, int unit, void *sum, void *shard)
 }
 
 /* For mixed precision, adds the shard of a micro-batch to the sum, which has the masters' type. */
-static status add_wide(ring_engine *e, int unit)
+static status add_f32(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];
     const param_set *set = set_of(e);
-    char *sum = wide_element(e, &set->wide_shards, u->at),
+    char *sum = type_element(e, &set->f32_shards, u->at),
          *to = ring_scatters_to_shard(e) ? sum : e->shards.update.data;
     TRY(ring_copy_elements(e, to, set->type, ring_reduced_shard(e, unit), set->sent, u->shard));
     return to == sum ? STATUS_OK : add_to(e, unit, sum, to);
@@ -218,7 +219,7 @@ status ring_scatter_done(ring_engine *e, int k)
     e->shards.units[unit].reducing = false;
     if (!param_shards_place_gradients(&shards_of(e)->config)) return STATUS_OK;
     count_gradients(e, unit, ledger_release);
-    if (e->settings.mixed) return adds_wide_shards(e) ? add_wide(e, unit) : STATUS_OK;
+    if (e->settings.mixed) return adds_f32_shards(e) ? add_f32(e, unit) : STATUS_OK;
     if (ring_scatters_to_shard(e)) return STATUS_OK;
-    return add_to(e, unit, element(e, &set_of(e)->grad_shards, u->at), ring_reduced_shard(e, unit));
+    return add_to(e, unit, sent_element(e, &set_of(e)->grad_shards, u->at), ring_reduced_shard(e, unit));
 }

@@ -8,8 +8,8 @@
  * of shards. */
 static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
 {
-    return element(e, memory,
-                   cut ? 0 : param_shard_of(shards_of(e), unit).offset - shards_of(e)->units[unit].at);
+    return sent_element(e, memory,
+                        cut ? 0 : param_shard_of(shards_of(e), unit).offset - shards_of(e)->units[unit].at);
 }
 
 static char *gradient_shards(const ring_engine *e, int unit)
@@ -24,10 +24,10 @@ static char *gradient_shards(const ring_engine *e, int unit)
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    *out = adds_wide_shards(e) ? set_of(e)->wide_shards.data : gradient_shards(e, unit);
-    if (!e->settings.mixed || adds_wide_shards(e)) return STATUS_OK;
-    char *from = *out + u->at * size_of(e);
-    *out = (char *)e->shards.update.data - u->at * wide_size(e);
+    *out = adds_f32_shards(e) ? set_of(e)->f32_shards.data : gradient_shards(e, unit);
+    if (!e->settings.mixed || adds_f32_shards(e)) return STATUS_OK;
+    char *from = *out + u->at * sent_size(e);
+    *out = (char *)e->shards.update.data - u->at * type_size(e);
     return ring_copy_elements(e, e->shards.update.data, set_of(e)->type, from, set_of(e)->sent, u->shard);
 }
 
@@ -85,7 +85,7 @@ status ring_update_shards(sync_engine *base, const sync_step *step, double scale
 static void count_whole(ring_engine *e, ring_ledger_change *change)
 {
     change(e->base.context.ledger, LEDGER_GATHERED, set_of(e)->logical_bytes,
-           set_of(e)->arena_elements * wide_size(e));
+           set_of(e)->arena_elements * type_size(e));
 }
 
 status ring_gather_parameters(sync_engine *base)
@@ -126,14 +126,14 @@ const void *ring_reduced_gradients(sync_engine *base, piece_list *owned)
     bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
     if (!cut && !e->settings.mixed) return set_of(e)->grads.data;
     device_memory *out = &e->shards.reduced;
-    size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)wide_size(e);
+    size_t bytes = (size_t)set_of(e)->arena_elements * (size_t)type_size(e);
     status rc = out->bytes > 0 ? STATUS_OK : device_allocate(c->device, DEVICE_MEMORY_PRIVATE, bytes, out);
     for (int i = 0; i < s->piece_count && rc == STATUS_OK; i++) {
-        const char *from = adds_wide_shards(e) ? wide_element(e, &set_of(e)->wide_shards, s->pieces[i].offset)
-                           : cut               ? element(e, &set_of(e)->grad_shards, s->pieces[i].offset)
-                                               : element(e, &set_of(e)->grads, s->own[i].offset);
-        rc = device_convert(c->compute, wide_element(e, out, s->own[i].offset), set_of(e)->type, from,
-                            adds_wide_shards(e) ? set_of(e)->type : set_of(e)->sent, s->own[i].count, 1);
+        const char *from = adds_f32_shards(e) ? type_element(e, &set_of(e)->f32_shards, s->pieces[i].offset)
+                           : cut              ? sent_element(e, &set_of(e)->grad_shards, s->pieces[i].offset)
+                                              : sent_element(e, &set_of(e)->grads, s->own[i].offset);
+        rc = device_convert(c->compute, type_element(e, out, s->own[i].offset), set_of(e)->type, from,
+                            adds_f32_shards(e) ? set_of(e)->type : set_of(e)->sent, s->own[i].count, 1);
     }
     return rc == STATUS_OK ? out->data : NULL;
 }

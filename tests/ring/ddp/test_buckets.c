@@ -254,7 +254,7 @@ static void buckets_are_launched_in_order_when_all_their_gradients_are_ready(voi
         for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
             assert_int_equal(bucket_gradient_ready(&s, steps[i].ready), steps[i].completes);
             for (int k = 0;; k++) {
-                assert_int_equal(bucket_launch(&s), steps[i].launched[k]);
+                assert_int_equal(bucket_take_complete(&s), steps[i].launched[k]);
                 if (steps[i].launched[k] == BUCKET_NONE) break;
             }
         }
