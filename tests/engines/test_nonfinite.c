@@ -58,7 +58,7 @@ static _Thread_local spoiled_engine spoiled;
 static status spoiled_ready(sync_engine *e, int param)
 {
     const param_set *set = e->context.params;
-    float *grads = param_set_is_mixed(set) ? set->wide_grads.data : set->grads.data;
+    float *grads = param_set_is_mixed(set) ? set->f32_grads.data : set->grads.data;
     if (spoiled.spoils && param == BAD_PARAM) grads[set->grads_placed[param].offset] = NAN;
     return spoiled.original->ready(e, param);
 }
