@@ -41,8 +41,9 @@ void job_result_add_memory(json_t *job, const json_t *ranks)
         int64_t peak = get_int(report_at(json_array_get(ranks, r), "memory.total"), "peak_bytes");
         sum += peak;
         if (peak < least) least = peak;
-        if (peak > most) largest = r;
-        if (peak > most) most = peak;
+        if (peak <= most) continue;
+        most = peak;
+        largest = r;
     }
     double mean = (double)sum / (double)json_array_size(ranks);
     json_object_set_new(job, "memory_imbalance",

@@ -157,14 +157,9 @@ static void add_window(const job_steps *j, size_t first, size_t end, bool last, 
  * finish, and assumes that each rank trains at its mean rate for this time. */
 static rate over_own_time(const json_t *ranks)
 {
-    rate out = {.ns = INT64_MAX};
+    rate out = {.ns = llround(1e9 * report_smallest(ranks, "wall_s"))};
     size_t r;
     json_t *rank;
-    json_array_foreach((json_t *)ranks, r, rank)
-    {
-        int64_t ns = ns_of(json_object_get(rank, "wall_s"));
-        if (ns < out.ns) out.ns = ns;
-    }
     json_array_foreach((json_t *)ranks, r, rank) out.samples +=
         report_number_at(rank, "samples") * 1e-9 * (double)out.ns / report_number_at(rank, "wall_s");
     return out;
@@ -213,16 +208,14 @@ static status add_steps(json_t *job, const job_steps *kept, const job_steps *all
     status rc = statistics_of(steps, (int64_t)kept->count, &s);
     free(steps);
     json_object_set_new(job, "step_s", times_to_json(kept));
-    const json_t *shortest = json_array_get(all->ranks, 0);
-    for (size_t r = 1; r < all->world; r++) {
-        const json_t *rank = json_array_get(all->ranks, r);
-        if (report_number_at(rank, "measured_steps") < report_number_at(shortest, "measured_steps"))
-            shortest = rank;
-    }
-    json_t *counts = (json_t *)report_steps_of(shortest).counts;
+    double fewest = report_smallest(all->ranks, "measured_steps");
+    size_t shortest = 0; /* rank with the fewest steps */
+    while (report_number_at(json_array_get(all->ranks, shortest), "measured_steps") > fewest) shortest++;
+    const json_t *counts = report_steps_of(json_array_get(all->ranks, shortest)).counts;
     json_object_set_new(job, "stretches",
-                        counts ? json_pack("{s:O, s:o}", "steps", counts, "step_s", times_to_json(all))
-                               : json_null());
+                        counts
+                            ? json_pack("{s:O, s:o}", "steps", (json_t *)counts, "step_s", times_to_json(all))
+                            : json_null());
     report_steps in = report_steps_of(job);
     double count, sum = report_steps_sum(&in, "step_s", 0, 1, &count);
     json_object_set_new(job, "step_time", statistics_to_json(&s, count, sum));
