@@ -138,13 +138,11 @@ status config_file_read(const char *path, const json_t **out)
     const char *name;
     *out = json_object_get(files, path);
     if (*out) return STATUS_OK;
-    size_t length = strlen(path);
-    bool toml = length > 5 && strcmp(path + length - 5, ".toml") == 0;
     status rc = input_read(path, RESULT_MOST_BYTES, &text);
     if (rc == STATUS_OK && memchr(text.data, '\0', text.length))
         rc = fail(STATUS_DATA, "%s: expected text, got a zero byte", path);
     if (rc != STATUS_OK) error_context("--config");
-    if (rc == STATUS_OK) rc = (toml ? read_toml : read_json)(path, &text, &options);
+    if (rc == STATUS_OK) rc = (text_ends_with(path, ".toml") ? read_toml : read_json)(path, &text, &options);
     text_free(&text);
     json_object_foreach(options, name, option) if (rc == STATUS_OK) rc = add_texts(path, name, option);
     if (rc == STATUS_OK && !files) files = json_object();
