@@ -113,7 +113,7 @@ static status read_outcome(const delivery *d, run_job *job)
     job->trace = text[TRACE_FILE];
     job->params = (float *)text[PARAMS_FILE];
     job->param_count = (int64_t)(bytes[PARAMS_FILE] / sizeof(float));
-    job->gradients = (agreement_file){text[GRADIENTS_FILE], bytes[GRADIENTS_FILE]};
+    job->gradients = (sync_blob){text[GRADIENTS_FILE], bytes[GRADIENTS_FILE]};
     return rc;
 }
 
@@ -127,7 +127,7 @@ void run_jobs_free(run_jobs *jobs)
         else if (job->trace)
             unmap(job->trace, strlen(job->trace));
         unmap((char *)job->params, (size_t)job->param_count * sizeof(float));
-        unmap((char *)job->gradients.data, job->gradients.bytes);
+        unmap(job->gradients.data, job->gradients.bytes);
         *job = (run_job){0};
     }
 }

@@ -120,9 +120,9 @@ status agreement_write(agreement *a, trainer *t)
 
 /* ---- the launcher ------------------------------------------------------------------------------ */
 
-static const agreement_head *head_of(agreement_file f)
+static const agreement_head *head_of(sync_blob f)
 {
-    const agreement_head *h = (const agreement_head *)f.data;
+    const agreement_head *h = f.data;
     return h && f.bytes >= sizeof *h && f.bytes >= bytes_of(h->params, h->arena_elements) ? h : NULL;
 }
 
@@ -141,7 +141,7 @@ static const char *missing(const agreement_head *ps, const agreement_head *ring,
     return NULL;
 }
 
-json_t *agreement_compare(agreement_file ps_file, agreement_file ring_file, const nn_model *model, int ranks,
+json_t *agreement_compare(sync_blob ps_file, sync_blob ring_file, const nn_model *model, int ranks,
                           const char *unlike)
 {
     const agreement_head *ps = head_of(ps_file), *ring = head_of(ring_file);

@@ -40,15 +40,9 @@ typedef struct agreement_head {
     char reason[96];       /* reason why the averages cannot be compared, or "" */
 } agreement_head;
 
-/* Contents of a job's file, borrowed. NULL and 0 if the ranks wrote nothing. */
-typedef struct agreement_file {
-    const char *data;
-    size_t bytes;
-} agreement_file;
-
-/* Returns the "first_gradient" of a run's agreement, or NULL if out of memory. If the engines compute
- * different gradients even before they average them, `unlike` is the reason, else NULL. */
-json_t *agreement_compare(agreement_file ps, agreement_file ring, const nn_model *model, int ranks,
-                          const char *unlike);
+/* Returns "first_gradient" of a run's agreement, or NULL if out of memory. `ps` and `ring` are the contents
+ * of the jobs' files, or NULL and 0 if the ranks wrote nothing. `unlike` is the reason why the engines
+ * compute different gradients before they average, or NULL. */
+json_t *agreement_compare(sync_blob ps, sync_blob ring, const nn_model *model, int ranks, const char *unlike);
 
 #endif

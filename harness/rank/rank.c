@@ -329,7 +329,8 @@ static void tear_down(rank_state *s)
     /* Must follow the closing of the trainer, whose device copies gradients to this memory. */
     agreement_close(&s->agreement);
     batch_source_close(&s->shared);
-    rank_batches_close(&s->batches);
+    batch_source_close(&s->batches.training);
+    batch_source_close(&s->batches.evaluation);
     rendezvous_close(&s->rendezvous);
     nn_model_free(&s->remote);
     nn_model_free(&s->model);

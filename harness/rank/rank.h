@@ -90,24 +90,18 @@ status trainer_setup(const run_config *config, const dataset *set, const nn_mode
                      int world, trainer_config *out);
 
 typedef struct rank_batches {
-    batch_source *training, *evaluation; /* `evaluation` is NULL if there is nothing to evaluate */
-    loader_memory loaders;               /* allocator of the loaders' buffers */
-    int loader_threads;                  /* threads that prepare the training batches */
-    struct {
-        void *data;
-        size_t bytes;
-    } buffers[TRAINER_MAX_BUFFERS]; /* inputs and targets of two loaders; a trainer pins them until it is
-                                       closed */
+    batch_source *training, *evaluation;    /* `evaluation` is NULL if there is nothing to evaluate */
+    loader_memory loaders;                  /* allocator of the loaders' buffers */
+    int loader_threads;                     /* threads that prepare the training batches */
+    sync_blob buffers[TRAINER_MAX_BUFFERS]; /* inputs and targets of two loaders, pinned by the trainer */
     int buffer_count;
 } rank_batches;
 
 _Static_assert(2 * 2 * LOADER_MAX_DEPTH <= TRAINER_MAX_BUFFERS, "the trainer can pin every buffer of a rank");
 
-/* Opens the batches. `out` must not move until it is closed, even after a failure. */
+/* Opens the batches. `out` must not move until the caller has closed both sources, even after a failure. */
 status rank_batches_open(const run_config *c, const rank_place *place, const dataset *set,
                          const nn_model *model, rank_batches *out);
-
-void rank_batches_close(rank_batches *b);
 
 /* ---- trace.c: the time line of some steps, for the file of --trace and for the results ---- */
 

@@ -42,7 +42,7 @@ json_t *rank_device_to_json(const rank_state *s, const rank_device *d)
     device *at = trainer_device(d->trainer);
     const sync_engine *engine = trainer_engine(d->trainer);
     const rendezvous_member *me = s->rendezvous ? &rendezvous_members(s->rendezvous)[s->place->rank] : NULL;
-    bool several = s->device_count > 1; /* of a rank */
+    bool several = s->device_count > 1; /* --stages-on devices */
     char processors[256];
     json_t *row =
         json_pack("{s:i, s:s, s:o*, s:s*, s:s, s:o, s:o*, s:o*, s:o, s:o*, s:o*, s:f, s:o*}", "rank",

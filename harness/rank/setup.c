@@ -73,10 +73,7 @@ static status allocate(void *context, size_t bytes, void **out)
     *out = aligned_alloc(page, whole);
     if (!*out) return fail(STATUS_SYSTEM, "loader: no memory for a buffer of %zu bytes", whole);
     memset(*out, 0, whole); /* pages must exist before they are pinned */
-    if (m->buffer_count < TRAINER_MAX_BUFFERS) {
-        m->buffers[m->buffer_count].data = *out;
-        m->buffers[m->buffer_count++].bytes = whole;
-    }
+    if (m->buffer_count < TRAINER_MAX_BUFFERS) m->buffers[m->buffer_count++] = (sync_blob){*out, whole};
     return STATUS_OK;
 }
 
@@ -119,10 +116,4 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
     b.drop_last = false;
     b.augment = 0;
     return batches_open(&b, &out->evaluation);
-}
-
-void rank_batches_close(rank_batches *b)
-{
-    if (b->training) batch_source_close(&b->training);
-    if (b->evaluation) batch_source_close(&b->evaluation);
 }

@@ -17,8 +17,8 @@ typedef struct run_job {
     json_t *result; /* NULL if the job ended before it had a result */
     float *params;  /* [param_count] in PyTorch's order, or NULL */
     int64_t param_count;
-    agreement_file gradients; /* gradients of the first step */
-    char *trace;              /* events of all ranks with --trace, each followed by a comma, or NULL */
+    sync_blob gradients; /* gradients of the first step */
+    char *trace;         /* events of all ranks with --trace, each followed by a comma, or NULL */
     /* Difference between this job's replicas at the end, as an error's text, or "". Set on every rank. */
     char difference[160];
 } run_job;

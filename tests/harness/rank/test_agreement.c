@@ -47,9 +47,8 @@ static test_file make_file(void)
 
 static json_t *compare(test_file *ps, test_file *ring, const char *unlike)
 {
-    json_t *found =
-        agreement_compare((agreement_file){(char *)ps->head, ps->bytes},
-                          (agreement_file){(char *)ring->head, ring->bytes}, model, RANKS, unlike);
+    json_t *found = agreement_compare((sync_blob){ps->head, ps->bytes}, (sync_blob){ring->head, ring->bytes},
+                                      model, RANKS, unlike);
     free(ps->head);
     free(ring->head);
     assert_non_null(found);
