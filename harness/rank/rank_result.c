@@ -97,7 +97,7 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
         (int)trainer_has_one_loss(first->trainer), "synchronous", s->lead == 0, "updates_on", updates_on,
         "target", real ? target_to_json(&c->run) : json_null(), "settings", engine_settings_to_json(engine),
         "progress", progress, "checkpoints", real ? json_integer(s->saves) : NULL);
-    engine_exchange_to_json(engine, &first->record.overlap, job);
+    engine_exchange_to_json(engine, &first->record, job);
     if (host_costs) json_object_set_new(job, "host_costs", host_costs);
     *out = job;
     if (s->remote)

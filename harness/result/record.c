@@ -213,7 +213,6 @@ json_t *ledger_to_json(const ledger *l)
 void overlap_measure(overlap *o, const sync_engine *engine, step_result *result, bool measured)
 {
     if (engine->type != &sync_ring) return;
-    o->steps += measured;
     int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
     /* The last records may belong to a step that has begun. */
     while (count > 0 && o->records[count - 1].step > result->index) count--;
@@ -243,10 +242,11 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank)
     json_object_set_new(rank, "last_bucket_bound_s", bound > 0 ? record_seconds(bound) : json_null());
 }
 
-static json_t *algorithms_to_json(const overlap *o)
+static json_t *algorithms_to_json(const record *r)
 {
     json_t *rows = json_array();
-    double steps = (double)o->steps;
+    const overlap *o = &r->overlap;
+    double steps = (double)r->count;
     for (int a = 0; a < COLLECTIVE_ALGORITHM_COUNT; a++)
         if (o->by[a].calls > 0)
             json_array_append_new(rows,
@@ -256,7 +256,7 @@ static json_t *algorithms_to_json(const overlap *o)
     return rows;
 }
 
-void engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job)
+void engine_exchange_to_json(const sync_engine *e, const record *first, json_t *job)
 {
     const ring_settings *s = e->type == &sync_ring && e->context.world > 1 ? ring_get_settings(e) : NULL;
     const char *transport = NULL, *payload = NULL;

@@ -60,10 +60,9 @@ typedef struct overlap {
     ring_bucket_record *records; /* [capacity] records of one step */
     int capacity;
     int64_t seen;              /* id of the last record that was read */
-    int64_t last_bucket_bytes; /* bytes of the last bucket in the last step, or 0 */
-    int64_t steps;             /* measured steps */
+    int64_t last_bucket_bytes; /* last bucket of the last step, or 0 */
     struct {
-        int64_t calls, bytes; /* calls and bytes of buckets in these steps */
+        int64_t calls, bytes; /* calls and bytes of buckets in measured steps */
     } by[COLLECTIVE_ALGORITHM_COUNT];
 } overlap;
 
@@ -142,7 +141,7 @@ void overlap_to_json(const overlap *o, const sync_engine *engine, json_t *rank);
  * the library that reduces buckets, "algorithm" the configured algorithm, and "algorithms" the algorithms
  * that rank 0 used in the measured steps; all three are null with one rank. Under ps: "transport" carries
  * messages, and "payload" carries tensors. Names that do not apply to the engine are null. */
-void engine_exchange_to_json(const sync_engine *e, const overlap *first, json_t *job);
+void engine_exchange_to_json(const sync_engine *e, const record *first, json_t *job);
 
 /* Returns a rank's "staleness" after a flush, or null if the engine is not ps. */
 json_t *ps_result_staleness(sync_engine *e);
