@@ -115,11 +115,9 @@ status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool
     return STATUS_OK;
 }
 
-/* `behind` is true on a GPU, because the copy may end after the call that began it. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended)
 {
-    const device_info *info = device_get_info(t->device);
-    bool behind = info->real && !info->host_addressable;
+    bool behind = trainer_is_asynchronous(t); /* the copy may end after the call that began it */
     if (!t->current.has_batch || ((behind || t->data.prefetch.on) && !ended)) return STATUS_OK;
     t->current.has_batch = false;
     if (t->data.prefetch.on) return trainer_prefetch_next(t);

@@ -157,7 +157,7 @@ status trainer_sum_shared(trainer *t)
 static status give_norm(trainer *t)
 {
     trainer_devices *d = t->devices;
-    d->norm = device_get_info(t->device)->real ? t->engine->square_norm : 0;
+    d->norm = trainer_has_values(t) ? t->engine->square_norm : 0;
     return device_stream_signal(t->stream, d->passed, ++d->passes);
 }
 
@@ -171,7 +171,7 @@ static status add_norms(trainer *t)
         TRY(device_stream_wait(t->stream, other->passed, other->passes));
         sum += other->norm;
     }
-    if (device_get_info(t->device)->real) t->engine->square_norm = sum;
+    if (trainer_has_values(t)) t->engine->square_norm = sum;
     return end_idle(t, TURN_UPDATE);
 }
 

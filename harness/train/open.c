@@ -78,8 +78,7 @@ static status allocate(trainer *t, ledger_class class, device_memory_kind kind, 
 /* Allocates pinned memory for the losses on a GPU, which writes them after the call that begins the copy. */
 static status open_losses(trainer *t)
 {
-    const device_info *info = device_get_info(t->device);
-    bool gpu = info->real && !info->host_addressable;
+    bool gpu = trainer_is_asynchronous(t);
     if (gpu)
         TRY(device_allocate(t->device, DEVICE_MEMORY_STAGING, TRAINER_DEPTH * sizeof t->pending[0].own,
                             &t->losses));
@@ -194,7 +193,6 @@ static status refuse_graph(const trainer_config *c, const char *why)
 static status open_engine(trainer *t)
 {
     const trainer_config *c = &t->config;
-    const device_info *info = device_get_info(t->device);
     sync_context context = c->sync;
     context.job_world = c->sync.world;
     if (c->place) {
@@ -205,7 +203,7 @@ static status open_engine(trainer *t)
     if (c->remote) context.job_world++; /* the remote stage, too */
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->sync.share_gpu;
     if (c->cuda_graph && t->needs.unrecorded) return refuse_graph(c, t->needs.unrecorded);
-    if (info->host_addressable || !info->real || t->needs.reach == SYNC_REACH_DEVICE || either) {
+    if (!trainer_is_asynchronous(t) || t->needs.reach == SYNC_REACH_DEVICE || either) {
         status rc = sync_open(c->engine, &context, &t->engine);
         if (rc != STATUS_UNAVAILABLE || !either) return rc;
         log_warn("%s: the engine %s works on host memory", error_message(), c->engine->name);
@@ -219,10 +217,8 @@ static status open_engine(trainer *t)
  * (--slow) waits for each operation, so the host cannot run ahead. */
 static bool may_run_ahead(const trainer *t)
 {
-    const device_info *info = device_get_info(t->device);
-    bool enqueues = info->real && !info->host_addressable && t->engine->enqueues;
-    return enqueues && !t->config.separate_phases && t->slowdown == 1 &&
-           trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
+    return trainer_is_asynchronous(t) && t->engine->enqueues && !t->config.separate_phases &&
+           t->slowdown == 1 && trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
 }
 
 static int job_rank(const trainer_config *c)
@@ -254,7 +250,7 @@ static status open_all(trainer *t)
                         .ledger = &t->ledger,
                         .slot = c->sync.slot,
                         .separates = c->separate_phases,
-                        .counts = !device_get_info(t->device)->real};
+                        .counts = !trainer_has_values(t)};
     TRY(c->engine->requirements(c->sync.options, c->sync.policy, c->sync.world, &t->needs));
     t->needs.shards.accumulates = t->needs.shards.mixed && c->accumulate > 1;
     describe_batch(t);

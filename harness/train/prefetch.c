@@ -25,11 +25,6 @@ static int mark_of(uint64_t number)
     return (int)(number % COPIES) * 2;
 }
 
-static bool is_real(const trainer *t)
-{
-    return device_get_info(t->device)->real;
-}
-
 /* ---- open and close ----------------------------------------------------------------------------- */
 
 status trainer_prefetch_open(trainer *t)
@@ -54,10 +49,10 @@ status trainer_prefetch_open(trainer *t)
 void trainer_prefetch_close(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    if (p->taken && is_real(t)) device_fence_reach(p->taken, p->number);
+    if (p->taken && trainer_has_values(t)) device_fence_reach(p->taken, p->number);
     error_record why; /* the earlier error, if there is one, is kept */
     error_copy(&why);
-    if (p->stream && is_real(t) && device_stream_synchronize(p->stream) != STATUS_OK) {
+    if (p->stream && trainer_has_values(t) && device_stream_synchronize(p->stream) != STATUS_OK) {
         error_clear();
         error_adopt(&why);
     }
@@ -73,7 +68,7 @@ void trainer_prefetch_close(trainer *t)
 static void return_buffer(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    if (!p->lent || (is_real(t) && !device_fence_reached(p->copied, p->number))) return;
+    if (!p->lent || (trainer_has_values(t) && !device_fence_reached(p->copied, p->number))) return;
     batch_source_return(p->source, &p->batch);
     p->lent = false;
 }
@@ -81,7 +76,7 @@ static void return_buffer(trainer *t)
 static status return_buffer_now(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;
-    if (p->lent && is_real(t)) TRY(device_stream_synchronize(p->stream));
+    if (p->lent && trainer_has_values(t)) TRY(device_stream_synchronize(p->stream));
     return_buffer(t);
     return STATUS_OK;
 }

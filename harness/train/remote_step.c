@@ -11,8 +11,7 @@ static status check(const trainer *t)
     const trainer_config *c = &t->config;
     const sync_requirements *n = &t->needs;
     const nn_model *m = c->model;
-    const device_info *info = device_get_info(t->device);
-    if (!info->real || !info->host_addressable)
+    if (!trainer_has_values(t) || trainer_is_asynchronous(t))
         return fail(STATUS_CONFIG, "--remote-stage: expected --device cpu or reference, got %s", c->device);
     if (n->each_pass || n->whole_batch || n->one_loss || n->shards.stage != PARAM_SHARD_NONE)
         return fail(STATUS_CONFIG,

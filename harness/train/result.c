@@ -18,8 +18,7 @@ void trainer_count_cpu(trainer *t, bool in_steps)
 
 int64_t trainer_cpu_ns(trainer *t)
 {
-    const device_info *info = device_get_info(t->device);
-    if (!info->real || !info->host_addressable) return STEP_NOT_MEASURED;
+    if (!trainer_has_values(t) || trainer_is_asynchronous(t)) return STEP_NOT_MEASURED;
     if (t->devices && t->devices->stages[0] != t) return 0; /* the first trainer counts the thread's time */
     trainer_count_cpu(t, t->last_end_ns != 0);
     return t->cpu_ns;
@@ -33,7 +32,7 @@ void trainer_begin_anew(trainer *t)
 
 status trainer_check_loss(trainer *t, const sync_step *step, const double *sums)
 {
-    if (isfinite(sums[0]) || !device_get_info(t->device)->real) return STATUS_OK;
+    if (!trainer_has_values(t) || isfinite(sums[0])) return STATUS_OK;
     long long index = step->index;
     if (t->config.optimizer->on_nonfinite == NONFINITE_STOP)
         return fail(STATUS_NONFINITE, "step %lld: the loss is not finite", index);

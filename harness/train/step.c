@@ -150,9 +150,8 @@ static status compute_loss(trainer *t)
         t->current.loss_here && !trainer_last_model(t)->sent && (t->current.slot || t->loss_kernel);
     if (!t->current.loss_here) return STATUS_OK;
     TRY(t->loss_kernel ? launch_one_loss(t) : trainer_run_pass(t, NN_LOSS));
-    const device_info *info = device_get_info(t->device);
-    bool at_once = info->real && info->host_addressable;
-    return at_once ? trainer_check_loss(t, &t->current.step, loss_sums(t)) : STATUS_OK;
+    if (trainer_is_asynchronous(t)) return STATUS_OK; /* trainer_end_step() checks the loss */
+    return trainer_check_loss(t, &t->current.step, loss_sums(t));
 }
 
 status trainer_loss(trainer *t)

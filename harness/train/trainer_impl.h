@@ -244,6 +244,18 @@ status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool
  * nothing. If `ended` is true, waits for the copy, or leaves the batch to prefetching. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 
+/* Returns false in virtual time, and if the device only plans: then tensors have no values. */
+static inline bool trainer_has_values(const trainer *t)
+{
+    return device_get_info(t->device)->real;
+}
+
+/* Returns true on a GPU, where work ends after the call that has launched it. */
+static inline bool trainer_is_asynchronous(const trainer *t)
+{
+    return trainer_has_values(t) && !device_get_info(t->device)->host_addressable;
+}
+
 /* Returns the model that ends in the loss: the second half if there is a remote stage, else the model. */
 static inline const nn_model *trainer_last_model(const trainer *t)
 {
