@@ -1,0 +1,19 @@
+/* Functions that the builders of a model share. */
+#ifndef COMMON_NN_MODEL_BUILD_H
+#define COMMON_NN_MODEL_BUILD_H
+
+#include "common/nn/model.h"
+
+/* Records the first failure and returns NN_NONE. Later builders see `failed` and do the same. */
+nn_ref model_broken(nn_model *m, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Makes room for element `count` of an array of elements of `size` bytes. Returns false for lack of memory.
+ */
+bool model_grow(nn_model *m, void **array, int count, int *capacity, size_t size);
+
+static inline int64_t model_columns(shape s)
+{
+    return s.dims[s.rank - 1];
+}
+
+#endif
