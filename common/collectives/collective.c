@@ -226,7 +226,7 @@ static status check_call(const collective_group *g, const collective_call *call)
     if (collective_has_root(call->kind) && (call->root < 0 || call->root >= g->size))
         return refuse(g, call, "there is no such rank");
     if (collective_is_pair(call->kind) && call->root == g->rank) return refuse(g, call, "that is this rank");
-    if (kinds[call->kind].reduces && !reduce_has_type(call->type))
+    if (collective_reduces(call->kind) && !reduce_has_type(call->type))
         return refuse(g, call, "the type cannot be reduced");
     if (!has_elements(&call->in, collective_in_extent(call, g->size, g->rank).count))
         return refuse(g, call, "the pieces of `in` hold another number of elements");

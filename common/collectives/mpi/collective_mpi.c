@@ -2,17 +2,12 @@
  * Contiguous operands are passed to MPI directly, other operands through a staging buffer. Before the
  * first segment the members exchange their descriptions of the call, because MPI may hang or mix data if
  * they differ. */
-#include "common/base/program.h"
 #include "common/collectives/collective_impl.h"
-#include "common/collectives/mpi/mpi_module.h"
+#include "common/collectives/mpi/mpi_start.h"
 #include "common/collectives/pieces.h"
 
-#include <dlfcn.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     STAGING_BYTES = 1 << 20,
@@ -64,20 +59,12 @@ static const mpi_module *module_of(const mpi_queue *q)
     return ((const mpi_world *)q->base.group->world)->module;
 }
 
-static status check(const mpi_module *module, int code, const char *what)
-{
-    char text[160];
-    if (!code) return STATUS_OK;
-    module->error_text(code, text, sizeof text);
-    return fail(STATUS_UNAVAILABLE, "collectives mpi: %s: %s", what, text);
-}
-
 /* ---- descriptions ----------------------------------------------------------------------------- */
 
 static status start(mpi_queue *q, const mpi_module_call *call)
 {
-    return check(module_of(q), module_of(q)->start(group_of(q)->comm, call, q->request),
-                 collective_kind_name((collective_kind)call->kind));
+    return mpi_module_check(module_of(q), module_of(q)->start(group_of(q)->comm, call, q->request),
+                            collective_kind_name((collective_kind)call->kind));
 }
 
 static int member_count(const mpi_queue *q)
@@ -309,7 +296,8 @@ static status advance(collective_queue *base, int64_t now_ns, bool *worked)
         *worked = true;
         return begin_check(q);
     }
-    TRY(check(module_of(q), module_of(q)->test(q->request, &done), collective_kind_name(q->call->kind)));
+    TRY(mpi_module_check(module_of(q), module_of(q)->test(q->request, &done),
+                         collective_kind_name(q->call->kind)));
     if (!done) return STATUS_OK;
     *worked = true;
     base->since_ns = now_ns;
@@ -353,7 +341,8 @@ static status mpi_group_open(collective_group *group)
         whole = q->descriptions && q->request && q->staging;
     }
     if (!whole) return fail(STATUS_SYSTEM, "no memory for group '%s'", group->name);
-    return check(module, module->group_open(group->ranks, group->size, &g->comm), "MPI_Comm_create_group");
+    return mpi_module_check(module, module->group_open(group->ranks, group->size, &g->comm),
+                            "MPI_Comm_create_group");
 }
 
 static void mpi_group_close(collective_group *group)
@@ -371,71 +360,9 @@ static void mpi_group_close(collective_group *group)
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Searches next to the program, then relative to an installed program, then in the build folder. */
-static void *open_module(void)
-{
-    char program[PATH_MAX], path[PATH_MAX + 64];
-    program_folder(program);
-    static const char *const places[] = {"%s/libpsring_mpi.so", "%s/../lib/psring/libpsring_mpi.so"};
-    for (int i = 0; i < 2; i++) {
-        snprintf(path, sizeof path, i == 0 ? places[0] : places[1], program);
-        void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-        if (library) return library;
-    }
-    return dlopen(PSRING_MODULE_DIR "/libpsring_mpi.so", RTLD_NOW | RTLD_GLOBAL);
-}
-
-static status load(mpi_world *w)
-{
-    void *library = open_module();
-    if (!library)
-        return fail(STATUS_UNAVAILABLE,
-                    "collectives mpi: the module libpsring_mpi.so cannot be opened: %s; "
-                    "without Open MPI take --collective shm or auto",
-                    dlerror());
-    w->module = dlsym(library, MPI_MODULE_SYMBOL);
-    if (!w->module || w->module->version != MPI_MODULE_VERSION)
-        return fail(STATUS_UNAVAILABLE, "collectives mpi: libpsring_mpi.so is of another version");
-    return STATUS_OK;
-}
-
-static status check_launched(const collective_config *config)
-{
-    if (config->world == 1 || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return STATUS_OK;
-    return fail(STATUS_UNAVAILABLE, "collectives mpi: this process was not started by mpirun");
-}
-
-/* Sets Open MPI's algorithm for non-blocking all-reduces. Open MPI reads its parameters in MPI_Init, once per
- * process. */
-static status choose_algorithm(const collective_config *c)
-{
-    static collective_algorithm chosen = COLLECTIVE_ALGORITHM_AUTO;
-    if (chosen != COLLECTIVE_ALGORITHM_AUTO && chosen != c->algorithm)
-        return fail(STATUS_CONFIG,
-                    "--algorithm: expected %s again, the one with which MPI was started, got %s",
-                    collective_algorithm_names[chosen], collective_algorithm_names[c->algorithm]);
-    chosen = c->algorithm;
-    if (chosen == COLLECTIVE_ALGORITHM_RING &&
-        setenv("OMPI_MCA_coll_libnbc_iallreduce_algorithm", "ring", 1) != 0)
-        return fail_errno(STATUS_SYSTEM, "collectives mpi: the choice of the algorithm");
-    return STATUS_OK;
-}
-
 static status mpi_open(collective_world *world)
 {
-    mpi_world *w = (mpi_world *)world;
-    const collective_config *c = &world->config;
-    int rank = -1, size = 0;
-    if (net_link_is_emulated(&c->link))
-        return fail(STATUS_CONFIG,
-                    "--link: expected --collective shm, got mpi: what MPI sends cannot be paced");
-    TRY(check_launched(c));
-    TRY(load(w));
-    TRY(choose_algorithm(c));
-    TRY(check(w->module, w->module->open(reduce_pair, &rank, &size), "MPI_Init"));
-    if (rank == c->rank && size == c->world) return STATUS_OK;
-    return fail(STATUS_CONFIG, "collectives mpi: found rank %d of %d in MPI, expected %d of %d", rank, size,
-                c->rank, c->world);
+    return mpi_module_open(&world->config, &((mpi_world *)world)->module);
 }
 
 static void mpi_abort(collective_world *world, const error_record *why)
