@@ -61,16 +61,6 @@ int64_t remote_watch_beat(remote_watch *w, transport *t, int first, int count, i
     return now + interval;
 }
 
-status remote_failure(const transport_message *m)
-{
-    error_record record = {.code = (status)m->header.flags};
-    message_frame text = m->header.frames > 0 ? m->frames[0] : (message_frame){0};
-    size_t length = text.bytes < sizeof record.message ? text.bytes : sizeof record.message - 1;
-    if (length > 0) memcpy(record.message, text.data, length);
-    if (record.code <= STATUS_AGAIN || record.code >= STATUS_COUNT) record.code = STATUS_PEER;
-    return error_adopt(&record);
-}
-
 /* ---- the worker's side -------------------------------------------------------------------------- */
 
 struct remote_stage {
@@ -118,15 +108,27 @@ static status look(remote_stage *r, transport_message *out)
     int64_t stall_ns = r->config.stall_timeout_ns;
     status rc = transport_receive(r->transport, out);
     r->silent_ns = rc == STATUS_OK ? 0 : r->silent_ns + remote_watch_look(&r->watch, stall_ns);
-    if (rc == STATUS_OK && out->header.kind != MESSAGE_HEARTBEAT) return rc;
-    if (rc == STATUS_OK) transport_release(r->transport, out);
-    if (rc == STATUS_OK) return STATUS_AGAIN;
+    if (rc == STATUS_OK && out->header.kind == MESSAGE_HEARTBEAT) {
+        transport_release(r->transport, out);
+        return STATUS_AGAIN;
+    }
     if (rc != STATUS_AGAIN) return rc;
     if (transport_link_ended(r->transport, r->link)) return fail(STATUS_PEER, "it has left");
     if (r->silent_ns >= patience(r))
         return fail(STATUS_PEER, "nothing received for %.3g s", (double)patience(r) / NS_PER_S);
     TRY(transport_wait(r->transport, remote_watch_beat(&r->watch, r->transport, r->link, 1, stall_ns)));
     return STATUS_AGAIN;
+}
+
+/* Makes the error in a FAILED message the present error of this thread, and returns its status. */
+static status received_failure(const transport_message *m)
+{
+    error_record record = {.code = (status)m->header.flags};
+    message_frame text = m->header.frames > 0 ? m->frames[0] : (message_frame){0};
+    size_t length = text.bytes < sizeof record.message ? text.bytes : sizeof record.message - 1;
+    if (length > 0) memcpy(record.message, text.data, length);
+    if (record.code <= STATUS_AGAIN || record.code >= STATUS_COUNT) record.code = STATUS_PEER;
+    return error_adopt(&record);
 }
 
 /* Sends a request and waits for its reply. Until the request is sent, the remote stage can only send a
@@ -147,7 +149,7 @@ static status exchange(remote_stage *r, const message_header *request, message_f
     bool fits = out->kind == kind && out->step == request->step && out->key == request->key &&
                 out->frames == 1 && out->dtype == (int)to.type && m.frames[0].bytes == bytes;
     if (out->kind == MESSAGE_FAILED)
-        rc = remote_failure(&m);
+        rc = received_failure(&m);
     else if (fits && sent == STATUS_OK)
         memcpy(to.data, m.frames[0].data, bytes);
     else

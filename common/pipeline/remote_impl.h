@@ -24,7 +24,4 @@ int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns);
  * `first` on that are up. Returns the time of the next heartbeat. */
 int64_t remote_watch_beat(remote_watch *w, transport *t, int first, int count, int64_t stall_timeout_ns);
 
-/* Makes the error in a FAILED message the present error of this thread, and returns its status. */
-status remote_failure(const transport_message *m);
-
 #endif

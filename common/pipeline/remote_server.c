@@ -103,11 +103,6 @@ static status update(remote_server *s)
 
 /* ---- requests ----------------------------------------------------------------------------------- */
 
-static const nn_value *value_of(const remote_server *s, int value)
-{
-    return &s->program->values[value];
-}
-
 static status receive(remote_server *s, bool *worked)
 {
     for (;;) {
@@ -121,16 +116,14 @@ static status receive(remote_server *s, bool *worked)
         *worked = true;
         c->arrived_ns = clock_now_ns();
         c->silent_ns = 0;
-        if (m.header.kind == MESSAGE_HEARTBEAT) {
-            transport_release(s->transport, &m);
+        bool is_request = m.header.kind != MESSAGE_HEARTBEAT;
+        if (is_request && !c->has_request) {
+            c->request = m;
+            c->has_request = true;
             continue;
         }
-        if (c->has_request) {
-            transport_release(s->transport, &m);
-            return fail(STATUS_PROTOCOL, "rank %d: expected one request at a time", worker);
-        }
-        c->request = m;
-        c->has_request = true;
+        transport_release(s->transport, &m);
+        if (is_request) return fail(STATUS_PROTOCOL, "rank %d: expected one request at a time", worker);
     }
 }
 
@@ -138,7 +131,7 @@ static status take_frame(remote_server *s, int worker, int value)
 {
     client *c = &s->clients[worker];
     const message_header *h = &c->request.header;
-    const nn_value *v = value_of(s, value);
+    const nn_value *v = &s->program->values[value];
     message_kind expected = c->in_backward ? MESSAGE_OUTPUT_GRADIENT : MESSAGE_INPUTS;
     if (h->kind != expected || h->step != c->step || h->key != c->micro)
         return fail(STATUS_PROTOCOL, "rank %d: expected %s of step %" PRId64 ", got %s of step %" PRId64,
@@ -157,7 +150,7 @@ static status take_frame(remote_server *s, int worker, int value)
 static status reply(remote_server *s, int worker, message_kind kind, int value)
 {
     client *c = &s->clients[worker];
-    const nn_value *v = value_of(s, value);
+    const nn_value *v = &s->program->values[value];
     message_frame frame = {nn_instance_value(c->instance, value), (size_t)v->bytes};
     message_header h = {.kind = kind,
                         .step = c->step,
@@ -188,7 +181,7 @@ static status forward(remote_server *s, int worker)
 static status backward(remote_server *s, int worker)
 {
     client *c = &s->clients[worker];
-    const nn_value *v = value_of(s, s->program->output_gradient_value);
+    const nn_value *v = &s->program->values[s->program->output_gradient_value];
     TRY(take_frame(s, worker, s->program->output_gradient_value));
     ledger_acquire(s->config.ledger, v->ledger_class, v->bytes, plan_align(v->bytes));
     TRY(run(s, c, NN_BACKWARD));
@@ -311,9 +304,11 @@ static void hold_memory(remote_server *s)
     ledger_acquire(l, LEDGER_WORKSPACE, workspace, workspace);
 }
 
-static status open_all(remote_server *s)
+status remote_server_open(const remote_server_config *c, remote_server **out)
 {
-    const remote_server_config *c = &s->config;
+    remote_server *s = *out = calloc(1, sizeof *s);
+    if (!s) return fail(STATUS_SYSTEM, "no memory for a remote stage");
+    s->config = *c;
     const device_info *info = device_get_info(c->device);
     nn_program_config program = {.batch = c->batch,
                                  .mode = NN_TRAIN,
@@ -336,15 +331,6 @@ static status open_all(remote_server *s)
     hold_memory(s);
     TRY(remote_open_transport(&c->remote, n, &s->adapter, &s->transport));
     return transport_reserve(s->transport, 2 * n);
-}
-
-status remote_server_open(const remote_server_config *config, remote_server **out)
-{
-    remote_server *s = calloc(1, sizeof *s);
-    *out = s;
-    if (!s) return fail(STATUS_SYSTEM, "no memory for a remote stage");
-    s->config = *config;
-    return open_all(s);
 }
 
 status remote_server_listen(remote_server *s, const char *url, char *bound)
