@@ -81,12 +81,8 @@ static status choose(const places *p, int layers, int stages, int *chosen)
     /* [stages][n] cost of the most expensive of stages 0 to s, if stage s ends at place `to` */
     double *best = calloc((size_t)(stages * n), sizeof *best);
     int *from = calloc((size_t)(stages * n), sizeof *from);
-    if (!best || !from) {
-        free(best);
-        free(from);
-        return fail(STATUS_SYSTEM, "no memory to cut a model");
-    }
-    for (int s = 0; s < stages; s++)
+    bool enough = best && from;
+    for (int s = 0; enough && s < stages; s++)
         for (int to = 0; to < n; to++) {
             double *least = &best[s * n + to];
             *least = s == 0 ? cost(p, layers, -1, to) : INFINITY;
@@ -98,13 +94,13 @@ static status choose(const places *p, int layers, int stages, int *chosen)
                 from[s * n + to] = k;
             }
         }
-    for (int s = stages - 1, to = p->count; s >= 0; s--) {
+    for (int s = stages - 1, to = p->count; enough && s >= 0; s--) {
         chosen[s] = to;
         to = from[s * n + to];
     }
     free(best);
     free(from);
-    return STATUS_OK;
+    return enough ? STATUS_OK : fail(STATUS_SYSTEM, "no memory to cut a model");
 }
 
 bool nn_stage_uses(const nn_model *m, const nn_cut *cut, int stage, int param)
