@@ -34,15 +34,6 @@ bool nccl_fail(nccl_world *w, const error_record *why)
     return true;
 }
 
-void nccl_end(nccl_world *w, const error_record *why)
-{
-    const collective_config *c = &w->base.config;
-    if (!nccl_fail(w, why)) return;
-    if (c->lost) c->lost(c->lost_context, why);
-    if (!nccl_comms_abort(w)) log_debug("NCCL's abort did not return");
-    if (c->lost) _exit(status_exit_code(why->code));
-}
-
 /* ---- calls with a time limit ------------------------------------------------------------------- */
 
 /* Arguments and result of a call in a separate thread. The thread that uses the struct last frees it. */
@@ -190,9 +181,13 @@ static bool end_comms(nccl_world *w, status (*run)(limited *l))
     return true;
 }
 
-bool nccl_comms_abort(nccl_world *w)
+void nccl_end(nccl_world *w, const error_record *why)
 {
-    return end_comms(w, abort_all);
+    const collective_config *c = &w->base.config;
+    if (!nccl_fail(w, why)) return;
+    if (c->lost) c->lost(c->lost_context, why);
+    if (!end_comms(w, abort_all)) log_debug("NCCL's abort did not return");
+    if (c->lost) _exit(status_exit_code(why->code));
 }
 
 void nccl_comms_close(nccl_world *w)

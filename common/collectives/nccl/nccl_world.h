@@ -71,8 +71,6 @@ void nccl_end(nccl_world *w, const error_record *why);
 /* Makes the communicator of the world, or splits `parent`. If NCCL does not return in time, fails with
  * STATUS_PEER, or ends the process if collective_config.lost is set. */
 status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl_comm **out);
-/* Returns false if the abort did not end in time. */
-bool nccl_comms_abort(nccl_world *w);
 /* Closes the communicators. Aborts the communicators first if calls are in flight or the world failed. */
 void nccl_comms_close(nccl_world *w);
 

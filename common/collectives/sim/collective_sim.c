@@ -121,11 +121,6 @@ static const struct {
                                   [COLLECTIVE_RECEIVE] = {true, SIM_BROADCAST},
                                   [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* No bytes. */
 
-static sim_collective kind_of(const collective_call *call)
-{
-    return kinds[call->kind].as;
-}
-
 static const collective_algorithm names[] = {[SIM_RING] = COLLECTIVE_ALGORITHM_RING,
                                              [SIM_TREE] = COLLECTIVE_ALGORITHM_TREE,
                                              [SIM_TWO_SHOT] = COLLECTIVE_ALGORITHM_TWO_SHOT,
@@ -150,7 +145,7 @@ static void on_finished(void *context)
     sim_device_end_communication(device_of(q), load_of(q));
     slot->times.finished_ns = sim_to_ns(now);
     slot->times.algorithm = names[q->shared->ran];
-    sim_collective kind = kind_of(&slot->call);
+    sim_collective kind = kinds[slot->call.kind].as;
     collective_count_call(&w->base, slot->call.kind,
                           (int64_t)sim_group_share(q->shared, kind, (double)collective_bytes(&slot->call)),
                           sim_group_messages(q->shared, kind));
@@ -167,7 +162,7 @@ static status join_next(sim_calls *q, sim_time at)
     sim_group_member told = {.moving = on_moving, .finished = on_finished, .context = q};
     const collective_call *call = &present(q)->call;
     q->joined = true;
-    return sim_group_join(q->shared, q->member, at, kind_of(call), algorithm_of(q, call),
+    return sim_group_join(q->shared, q->member, at, kinds[call->kind].as, algorithm_of(q, call),
                           (double)collective_bytes(call), &told);
 }
 
@@ -200,8 +195,7 @@ static status sim_post(collective_queue *queue)
     if (!kinds[kind].possible || collective_is_pair(call->kind) != own_queue)
         return fail(STATUS_UNAVAILABLE,
                     "collectives in virtual time: expected a reduction, broadcast, all_gather, send, receive "
-                    "or barrier, got "
-                    "%s",
+                    "or barrier, got %s",
                     collective_kind_name(kind));
     if (!q->shared) TRY(open_pair(q, call));
     sim_device_spend_launch(device_of(q));
