@@ -3,7 +3,7 @@
  * first segment the members exchange their descriptions of the call, because MPI may hang or mix data if
  * they differ. */
 #include "common/collectives/collective_impl.h"
-#include "common/collectives/mpi/mpi_start.h"
+#include "common/collectives/mpi/mpi_module.h"
 #include "common/collectives/pieces.h"
 
 #include <stdlib.h>

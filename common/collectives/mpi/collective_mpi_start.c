@@ -1,5 +1,5 @@
 /* Opens the module that links MPI, and starts MPI in this process. */
-#include "common/collectives/mpi/mpi_start.h"
+#include "common/collectives/mpi/mpi_module.h"
 
 #include "common/base/program.h"
 

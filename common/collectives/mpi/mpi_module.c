@@ -1,7 +1,5 @@
 #include "common/collectives/mpi/mpi_module.h"
 
-#include "common/collectives/collective.h"
-
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,6 +6,7 @@
 #ifndef COMMON_COLLECTIVES_MPI_MPI_MODULE_H
 #define COMMON_COLLECTIVES_MPI_MPI_MODULE_H
 
+#include "common/collectives/collective.h"
 #include "common/ops/tensor.h"
 #include "common/reduce/reduce.h"
 
@@ -45,5 +46,11 @@ typedef struct mpi_module {
     void (*give_up)(int exit_code); /* Makes the process abort MPI at exit instead of finalizing MPI. */
     int request_bytes;
 } mpi_module;
+
+/* collective_mpi_start.c */
+/* Opens the module and initializes MPI. */
+status mpi_module_open(const collective_config *config, const mpi_module **out);
+/* Turns MPI's error code of the function `what` into an error with MPI's message. */
+status mpi_module_check(const mpi_module *module, int code, const char *what);
 
 #endif
