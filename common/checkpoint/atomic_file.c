@@ -119,8 +119,8 @@ static status remove_left_over(atomic_file *f)
     return rc;
 }
 
-/* Creates and locks the partial file. Returns STATUS_AGAIN if another process mistook the partial file for a
- * left-over file. */
+/* Creates and locks the partial file. Returns STATUS_AGAIN if the caller must try again: a left-over partial
+ * file was in the way, or another process mistook the new partial file for a left-over file. */
 static status try_to_create(atomic_file *f)
 {
     bool mine;

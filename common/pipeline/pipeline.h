@@ -62,7 +62,7 @@ status pipeline_await(pipeline *p, pipeline_channel channel, int64_t number, ana
 /* Names the step's waits, and adds the step's messages to the anatomy and the trace. Called after the
  * compute stream has passed the end of the step. */
 void pipeline_end_step(pipeline *p, anatomy *a);
-/* Leaves the messages posted so far out of all steps. */
+/* Skips the messages posted so far: pipeline_end_step() adds them to no step. */
 void pipeline_skip(pipeline *p);
 
 void pipeline_counters(const pipeline *p, sync_counters *out);

@@ -11,8 +11,8 @@
  *   ready           copies the gradient to the host during the backward pass
  *   reduce          waits until all gradients are on the host
  *
- * Copies to the host run on a separate stream. The function of the engine is called when the data have
- * arrived.
+ * Copies to the host run on a separate stream. When the copy of a gradient or of the buffers has arrived on
+ * the host, the engine's ready() or end_forward() is called.
  *
  * The reduction and the optimizer run on the host. If the engine requires updates_on_gpu, there is no
  * optimizer on the host: the engine updates the parameters of the GPU through sync_context.gpu.

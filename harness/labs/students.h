@@ -52,7 +52,7 @@ void students_send_two(students *s, int rank, runner_message m, const void *head
                        const void *data, size_t bytes);
 /* Sends a message without data. */
 void students_answer(students *s, int rank, int code, int64_t n);
-/* Serves messages until the handler sets `finished`, or after a failure. */
+/* Serves messages. Returns when the handler sets `finished`, or after a failure. */
 status students_serve(students *s, student_handler *handler, void *context);
 /* Fails the test and finishes. */
 void students_fail(students *s, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -15,7 +15,7 @@ typedef struct setup {
     /* Required beginnings of the cells, or NULL. */
     const char *source, *hardware, *model, *scheme, *batch_per_gpu;
     const char *profile, *name, *policy;
-    int from;  /* Least number of GPUs for which the policy is used. If 1, even one GPU has a server. */
+    int from;  /* Least number of GPUs for which the policy is used. If 1, a single GPU has a server, too. */
     int batch; /* Batch per GPU. 0 for the published batch. */
     const char *options, *note;
     bool known; /* The result was known when the constants were chosen, so the row is shown but not scored. */

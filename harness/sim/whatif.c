@@ -96,7 +96,8 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
     return w;
 }
 
-/* Runs a point. one_gpu_ms is 0 if the point is one GPU. Only one of `stages` GPUs loads a batch. */
+/* Runs a point. one_gpu_ms is the step time on one GPU, or 0 if this point has only one GPU. Only one of
+ * `stages` GPUs loads a batch. */
 static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures,
                         whatif_point *out)
 {
