@@ -110,6 +110,18 @@ def the_report_shows_how_many_steps_quantiles_are_of():
 
 
 @test
+def the_report_accepts_a_run_whose_mean_step_is_below_all_kept_steps():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "result.json")
+        result = harness("--device", "sim", "--mode", "none", "--model", "toy", "--steps", "5000", "--json", path)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            step, = (job["step_time"] for job in json.load(file)["jobs"])
+        expect(step["mean_s"] < step["minimum_s"], "the mean, which is over all steps", step)
+        expect_equal(harness("report", path).code, 0, "exit code of report")
+
+
+@test
 def the_steps_of_a_result_of_version_4_are_all_kept():
     with tempfile.TemporaryDirectory() as folder:
         path, old = os.path.join(folder, "result.json"), os.path.join(folder, "old.json")
