@@ -104,7 +104,7 @@ static void list_nics(const sim_topology *t, const sim_place *gpus, local_group 
             if (sim_topology_is_near(t, gpus[i].index, nic)) add_nic(g, nic);
 }
 
-/* Number of rings that enter at each member, that leave at each member, and that follow each cycle. */
+/* Numbers of rings that enter the machine at each member, that leave it there, and that follow each cycle. */
 typedef struct cut_uses {
     int enters[SIM_CYCLE_GPUS], leaves[SIM_CYCLE_GPUS], cycles[SIM_CYCLES_MOST];
 } cut_uses;

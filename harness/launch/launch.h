@@ -3,8 +3,8 @@
  * The files, in the order of a run: processors.c (processors of each rank), cgroup.c (limits of the
  * container), out_of_memory.c (libraries that run out of memory), launch.c (the loop and its signals),
  * launch_spawn.c (starts the processes), environment.c (the environment of a started process), launch_watch.c
- * (stalled ranks and turns), launch_cause.c (the rank that failed first, and why). stop_signals.c takes the
- * signals that stop a job, also in ranks that mpirun, srun or torchrun started.
+ * (ranks that stall, and turns of jobs), launch_cause.c (the rank that failed first, and why). stop_signals.c
+ * handles the signals that stop a job, also in ranks that mpirun, srun or torchrun started.
  *
  * A rank is this program (/proc/self/exe) with the same arguments. The environment names the rank
  * (environment.h). Each job has a process group and a table. Only the launcher listens to the terminal:

@@ -26,7 +26,8 @@ typedef struct run_progress {
     job_view begun[JOB_COUNT]; /* jobs in virtual time, which run one after the other */
     int begun_count;
     int64_t active_ns[JOB_COUNT]; /* time that the job has trained since step `first` */
-    int64_t first[JOB_COUNT];     /* steps that the job had done when its first steps were seen, or 0 */
+    int64_t first[JOB_COUNT]; /* number of steps done when the launcher first read a number above 0; 0 until
+                                 then */
 } run_progress;
 
 run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers);

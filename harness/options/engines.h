@@ -22,8 +22,8 @@ bool engine_in_both(int engine);
 
 /* Numbers of the jobs of a run. A job of an engine has the engine's number. JOB_ALL_CORES is the second
  * baseline of --mode both: `none` with all cores and the batch of all ranks. JOB_ISOLATED is the job of
- * --isolated: the ranks of the other jobs without exchange. job_name() is the engine's name, "all-cores"
- * or "isolated". */
+ * --isolated: the same ranks as in the other jobs, but they do not communicate. job_name() returns
+ * "all-cores", "isolated", or the name of the job's engine. */
 enum { JOB_ALL_CORES = ENGINE_COUNT, JOB_ISOLATED, JOB_COUNT };
 int job_engine(int job);
 const char *job_name(int job);

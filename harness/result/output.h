@@ -1,5 +1,5 @@
-/* Writes the output of a command. A file is written whole or not at all, and "-" is stdout. The functions
- * return STATUS_CANNOT_CREATE or STATUS_IO. */
+/* Writes the output of a command. A file is written whole or not at all, and "-" is stdout. On failure the
+ * functions return STATUS_CANNOT_CREATE, STATUS_IO or STATUS_SYSTEM. */
 #ifndef HARNESS_RESULT_OUTPUT_H
 #define HARNESS_RESULT_OUTPUT_H
 

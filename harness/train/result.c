@@ -82,8 +82,8 @@ status trainer_report_backward(trainer *t, int step, int64_t micro)
     return STATUS_OK;
 }
 
-/* Returns the slowdown by communication since the previous step. Returns STEP_NOT_MEASURED on real
- * devices. */
+/* Returns the time that communication has cost since the end of the previous step, in ns. Returns
+ * STEP_NOT_MEASURED on real devices. */
 static int64_t slowdown(trainer *t, int end)
 {
     if (!sim_device_simulation(t->device)) return STEP_NOT_MEASURED;

@@ -277,8 +277,8 @@ typedef struct sum_trial {
     cuda_trial trial;
 } sum_trial;
 
-/* Runs the pass before the multiplication, with the sums if `index` is 0, and without them if `index` is
- * 1. */
+/* Runs before_product(). If `index` is 0, it also computes the column sums of dy, which are the bias
+ * gradient. */
 static status attempt(void *context, int index, cudaStream_t s, bool *works)
 {
     const sum_trial *t = (const sum_trial *)context;
