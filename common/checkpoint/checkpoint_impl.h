@@ -48,7 +48,9 @@ typedef struct match_tied {
 } match_tied;
 
 typedef struct match {
-    const safetensors_tensor **found; /* [contents->count]; NULL if a num_batches_tracked is missing */
+    /* [contents->count] The file's tensor for each tensor of the contents. An element is NULL if it is a
+     * num_batches_tracked that the file does not have. */
+    const safetensors_tensor **found;
     /* true if the file stores the matrices of match_is_conv1d() as [in, out] */
     bool transposed;
     match_tied *tied;

@@ -117,7 +117,7 @@ static status run_schedule(grader *g, lab_test *t)
 
 /* ---- training ---- */
 
-/* Draws a run that trains the ranks of Wine. */
+/* Draws a run in which `ranks` ranks train the classifier on the Wine data set. */
 static status draw_wine(stale_run *y, grader *g, lab_test *t, uint64_t index, int ranks)
 {
     draw_run(y, g, t, index);

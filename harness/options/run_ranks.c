@@ -28,7 +28,7 @@ status run_config_choose_ranks(run_config *c, int gpus)
     if (!virtual && !launch_environment_is_rank()) {
         processors p;
         TRY(processors_open("", NULL, &p));
-        /* A process that a job manager has bound does not see the cores that the ranks share. */
+        /* A process that a job manager has bound to cores does not see all cores that the ranks share. */
         c->cores = started > 0 && p.restricted ? 0 : processors_cores(&p);
         processors_close(&p);
     }

@@ -68,7 +68,8 @@ static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 
 /* ---- load ------------------------------------------------------------------------------------- */
 
-/* Copies the loaded batch to the memory that programs read, from the host or from its prefetched copy. */
+/* Copies the loaded batch to the memory that programs read. The source is the copy that was prefetched to the
+ * device if prefetching is on, else the batch on the host. */
 static status copy_batch(trainer *t)
 {
     sync_exchange *x = &t->exchange;

@@ -213,7 +213,7 @@ bool shm_is_due(shm_queue *q, int64_t now_ns);
  * at `arrived_ns`, when all members have arrived. Used if the steps of the call have not been charged. */
 void shm_charge_call(shm_queue *q, int64_t arrived_ns);
 
-/* operands.c: operands that a call exposes to its peers, its rounds and its copies. */
+/* operands.c: how a call exposes its operands to the peers, and the rounds and copies of the call. */
 shm_description shm_describe(const shm_queue *q, int64_t now_ns);
 bool shm_fits_inline(const shm_queue *q);
 /* Returns true if all operands that peers access are in windows and have the same layout. All ranks get the
