@@ -68,7 +68,7 @@ static status from_harness(launch_environment *e)
     const char *job = getenv("HARNESS_JOB"), *rendezvous = getenv("HARNESS_RENDEZVOUS"),
                *token = getenv("HARNESS_TOKEN");
     char *end;
-    int memory_fd, notify_fd;
+    int memory_fd = -1, notify_fd = -1;
     e->origin = LAUNCH_BY_HARNESS;
     TRY(read_ranks(e, JOB_MOST_MEMBERS, &managers[TORCHRUN])); /* the launcher sets the same variables */
     if (getenv("HARNESS_PROCESSORS")) TRY(read_number("HARNESS_PROCESSORS", 1, CPU_SETSIZE, &e->processors));
