@@ -82,7 +82,8 @@ typedef struct build {
 
 /* program_fuse.c: fills `nodes` and finds the masked head. */
 void build_fuse(build *b);
-/* Returns the layer whose output `r` is, skipping flatten layers, which compute nothing. */
+/* Returns layer `r`, or if `r` is a flatten layer, the nearest layer before `r` that is none. Flatten layers
+ * compute nothing. */
 nn_ref build_through_flatten(const nn_model *m, nn_ref r);
 
 /* program_forward.c and program_backward.c: emit operations. */

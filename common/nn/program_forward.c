@@ -105,7 +105,8 @@ status build_forward(build *b)
         b->program->input_value = b->layers[0].out.index;
     }
     for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) {
-        nn_operand *read = &b->layers[b->nodes[i].x].out; /* only the head reads this output */
+        nn_operand *read = &b->layers[b->nodes[i].x].out;
+        /* No layer but the head reads this output. */
         if (i == b->head_node) *read = build_move_rows(b, OP_gather_rows, *read);
         forward_node(b, &b->nodes[i]);
     }

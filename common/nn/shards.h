@@ -110,7 +110,8 @@ static inline bool param_shards_place_gradients(const param_shards_config *c)
 /* Returns the size of the place of a unit's whole gradients. */
 int64_t param_gradients_place(const param_shards *s, int unit);
 
-/* Returns the arena's range of this rank's shard, if the unit is not cut by rows. */
+/* Returns the range of this rank's shard of the unit, in the arena of all parameters. Valid only if the unit
+ * is not cut by rows. */
 static inline piece param_shard_of(const param_shards *s, int unit)
 {
     const param_unit *u = &s->units[unit];
