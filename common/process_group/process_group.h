@@ -101,8 +101,8 @@ typedef struct process_group_config {
     int first_rank;    /* Rank in the job that rank 0 of the world has. */
     int rank;          /* Rank in the world. */
     bool stream_order; /* Whether the library runs calls in stream order (NCCL). */
-    /* Whether a call does not begin before the compute stream has reached the post of the call, as on virtual
-     * GPUs. */
+    /* True if a call begins only after the compute stream has reached the point at which the call was posted,
+     * as on virtual GPUs. */
     bool follows_compute;
     /* Whether a wait for a call of queue 0 first waits for all earlier calls of this queue, one by one. */
     bool waits_for_each;

@@ -8,8 +8,9 @@
 
 enum {
     DEFAULT_STEPS = 10,
-    TIMELINE_STEPS = 5,       /* steps recorded without --trace; the results keep one of them */
-    EVENTS_PER_PARAMETER = 8, /* transfer, waits and flow of a bucket or key with one parameter */
+    TIMELINE_STEPS = 5, /* steps recorded without --trace; the results keep one of them */
+    /* Room for the events of a bucket or key: its transfer, its waits and its flow. */
+    EVENTS_PER_PARAMETER = 8,
     EVENTS_PER_STEP = 100,
     MOST_EVENTS = 1 << 20,
 };

@@ -37,8 +37,8 @@ void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, 
  * narrow. Returns the number of lines. */
 int svg_job(svg *s, double x, double y, double most, const char *name);
 
-/* Draw a rectangle and a point of a color. `value` is the value in the JSON, or NaN. The text describes the
- * mark. An empty text is not written. */
+/* Draw a rectangle and a point of a color. `value` is the value in the JSON, or NaN. The text is shown while
+ * the mouse is over the bar or point. An empty text is not written. */
 void svg_bar(svg *s, double x, double y, double width, double height, const char *color, double value,
              const char *format, ...) __attribute__((format(printf, 8, 9)));
 void svg_point(svg *s, double x, double y, const char *color, double value, const char *format, ...)

@@ -209,8 +209,9 @@ void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows);
 /* Returns true if the link has carried the awaited bytes. Called when the awaited members have reached the
  * position. */
 bool shm_is_due(shm_queue *q, int64_t now_ns);
-/* Makes a finished call wait until the link has carried all bytes of the call in one transfer, which begins
- * at `arrived_ns`, when all members have arrived. Used if the steps of the call have not been charged. */
+/* Called when the work of a call is done. The call then waits until the emulated link would have carried all
+ * bytes of the call in one transfer. The transfer begins at `arrived_ns`, when the last member has joined the
+ * call, or later if the link is busy. Used if the steps of the call have not been charged. */
 void shm_charge_call(shm_queue *q, int64_t arrived_ns);
 
 /* operands.c: how a call exposes its operands to the peers, and the rounds and copies of the call. */
