@@ -57,7 +57,7 @@ sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes);
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
 
 /* Latencies in us, which algorithms.c uses: of a call, of a hop within a machine, and of a hop between
- * machines. The last is that of a tree, because no other hop hides it. */
+ * machines. Between machines it is the latency of a tree, because no other hop hides it. */
 typedef struct sim_nccl_link {
     double base_us, hop_us, outer_hop_us;
 } sim_nccl_link;

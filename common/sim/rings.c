@@ -93,7 +93,7 @@ static void add_nic(local_group *g, int nic)
 
 /* Lists the adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets). The adapters
  * that GPUs own come first. If several adapters are equally near to a GPU, different GPUs own different
- * adapters (ncclTopoGetLocalNet). The other adapters that are as near to a GPU as its own follow. Adapters
+ * adapters (ncclTopoGetLocalNet). Other adapters at the same distance from the GPU follow. Adapters
  * that are farther away are not listed, because a ring does not cross to another socket for one. */
 static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
 {

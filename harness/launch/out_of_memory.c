@@ -61,8 +61,8 @@ static void end_crash(int number, siginfo_t *info, void *unused)
     bool own = info->si_code > 0 || info->si_pid == getpid();
     snprintf(what, sizeof what, "a library, which then crashed: signal %d (%s)", number, sigdescr_np(number));
     if (own && errno == ENOMEM) end(what);
-    if (info->si_code <= 0)
-        raise(number); /* a fault needs no raise(): it occurs again when the handler returns */
+    /* A fault needs no raise(): it occurs again when the handler returns. */
+    if (info->si_code <= 0) raise(number);
 }
 
 /* std::set_new_handler() under the name of the C++ compiler, because this build may have none. NULL if no

@@ -146,7 +146,7 @@ void run_progress_show_virtual(run_progress *p, int job, int64_t steps, int64_t 
                   .samples_per_s = step_s > 0 ? samples_of_step(p, job) / step_s : NAN};
     if (steps == 0) {
         p->began_ns = now;
-        p->begun_count++;
+        if (p->begun_count < JOB_COUNT) p->begun_count++;
     } else if (steps < total) {
         v.left_s = 1e-9 * (double)(now - p->began_ns) / (double)steps * (double)(total - steps);
     }

@@ -119,7 +119,7 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
     if (svg_text_width(text, SVG_SMALL) <= pitch - 2)
         svg_text(s, center, top - 6, SVG_MIDDLE, "tick", 0, "%s", text);
     if (!(excess > 0.005 * total)) return;
-    /* Marks the bytes that exceed those of the rank with the least memory. */
+    /* Marks how much more memory the rank has than the rank with the least memory. */
     double least = svg_at(a, total - excess), right = center + width / 2 + 3;
     svg_line(s, right, top, right, least, "excess");
     svg_line(s, center - width / 2, least, right + 3, least, "excess");

@@ -276,8 +276,8 @@ static json_t *collect_buckets(const json_t *result)
         short_text name = figure_job_name(job);
         json_array_foreach(report_at(job, "ranks.0.timeline.messages"), n, m)
         {
-            if (!(report_number_at(m, "ready_s") >= zero))
-                continue; /* The message belongs to the previous step. */
+            /* Messages of the previous step are left out. */
+            if (!(report_number_at(m, "ready_s") >= zero)) continue;
             const char *kind = report_text_at(m, "name");
             char bucket[64];
             snprintf(bucket, sizeof bucket, "%s %.0f", strstr(kind, "key") ? "key" : kind,

@@ -45,8 +45,8 @@ void svg_point(svg *s, double x, double y, const char *color, double value, cons
     __attribute__((format(printf, 6, 7)));
 void svg_line(svg *s, double x1, double y1, double x2, double y2, const char *style);
 
-/* An axis whose step is a round number. Its ends are multiples of the step: svg_axis_of() rounds its `low`
- * down and its `high` up. */
+/* An axis whose step is a round number. Both ends are multiples of the step: svg_axis_of() rounds `low` down
+ * and `high` up. */
 typedef struct svg_axis {
     double low, high, step; /* in the JSON's unit */
     double unit;            /* size of the labels' unit in the JSON's unit: 1e-3 for ms if the JSON has s */

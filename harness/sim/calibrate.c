@@ -31,12 +31,12 @@ status calibrate(int threads, int bind, calibration *out)
     *out = (calibration){.threads = threads, .cores = host_processors()};
     TRY(bind_plan((bind_mode)bind, (bind_group){PAIR, threads}, &out->sets));
     if (out->sets) out->processors = CPU_COUNT(&out->sets[0]);
-    sched_getaffinity(0, sizeof before, &before);
+    bool known = sched_getaffinity(0, sizeof before, &before) == 0;
     status rc = calibration_bind(out, 0);
     if (rc == STATUS_OK) rc = calibrate_operations(out);
     if (rc == STATUS_OK) rc = calibrate_pair(out);
     if (rc == STATUS_OK) rc = calibrate_messages(out);
-    if (out->sets) sched_setaffinity(0, sizeof before, &before);
+    if (known && out->sets) sched_setaffinity(0, sizeof before, &before);
     free(out->sets);
     out->sets = NULL;
     return rc;

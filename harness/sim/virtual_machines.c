@@ -2,7 +2,6 @@
 #include "common/net/link.h"
 #include "harness/sim/virtual_job_impl.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -16,16 +15,18 @@ static bool one_stands_for_all(const virtual_job_config *c, const simulation *s)
     return wanted && alike;
 }
 
-static int collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out)
+static status collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out, int *count)
 {
-    int count = 0;
-    assert(v->override_count <= VIRTUAL_VARIANT_OVERRIDES);
+    *count = 0;
+    if (v->override_count > VIRTUAL_VARIANT_OVERRIDES)
+        return fail(STATUS_INTERNAL, "expected at most %d overrides, got %d", VIRTUAL_VARIANT_OVERRIDES,
+                    v->override_count);
     for (int i = 0; c->run.efficiency != 1 && i < SIM_EFFICIENCIES; i++)
-        out[count++] = (sim_override){.constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i),
-                                      .value = c->run.efficiency,
-                                      .multiplies = true};
-    for (int i = 0; i < v->override_count; i++) out[count++] = v->overrides[i];
-    return count;
+        out[(*count)++] = (sim_override){.constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i),
+                                         .value = c->run.efficiency,
+                                         .multiplies = true};
+    for (int i = 0; i < v->override_count; i++) out[(*count)++] = v->overrides[i];
+    return STATUS_OK;
 }
 
 /* A loader decodes images, and a machine that computes on its processors has no cores for it. */
@@ -53,8 +54,9 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
 {
     const run_config *c = job->run;
     sim_override overrides[SIM_EFFICIENCIES + VIRTUAL_VARIANT_OVERRIDES];
-    int override_count = collect_overrides(c, job->variant, overrides);
+    int override_count;
     net_link link = {0};
+    TRY(collect_overrides(c, job->variant, overrides, &override_count));
     if (devices > 1 && run_config_is_virtual(c)) TRY(run_config_link(c, &link));
     simulation_config machine = {.profile = job->profile,
                                  .world = devices,

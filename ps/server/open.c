@@ -14,7 +14,6 @@ static status open_state(ps_server *s)
     s->steps = ps_allocate(m, s->window, sizeof *s->steps);
     s->apply.list = ps_allocate(m, slots, sizeof *s->apply.list);
     s->workers = ps_allocate(m, s->world, sizeof *s->workers);
-    s->gradients = ps_allocate(m, (int64_t)s->threads * s->world, sizeof *s->gradients);
     ps_key_queue_init(&s->complete, s->count, s->policy->priority, m);
     if (s->index == 0) {
         s->buffers.bytes = s->set->buffer_bytes;
@@ -98,7 +97,21 @@ static status open_parts(ps_server *s)
     TRY(open_params(s));
     if (gpu) TRY(open_on_gpu(s, gpu));
     TRY(device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &s->staging.stream));
-    return open_arenas(s);
+    TRY(open_arenas(s));
+    bool before = s->policy->divide_before;
+    s->average = (sync_average){
+        .on = &s->staging,
+        .type = s->set->type,
+        .threads = s->threads,
+        .count = s->world,
+        .before = before ? s->world : 1,
+        .after = before ? 1 : s->world,
+        .out = s->averages,
+        .source = server_contribution,
+        .sources = ps_allocate(&s->memory, (int64_t)s->threads * s->world, sizeof *s->average.sources),
+        .local = s->own_grads ? s->index : -1,
+        .landing = s->landing.data};
+    return ps_memory_check(&s->memory, "a parameter server");
 }
 
 status ps_server_open(const ps_server *setup, ps_server **out)
@@ -116,8 +129,6 @@ status ps_server_open(const ps_server *setup, ps_server **out)
     s->count = s->shard->key_count;
     s->window = s->policy->staleness + 1;
     s->element = (size_t)dtype_size(s->set->type);
-    s->before = s->policy->divide_before ? s->world : 1;
-    s->after = s->policy->divide_before ? 1 : s->world;
     s->writes = s->policy->consistency != PS_SYNC || !s->policy->server_optimizer;
     s->needs_norm = s->policy->server_optimizer && sync_update_needs_norm(c);
     s->buffers.iteration = -1;

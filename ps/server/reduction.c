@@ -51,8 +51,7 @@ status server_receive_push(ps_server *s, ps_message *m)
     return STATUS_OK;
 }
 
-/* Returns the address of element `element` of the arena in the push of a rank. */
-static const char *contribution(const void *context, int worker, int piece, int64_t element)
+const char *server_contribution(const void *context, int worker, int piece, int64_t element)
 {
     const server_work *work = context;
     const ps_server *s = work->server;
@@ -101,19 +100,7 @@ static status reduce_ranges(void *context, int thread, int first, piece_list ran
 {
     const server_work *work = context;
     ps_server *s = work->server;
-    const sync_average average = {.on = &s->staging,
-                                  .type = s->set->type,
-                                  .threads = s->threads,
-                                  .count = s->world,
-                                  .before = s->before,
-                                  .after = s->after,
-                                  .out = s->averages,
-                                  .source = contribution,
-                                  .context = work,
-                                  .sources = s->gradients,
-                                  .local = s->own_grads ? s->index : -1,
-                                  .landing = s->landing.data};
-    if (work->sums) TRY(sync_average_ranges(&average, thread, first, ranges));
+    if (work->sums) TRY(sync_average_ranges(&s->average, thread, first, ranges));
     if (!work->updates) return sync_staging_end(&s->staging);
     int64_t begin_ns = ps_port_now(&s->port);
     if (ps_has_bytes(s->device))
@@ -128,6 +115,7 @@ status server_reduce(server_work *work)
 {
     ps_server *s = work->server;
     int64_t begin_ns = ps_port_now(&s->port);
+    s->average.context = work;
     TRY(sync_run_ranges(&s->staging, s->threads, server_pieces(s, work->key), reduce_ranges, work));
     trace_slice(s->context->trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key",
                 s->first + work->key, begin_ns, ps_port_now(&s->port));

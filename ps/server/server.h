@@ -125,12 +125,11 @@ typedef struct ps_server {
     param_set *set;
     optimizer *optimizer;
     int world;
-    int first, count;     /* Range of keys of the shard. */
-    int64_t window;       /* Number of iterations whose pushes are collected at the same time. */
-    size_t element;       /* Bytes of an element. */
-    double before, after; /* Gradients are divided by `before`, their sum is divided by `after`. */
-    bool needs_norm;      /* Updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
-    bool writes;          /* The server writes replies into the workers' arenas if the arenas are mapped. */
+    int first, count; /* Range of keys of the shard. */
+    int64_t window;   /* Number of iterations whose pushes are collected at the same time. */
+    size_t element;   /* Bytes of an element. */
+    bool needs_norm;  /* Updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
+    bool writes;      /* The server writes replies into the workers' arenas if the arenas are mapped. */
     /* Stream and copies of the device that sums and updates, which is the host or the rank's GPU. */
     sync_staging staging;
     /* Base addresses of three arenas: parameters that replies contain, parameters that the optimizer updates,
@@ -142,7 +141,7 @@ typedef struct ps_server {
     const char *own_grads;
     device_memory landing; /* GPU memory for one piece of a pushed gradient. */
     device_memory params_memory, updated_memory, averages_memory, copies_memory;
-    const void **gradients; /* [threads][world] */
+    sync_average average; /* How `averages` are computed. server_reduce() sets the context. */
 
     ps_memory memory;
     server_key *keys;        /* [count] */
@@ -250,6 +249,8 @@ status server_receive_push(ps_server *s, ps_message *m);
  * key is complete. */
 status server_reduce_next(ps_server *s, bool updates, int *key);
 status server_reduce(server_work *work);
+/* Implements sync_average.source(). `context` is a server_work. */
+const char *server_contribution(const void *context, int worker, int piece, int64_t element);
 /* Queues the replies that waited for an update of the key, or for the initial parameters. */
 void server_key_updated(ps_server *s, int key);
 void server_queue_reply(ps_server *s, int key, int worker);

@@ -335,9 +335,9 @@ static collective_traffic ring_moved(const shm_queue *q)
     return m;
 }
 
-/* Counts the bytes of two-shot. Each rank reduces one share of the elements. Every rank first sends, to each
- * other rank, its own values for the share of that rank. Then it sends the share that it has reduced to all
- * ranks that need the result. */
+/* Counts the bytes of two-shot. Each rank reduces one share of the elements. Every rank first sends its own
+ * values of share r to rank r. Then it sends the share that it has reduced to all ranks that need the result.
+ */
 static collective_traffic shares_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;

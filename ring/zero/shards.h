@@ -1,7 +1,7 @@
 /* Declarations for the files of this folder: addresses of elements, and functions that another file calls.
  *
- * Elements are sent in one type, sums and updates use another, which is that of the masters. The two types
- * differ only under mixed precision, which sends bfloat16. */
+ * Elements are sent in one type. Sums and updates use the type of the masters, which is another only under
+ * mixed precision: then bfloat16 is sent. */
 #ifndef RING_ZERO_SHARDS_H
 #define RING_ZERO_SHARDS_H
 
