@@ -307,7 +307,7 @@ static status train_step(trainer *t, batch_source *source, int64_t index, int64_
         TRY(sync_begin_forward(t->engine, step));
         TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
         TRY(trainer_run_pass(t, NN_FORWARD));
-        TRY(trainer_prefetch_next(t));
+        if (t->data.prefetch.on) TRY(trainer_prefetch_next(t));
         TRY(trainer_loss(t));
 
         /* Backward pass. In DataParallel rank 0 first scatters the gradient of the outputs. Calls
@@ -317,7 +317,7 @@ static status train_step(trainer *t, batch_source *source, int64_t index, int64_
         TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
         TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
         TRY(trainer_run_pass(t, NN_BACKWARD));
-        TRY(trainer_prefetch_next(t));
+        if (t->data.prefetch.on) TRY(trainer_prefetch_next(t));
 
         /* Wait for the averaged gradients, and run the optimizer, if the engine leaves this to the rank. */
         TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
