@@ -1,5 +1,6 @@
 /* The engine without communication, the baseline of every comparison. Each rank trains alone. */
 #include "common/sync/engine.h"
+#include "common/sync/staging.h"
 
 #include <stdlib.h>
 
@@ -20,7 +21,10 @@ static status none_open(const sync_context *context, sync_engine **out)
 {
     sync_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
-    *e = (sync_engine){.type = &sync_none, .context = *context, .updates = true, .enqueues = true};
+    *e = (sync_engine){.type = &sync_none,
+                       .context = *context,
+                       .updates = true,
+                       .enqueues = sync_memory_is_separate(context->device)};
     sync_hold_gradients(e);
     *out = e;
     return STATUS_OK;

@@ -36,6 +36,7 @@ void sync_copy(device *d, void *to, const void *from, size_t bytes)
 
 status sync_copy_down(const sync_staging *s, void *host, const void *data, int64_t bytes)
 {
+    if (host == data) return STATUS_OK;
     if (s->separate) return device_download(s->stream, host, data, DTYPE_U8, DTYPE_U8, bytes);
     sync_copy(s->device, host, data, (size_t)bytes);
     return STATUS_OK;

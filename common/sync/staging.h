@@ -25,7 +25,7 @@ sync_staging sync_staging_on(device *d, device_stream *s);
 
 /* Copy from the device to the host, from the host to the device, and within the memory of the device or of a
  * peer GPU. A copy may still be running when the call returns. The host memory must be pinned, or must not be
- * used before sync_staging_end(). */
+ * used before sync_staging_end(). sync_copy_down() does nothing if both addresses are equal. */
 status sync_copy_down(const sync_staging *s, void *host, const void *data, int64_t bytes);
 status sync_copy_up(const sync_staging *s, void *data, const void *host, int64_t bytes);
 status sync_copy_within(const sync_staging *s, void *to, const void *from, int64_t bytes);

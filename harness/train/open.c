@@ -217,8 +217,8 @@ static status open_engine(trainer *t)
  * (--slow) waits for each operation, so the host cannot run ahead. */
 static bool may_run_ahead(const trainer *t)
 {
-    return trainer_is_asynchronous(t) && t->engine->enqueues && !t->config.separate_phases &&
-           t->slowdown == 1 && trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
+    return t->engine->enqueues && !t->config.separate_phases && t->slowdown == 1 &&
+           trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
 }
 
 static int job_rank(const trainer_config *c)

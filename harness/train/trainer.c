@@ -40,7 +40,7 @@ void trainer_leave(trainer *t)
 
 void trainer_pin(trainer *t, void *data, size_t bytes)
 {
-    if (t->data.pinned_count == TRAINER_MAX_BUFFERS || device_get_info(t->device)->host_addressable) return;
+    if (t->data.pinned_count == TRAINER_MAX_BUFFERS) return;
     if (device_pin(t->device, data, bytes) == STATUS_OK) {
         t->data.pinned[t->data.pinned_count++] = data;
         return;

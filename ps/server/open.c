@@ -98,6 +98,7 @@ static status open_parts(ps_server *s)
     if (gpu) TRY(open_on_gpu(s, gpu));
     TRY(device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &s->staging.stream));
     TRY(open_arenas(s));
+    s->update = ps_has_bytes(s->device) ? server_update_ranges : server_spend_update;
     bool before = s->policy->divide_before;
     s->average = (sync_average){
         .on = &s->staging,

@@ -68,16 +68,18 @@ static status update(const server_work *work, const char *grads, piece_list piec
 
 /* In virtual time, spends the time of an update, which reads the gradients, and reads and writes parameters
  * and optimizer state. */
-static void spend_update(const server_work *work)
+status server_spend_update(const server_work *work, int first, piece_list ranges)
 {
+    (void)first, (void)ranges;
     const ps_server *s = work->server;
     int states = optimizer_state_count(optimizer_get_options(s->optimizer));
     sync_spend_pass(s->device, (double)server_key_bytes(s, work->key) * (3 + 2 * states), s->threads);
+    return STATUS_OK;
 }
 
 /* 4. Update. Under async, the pieces of a push may be at unrelated addresses, so each piece is updated
  * separately. */
-static status update_ranges(const server_work *work, int first, piece_list ranges)
+status server_update_ranges(const server_work *work, int first, piece_list ranges)
 {
     ps_server *s = work->server;
     const char *gradient;
@@ -86,7 +88,7 @@ static status update_ranges(const server_work *work, int first, piece_list range
         TRY(server_pushed(s, work->key, work->worker, first + i, &gradient));
         TRY(update(work, gradient, (piece_list){&ranges.pieces[i], 1}));
     }
-    for (int i = 0; s->updated != s->params && i < ranges.count; i++) {
+    for (int i = 0; i < ranges.count; i++) {
         int64_t at = server_bytes(s, ranges.pieces[i].offset);
         TRY(sync_copy_down(&s->staging, s->params + at, s->updated + at,
                            server_bytes(s, ranges.pieces[i].count)));
@@ -103,10 +105,7 @@ static status reduce_ranges(void *context, int thread, int first, piece_list ran
     if (work->sums) TRY(sync_average_ranges(&s->average, thread, first, ranges));
     if (!work->updates) return sync_staging_end(&s->staging);
     int64_t begin_ns = ps_port_now(&s->port);
-    if (ps_has_bytes(s->device))
-        TRY(update_ranges(work, first, ranges));
-    else
-        spend_update(work);
+    TRY(s->update(work, first, ranges));
     if (thread == 0) s->update_ns += ps_port_now(&s->port) - begin_ns;
     return STATUS_OK;
 }
@@ -159,7 +158,7 @@ static status reply(ps_server *s, int key, int worker)
     server_worker *w = &s->workers[worker];
     bool average = !s->policy->server_optimizer && s->keys[key].updates > 0;
     const char *from = average ? s->averages : s->params;
-    if (s->writes && w->params) server_copy_pieces(s, key, average ? w->grads : w->params, from);
+    if (s->writes) server_copy_pieces(s, key, average ? w->grads : w->params, from);
     message_frame frames[PS_KEY_PIECES];
     int count = w->params ? 0 : ps_frames_of(frames, from, server_pieces(s, key), (int64_t)s->element);
     message_header h = {.kind = MESSAGE_PARAMETERS,

@@ -20,7 +20,7 @@ status server_send(ps_server *s, int worker, const message_header *h, const mess
 
 void server_copy_pieces(const ps_server *s, int key, char *to, const char *from)
 {
-    if (to != from) ps_copy_pieces(s->device, to, from, server_pieces(s, key), (int64_t)s->element);
+    if (to && to != from) ps_copy_pieces(s->device, to, from, server_pieces(s, key), (int64_t)s->element);
 }
 
 /* ---- messages --------------------------------------------------------------------------------- */

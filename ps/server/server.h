@@ -98,6 +98,8 @@ typedef struct server_worker {
     bool skips;   /* True if the worker's push is not applied (async). */
 } server_worker;
 
+struct server_work;
+
 typedef struct server_apply {
     int key, worker;
 } server_apply;
@@ -142,6 +144,9 @@ typedef struct ps_server {
     device_memory landing; /* GPU memory for one piece of a pushed gradient. */
     device_memory params_memory, updated_memory, averages_memory, copies_memory;
     sync_average average; /* How `averages` are computed. server_reduce() sets the context. */
+    /* Updates ranges of a key. Range 0 is piece `first` of the key. On a virtual device only spends the time
+     * of the update. */
+    status (*update)(const struct server_work *work, int first, piece_list ranges);
 
     ps_memory memory;
     server_key *keys;        /* [count] */
@@ -230,7 +235,8 @@ static inline char *server_as_arena(const void *data, int64_t first, size_t elem
  * check_departures() reports the lost rank if other ranks wait for it. */
 status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
                    transport_ticket *ticket, int64_t payload);
-/* Copies a key's pieces between arenas in host memory. */
+/* Copies a key's pieces between arenas in host memory. Does nothing if `to` is NULL, because the arena is not
+ * mapped. */
 void server_copy_pieces(const ps_server *s, int key, char *to, const char *from);
 
 /* reduction.c. A reduction of one key. */
@@ -251,6 +257,9 @@ status server_reduce_next(ps_server *s, bool updates, int *key);
 status server_reduce(server_work *work);
 /* Implements sync_average.source(). `context` is a server_work. */
 const char *server_contribution(const void *context, int worker, int piece, int64_t element);
+/* The two choices for ps_server.update. */
+status server_update_ranges(const server_work *work, int first, piece_list ranges);
+status server_spend_update(const server_work *work, int first, piece_list ranges);
 /* Queues the replies that waited for an update of the key, or for the initial parameters. */
 void server_key_updated(ps_server *s, int key);
 void server_queue_reply(ps_server *s, int key, int worker);
