@@ -1,5 +1,5 @@
-/* A doorbell lets a thread sleep until another thread or process has done something. A doorbell works in
- * shared memory and needs no clean-up. A doorbell that is all zeros has not been rung.
+/* A doorbell lets a thread sleep until another thread or process has made a condition true. A doorbell works
+ * in shared memory and needs no clean-up. A doorbell whose bytes are all zero is ready for use.
  *
  *     unsigned seen = doorbell_enter(&bell);                        the other side
  *     if (!condition) doorbell_sleep(&bell, seen, CLOCK_NEVER);         makes the condition true
@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 typedef struct doorbell {
-    atomic_uint rings;    /* the futex word */
+    atomic_uint rings;    /* number of calls of doorbell_ring() so far; also the futex word */
     atomic_uint sleepers; /* number of threads between doorbell_enter() and doorbell_leave() */
 } doorbell;
 
@@ -23,8 +23,8 @@ static inline unsigned doorbell_rings(const doorbell *bell)
     return atomic_load_explicit(&bell->rings, memory_order_seq_cst);
 }
 
-/* Returns true if a thread may be sleeping. If the result is false, a thread that calls doorbell_enter()
- * later sees all writes that this thread made before the call. */
+/* Returns true if a thread may be sleeping. If the result is false, every thread that calls doorbell_enter()
+ * later sees all writes that the calling thread has made so far. */
 static inline bool doorbell_has_sleepers(const doorbell *bell)
 {
     return atomic_load_explicit(&bell->sleepers, memory_order_seq_cst) != 0;

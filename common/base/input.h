@@ -12,8 +12,8 @@
 status input_open(const char *path, int64_t largest, int *fd, int64_t *bytes);
 
 /* Reads a whole file into `out`, which must be empty and is empty after a failure. A zero byte follows the
- * contents. Fails like input_open(), with STATUS_IO if reading fails, or with STATUS_SYSTEM if memory is
- * short. */
+ * contents. Fails like input_open(). Returns STATUS_IO if reading fails, and STATUS_SYSTEM if memory runs
+ * out. */
 status input_read(const char *path, int64_t largest, text_buffer *out);
 
 /* Does the same as input_read() for an open descriptor, which may be a pipe. `name` replaces the path in

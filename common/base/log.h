@@ -13,8 +13,9 @@ typedef enum log_level { LOG_LEVELS(LOG_ENUM) } log_level;
 /* Sets the highest level that is written. */
 void log_set_level(log_level level);
 
-/* Sets the prefix after "harness: " for this thread, for instance "rank 3", or "" for none. Ranks may be
- * threads of one process, so a new thread starts without a prefix. Copies `prefix`. */
+/* Sets the text that follows "harness: " in the lines of this thread, for instance "rank 3". If `prefix` is
+ * "", no text follows. Ranks may be threads of one process, so a new thread starts without a prefix. Copies
+ * `prefix`. */
 void log_set_prefix(const char *prefix);
 
 void log_line(log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

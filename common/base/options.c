@@ -34,8 +34,8 @@ const char *options_present_value(const char *what, const char *text, const char
     return renamed + length + 1;
 }
 
-/* Sets an option that is a choice. An old value may stand for a choice together with a value of another
- * option: "OLD=NEW --OTHER VALUE". */
+/* Sets an option of type OPTION_CHOICE. If the list of choices contains "OLD=NEW --OTHER VALUE", the old
+ * value sets this option to NEW and also sets the option OTHER. */
 static status set_choice(option_binding *binding, const option *o, const char *what, const char *text)
 {
     char value[64];
@@ -123,7 +123,7 @@ static bool is_name(const char *known, const char *name, size_t length)
     return true;
 }
 
-/* Finds an option by name, alias or old name, or by letter if `name` is NULL. */
+/* Finds an option by its name, alias or old name. If `name` is NULL, finds the option by its letter. */
 static const option *find(option_binding *bindings, size_t count, const char *name, size_t length,
                           char letter, option_binding **binding)
 {

@@ -36,11 +36,11 @@ typedef struct option {
     option_type type;
     size_t offset;        /* offset of the field in the component's struct */
     const char *argument; /* name of the value in --help, such as "MIB", or NULL for a flag */
-    const char *initial;  /* default as on the command line; NULL means zero, false or no text */
+    const char *initial;  /* default in the form of the command line; NULL means zero, false or no text */
     double low, high;     /* bounds of an INT or DOUBLE; if both are 0, the only bound is value >= 0 */
-    /* Values of a CHOICE, NULL-terminated. Entries for renamed values come last and are not shown. The entry
-     * is "OLD=NEW", or "OLD=NEW --OTHER VALUE" if a part of the old value is now a value of another option in
-     * the table. */
+    /* Values of a CHOICE, NULL-terminated. Entries for renamed values come last, and --help omits them. An
+     * entry for a renamed value is "OLD=NEW", or "OLD=NEW --OTHER VALUE" if the old value now also sets
+     * another option of the table. */
     const char *const *choices;
     const char *help;
     option_level level;
@@ -81,14 +81,14 @@ status options_take(option_binding *bindings, size_t count, int argc, char *cons
  * option. */
 status options_set(option_binding *bindings, size_t count, const char *name, const char *text);
 
-/* Sets keys of a policy, such as "order=ready:launch=when-ready", in the options of its engine. */
+/* Sets keys of a policy, such as "order=ready:launch=when-ready", in the options of the policy's engine. */
 status options_set_keys(option_binding *binding, const char *policy, const char *keys);
 
 /* Writes a notice to stderr for each key of a policy that was given as an option. */
 void options_notices(const option_binding *bindings, size_t count);
 
-/* Checks that numbers which were not parsed from text, for instance numbers from a file, are within the
- * bounds of their options. */
+/* Checks that the numbers in the bound struct are within the bounds of their options. Needed only for numbers
+ * that were not parsed from text, for instance numbers from a file. */
 status options_check(const option_binding *binding);
 
 bool options_given(const option_binding *binding, const char *name);
@@ -96,7 +96,7 @@ bool options_given(const option_binding *binding, const char *name);
 /* Returns true if the option has its default value. */
 bool options_is_default(const option_binding *binding, const char *name);
 
-/* Formats the current value as on the command line. Returns `buffer`. */
+/* Formats the current value in the form of the command line. Returns `buffer`. */
 char *options_format(const option_binding *binding, size_t index, char *buffer, size_t size);
 
 /* Replaces an old value. If `renamed` is "OLD=NEW" and `text` is OLD, returns NEW and writes a notice to

@@ -1,5 +1,5 @@
-/* The parts that differ between processors: the instruction sets for which kernels are compiled, and the
- * pause instruction of loops that wait for another thread. All other code is C11. */
+/* This header has the code that differs between processors: the instruction sets for which kernels are
+ * compiled, and the pause instruction of loops that wait for another thread. All other code is C11. */
 #ifndef COMMON_BASE_PROCESSOR_H
 #define COMMON_BASE_PROCESSOR_H
 
@@ -8,8 +8,8 @@
 #if defined(__x86_64__)
 
 /* The instruction sets of PSRING_ISAS (common/build/Psring.cmake), from the least to the most capable.
- * processor_has_NAME() is true if this machine has the set. avx2 and avx512 are the parts of x86-64-v3 and
- * x86-64-v4 that the kernels use. */
+ * processor_has_NAME() is true if this machine supports the instruction set NAME. avx2 has the instructions
+ * of x86-64-v3 that the kernels use. avx512 has the instructions of x86-64-v4 that the kernels use. */
 #define PROCESSOR_ISA_LIST(X) X(baseline) X(avx2) X(avx512)
 #define processor_has_baseline() true
 #define processor_has_avx2()                                                                                 \

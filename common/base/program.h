@@ -5,7 +5,8 @@
 
 #include <limits.h>
 
-/* Writes the folder of the running program, or "" if /proc does not show it. */
+/* Writes the path of the folder that contains the running program. Writes "" if /proc does not show this
+ * path. */
 void program_folder(char out[PATH_MAX]);
 
 #endif

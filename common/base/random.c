@@ -25,7 +25,7 @@ double random_normal(uint64_t start, uint64_t index)
 uint64_t random_token(void)
 {
     uint64_t token = 0;
-    /* the call is missing before Linux 3.17 */
+    /* Linux before version 3.17 does not have getrandom() */
     if (getrandom(&token, sizeof token, 0) != (ssize_t)sizeof token)
         token = random_mix((uint64_t)clock_now_ns() ^ (uint64_t)getpid() << 40);
     return token ? token : 1;

@@ -1,5 +1,5 @@
-/* Counter-based random numbers. The value is a pure function of (seed, name, index), so every rank and every
- * device draws the same tensors without communication.
+/* Counter-based random numbers. A random number is a pure function of (seed, name, index), so every rank and
+ * every device draws the same tensors without communication.
  *
  * The generator is SplitMix64's finalizer over a Weyl sequence (Steele, Lea, Flood: "Fast Splittable
  * Pseudorandom Number Generators", OOPSLA 2014). Names are hashed with FNV-1a. */

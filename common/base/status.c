@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 
 static _Thread_local error_record own;
-static _Thread_local error_record *switched; /* record of the current fiber, set by error_switch() */
+static _Thread_local error_record *switched; /* record of the current fiber, or NULL outside of fibers */
 
 static error_record *current(void)
 {

@@ -32,7 +32,7 @@
 typedef enum status { STATUS_LIST(STATUS_ENUM) STATUS_COUNT } status;
 #undef STATUS_ENUM
 
-/* Return the name, such as "DATA", and the exit code of the process. */
+/* status_name() returns the name, such as "DATA". status_exit_code() returns the exit code of the process. */
 const char *status_name(status code);
 int status_exit_code(status code);
 
@@ -40,8 +40,8 @@ int status_exit_code(status code);
 status fail(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Does the same as fail(), and appends the text of errno. If errno says that memory or descriptors have run
- * out, the code is STATUS_SYSTEM. The message of STATUS_SYSTEM also names the exhausted limit: "(ulimit -n
- * 40)". */
+ * out, records and returns STATUS_SYSTEM in place of `code`. The message of STATUS_SYSTEM also names the
+ * exhausted limit: "(ulimit -n 40)". */
 status fail_errno(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Puts the formatted text and ": " in front of the recorded message. */

@@ -96,8 +96,8 @@ static const struct {
               "a duration of at most 1000 days with its unit such as 50us, 2ms or 60s"},
     [RATE] = {"Rates", 1, 9e18, "a rate such as 10Gbit/s or 1.25GB/s (b: bits, B: bytes)"}};
 
-/* Upper and lower case distinguish bits from bytes in rates. In sizes and times, upper and lower case are the
- * same, except that "Mb" is rejected as a size because it usually means megabits. */
+/* In rates, the case of a letter distinguishes bits from bytes. In sizes and times the case does not matter,
+ * except that "Mb" is rejected as a size because it usually means megabits. */
 static bool is_unit(unit_kind kind, const char *text, const char *prefix, const char *name)
 {
     size_t length = strlen(prefix);

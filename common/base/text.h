@@ -20,11 +20,12 @@ status text_parse_bytes(const char *what, const char *text, int64_t *out);
 /* Parses a duration such as 50us, 2ms, 1s, 10ns or 1min. */
 status text_parse_duration_ns(const char *what, const char *text, int64_t *out);
 /* Parses a rate above 0, such as 10Gbit/s, 10Gb/s, 10Gbps, 1.25GB/s or 1GiB/s, into bytes per second. Upper
- * and lower case differ: b means bit and B means byte. G is a power of 1000 and Gi a power of 1024. */
+ * and lower case differ: b means bit and B means byte. Prefixes such as G are powers of 1000, and prefixes
+ * such as Gi are powers of 1024. */
 status text_parse_rate(const char *what, const char *text, int64_t *out);
 
-/* Parses a size, a duration or a rate and converts it to `unit`, which must be a unit of the table:
- * "10Gbit/s" in "GB/s" is 1.25. */
+/* Parses a size, a duration or a rate and converts it to `unit`, which must be one of the units that
+ * text_units_help() lists: "10Gbit/s" in "GB/s" is 1.25. */
 status text_parse_in_unit(const char *what, const char *text, const char *unit, double *out);
 
 /* Sets *out to the index of `text` among `count` words. `first` points to the first word, and `stride` is the
@@ -33,8 +34,8 @@ status text_parse_in_unit(const char *what, const char *text, const char *unit, 
 status text_parse_choice(const char *what, const char *text, const char *const *first, size_t stride,
                          size_t count, int *out);
 
-/* Format "44.7 MiB", "512 B"; "1.25 ms", "37 us"; "10 Gbit/s (1.25 GB/s)". A `size` of 48 is enough. Return
- * `buffer`. */
+/* Format a size ("44.7 MiB", "512 B"), a duration ("1.25 ms", "37 us") or a rate ("10 Gbit/s (1.25 GB/s)"). A
+ * `size` of 48 is enough. Return `buffer`. */
 char *text_format_bytes(char *buffer, size_t size, double bytes);
 char *text_format_duration(char *buffer, size_t size, double ns);
 char *text_format_rate(char *buffer, size_t size, double bytes_per_second);
@@ -56,7 +57,8 @@ char *text_join(char *buffer, size_t size, const char *const *words, size_t coun
  * `keeps_lines`. Returns `text`. */
 char *text_printable(char *text, bool keeps_lines);
 
-/* A growing string for tables and messages. Training steps do not use it, because it allocates memory. */
+/* A growing string for tables and messages. Training steps do not use text buffers, because text buffers
+ * allocate memory. */
 typedef struct text_buffer {
     char *data; /* the text, NUL-terminated, or NULL while it is empty */
     size_t length, capacity;
@@ -72,9 +74,9 @@ void text_append_shell_word(text_buffer *buffer, const char *word);
  * All lines except the first begin with `indent` blanks. */
 void text_append_wrapped(text_buffer *out, const char *line, int indent, int columns);
 
-/* Breaks lines longer than `columns` between words. The text after a break is indented to the second column
- * of text in the line, which begins after two or more blanks. If the line has no second column of text, the
- * text after a break is indented two blanks more than the line. No line ends with blanks. */
+/* Breaks lines longer than `columns` between words. If a line has a second column of text, which begins after
+ * two or more blanks, the text after a break is indented to this column. If the line has no second column of
+ * text, the text after a break is indented two blanks more than the line. No line ends with blanks. */
 void text_wrap(text_buffer *buffer, int columns);
 
 /* Appends the table of units, as `harness help units` prints it. */

@@ -54,8 +54,8 @@ void text_append_shell_word(text_buffer *buffer, const char *word)
     text_append(buffer, "'");
 }
 
-/* Returns the column at which text begins after a line break. It is at most half of `columns`, and leaves
- * room for the longest word. */
+/* Returns the column at which text begins after a line break. The column is at most half of `columns`, and
+ * leaves room for the longest word. */
 static int hanging_indent(const char *line, int length, int columns)
 {
     int leading = 0, indent = 0;

@@ -9,15 +9,15 @@
  *   plan:NAME     no bytes and no time: counts the memory that device NAME would use
  *
  * The model is CUDA's. Work is launched on streams, and streams wait for fences. On the CPU launches are
- * synchronous: an operation runs on the calling thread, and a wait blocks. On the virtual device a fiber
- * waits in the same way (common/sim/fiber.h). Outside of a fiber, a wait that cannot complete yet returns
- * STATUS_AGAIN, and the caller repeats the call.
+ * synchronous: an operation runs on the calling thread, and a wait blocks. On the virtual device a wait
+ * blocks only the calling fiber (common/sim/fiber.h). Outside of a fiber, a wait that cannot complete yet
+ * returns STATUS_AGAIN, and the caller repeats the call.
  *
  * A fence is a timeline: a number that only grows. Work after device_stream_wait(stream, fence, v) begins
  * when the fence has reached v. Fences are never reset, so one fence serves every step.
  *
- * A device belongs to one rank. Only that rank's thread calls its functions, unless a comment says
- * otherwise.
+ * A device belongs to one rank. Only the thread of this rank calls functions of the device, unless a comment
+ * says otherwise.
  *
  * device_impl.h is the interface of a back end. device.c finds a back end by name, and layout.c reorders
  * parameters. Each back end has a folder. The back ends cpu and reference share the code in host/. */
@@ -31,9 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* X(name, option) adds a device: the option --device OPTION selects it, its variable and its library are
- * called device_NAME, and its folder is common/device/NAME. The build reads this list, too. `plan` is not in
- * the list because no run trains on it. */
+/* X(name, option) adds a device. The option --device OPTION selects the device. The device's variable and
+ * library are called device_NAME, and its folder is common/device/NAME. The build reads this list, too.
+ * `plan` is not in the list because no run trains on the planning device. */
 #define DEVICE_LIST(X)                                                                                       \
     X(cpu, "cpu")                                                                                            \
     X(cuda, "cuda")                                                                                          \
@@ -58,14 +58,15 @@ typedef struct device_config {
     int rank, world;  /* rank that uses the device, and number of ranks */
     int local_rank;   /* picks the GPU */
     int threads;      /* compute threads of this rank; at least 1 */
-    void *simulation; /* sim: the simulation that all ranks share; otherwise NULL */
+    void *simulation; /* simulation that all ranks share, or NULL if the device is not virtual */
     int precision;
     bool share_gpu; /* cuda: true if several ranks may use one GPU */
-    bool benchmark; /* cuda: uses the algorithm of cuDNN or cuBLASLt that was fastest when timed */
+    bool benchmark; /* cuda: true if the device times the algorithms of cuDNN and cuBLASLt, and uses the
+                       fastest */
 } device_config;
 
 /* Operations that run with slower kernels, because a library does not support them. There is one
- * device_fallback for each kind of operation and reason. */
+ * device_fallback for each pair of a kind of operation and a reason. */
 typedef struct device_fallback {
     op_kind kind;
     int64_t count;    /* number of operations of this kind that fell back for this reason */
@@ -79,14 +80,14 @@ typedef struct device_info {
     const char *name;
     char description[128]; /* "2 threads, AVX-512, oneDNN 2.6.3" */
     dtype compute_type;    /* type of parameters, activations and gradients */
-    bool bf16;             /* activations and their gradients are stored as bfloat16 */
-    bool host_addressable; /* the host may read and write device memory */
-    bool copy_engine;      /* copies from the host may overlap with the compute stream */
-    bool real;             /* tensor bytes exist */
-    bool simulated;        /* times are predicted, and reports say so */
+    bool bf16;             /* true if activations and their gradients are stored as bfloat16 */
+    bool host_addressable; /* true if the host may read and write device memory */
+    bool copy_engine;      /* true if copies from the host may overlap with the compute stream */
+    bool real;             /* true if tensors have bytes in memory */
+    bool simulated;        /* true if times are predicted; reports then say so */
     /* Largest error so far in converting the time of a mark to the host's clock. Only GPUs set this field. */
     int64_t mark_error_ns;
-    bool plans; /* the device only counts memory and runs no operation (plan/device_plan.c) */
+    bool plans; /* true if the device only counts memory and runs no operation (plan/device_plan.c) */
     const device_fallback *fallbacks; /* [fallback_count] */
     int fallback_count;
 } device_info;
@@ -99,12 +100,13 @@ const device_info *device_get_info(const device *d);
 
 typedef enum device_memory_kind {
     DEVICE_MEMORY_PRIVATE,
-    DEVICE_MEMORY_SHARED, /* a memfd for peers if the device is host-addressable, else like PRIVATE */
+    DEVICE_MEMORY_SHARED, /* like PRIVATE, but a memfd for peers on a host-addressable device */
     DEVICE_MEMORY_STAGING /* host memory from which the device copies fast (pinned on cuda) */
 } device_memory_kind;
 
 typedef struct device_memory {
-    void *data; /* a device pointer on a GPU, and an address without memory on a virtual device; zeroed */
+    void *data; /* start of the zeroed bytes: a device pointer on a GPU, and an address without memory on a
+                   virtual device */
     size_t bytes;
     int fd; /* memfd if the memory is SHARED and the device is host-addressable, else -1 */
     device_memory_kind kind;
@@ -185,7 +187,7 @@ typedef struct device_layout {
     int64_t elements;
     int64_t k, c, r, s, block; /* not used by PLAIN */
     device_order order;
-    bool plain; /* the elements are in PyTorch's order */
+    bool plain; /* true if the elements are in PyTorch's order */
 } device_layout;
 
 /* Chooses the best layout for the parameter in `slot` of the forward operation `op`. `parameter` is the shape
@@ -284,7 +286,7 @@ status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
 
 /* Makes work launched on `s` from now on wait until the stream `of` has reached the mark. The mark must have
- * been made before the call, and the slot may be reused after it. The host does not wait. Does nothing if
+ * been made before the call. The slot may be reused after the call. The host does not wait. Does nothing if
  * launches are synchronous. Virtual devices do not support the wait. */
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot);
 

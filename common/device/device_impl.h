@@ -9,7 +9,7 @@
 
 #include "common/device/device.h"
 
-/* Disables the warning, because many functions of an interface do not use all of their parameters. */
+/* Disables this warning, because many functions of an interface do not use all of their parameters. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 /* A recorded graph of launches. */

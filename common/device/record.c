@@ -11,8 +11,8 @@ struct device_record {
     device_graph **graphs; /* [capacity] in the order of their launches */
     int count, capacity;
     int launched;  /* number of graphs launched since device_record_begin() */
-    bool complete; /* the recording has ended, so the graphs are replayed */
-    bool in_graph; /* a launch has been made since the last graph ended */
+    bool complete; /* true if the recording has ended, so the graphs are replayed */
+    bool in_graph; /* true if a launch has been made since the last graph ended */
 };
 
 _Thread_local device_stream *device_recording;

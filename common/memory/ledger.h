@@ -22,7 +22,7 @@
     X(OUTPUTS, "outputs_and_loss") /* gathered outputs, the loss and its gradient */                         \
     X(REPLICAS, "replicas")                                                                                  \
     X(GATHERED, "gathered_units") /* all-gathered parameters of sharded units */                             \
-    X(BUCKETS, "buckets")         /* flattened gradients in flight, and the sums of a server */              \
+    X(BUCKETS, "buckets")         /* flattened gradients to be sent, and the sums of a server */             \
     X(WORKSPACE, "workspace")                                                                                \
     X(BATCH, "batch")
 
@@ -34,11 +34,11 @@ typedef enum ledger_class { LEDGER_CLASS_LIST(LEDGER_CLASS_ENUM) LEDGER_CLASS_CO
 #define LEDGER_PHASE_LIST(X)                                                                                 \
     X(SETUP, "setup")                                                                                        \
     X(SCATTER, "scatter_inputs")                                                                             \
-    X(BEGIN, "begin_forward") /* replicates or pulls parameters, broadcasts buffers */                       \
+    X(BEGIN, "begin_forward") /* the engine replicates or pulls parameters, and broadcasts buffers */        \
     X(FORWARD, "forward")                                                                                    \
     X(PLACE, "place_outputs")                                                                                \
     X(LOSS, "loss")                                                                                          \
-    X(LOSS_GRADIENT, "loss_gradient") /* the loss of DataParallel, over the outputs of all ranks */          \
+    X(LOSS_GRADIENT, "loss_gradient") /* DataParallel computes the loss over the outputs of all ranks */     \
     X(SCATTER_GRADIENT, "scatter_output_gradient")                                                           \
     X(BACKWARD, "backward")                                                                                  \
     X(REDUCE, "reduce")                                                                                      \
@@ -52,20 +52,20 @@ typedef enum ledger_phase { LEDGER_PHASE_LIST(LEDGER_PHASE_ENUM) LEDGER_PHASE_CO
 
 typedef struct ledger_account {
     int64_t current, peak;                   /* logical bytes now and at the peak */
-    int64_t reserved_current, reserved_peak; /* the same with alignment and gaps */
+    int64_t reserved_current, reserved_peak; /* reserved bytes now and at the peak */
     ledger_phase peak_phase;
 } ledger_account;
 
-/* A ledger in the storage of the caller. All zeros is an empty ledger. */
+/* The caller provides the memory of a ledger. A ledger whose bytes are all zero is empty. */
 typedef struct ledger {
     ledger_account classes[LEDGER_CLASS_COUNT];
     ledger_account total;
     ledger_phase phase;
-    int64_t peak_classes[LEDGER_CLASS_COUNT]; /* bytes of each class at the peak of the total */
-    int64_t phase_peak[LEDGER_PHASE_COUNT];   /* peak of the total in each phase */
+    int64_t peak_classes[LEDGER_CLASS_COUNT]; /* bytes of each class at the peak of `total` */
+    int64_t phase_peak[LEDGER_PHASE_COUNT];   /* peak of `total` in each phase */
     /* bytes of each class at the peak of the phase */
     int64_t phase_peak_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
-    int64_t phase_end[LEDGER_PHASE_COUNT]; /* total at the end of each phase */
+    int64_t phase_end[LEDGER_PHASE_COUNT]; /* `total` at the end of each phase */
     int64_t phase_end_classes[LEDGER_PHASE_COUNT][LEDGER_CLASS_COUNT];
 } ledger;
 
@@ -78,7 +78,8 @@ status ledger_blame(ledger_class c, status rc);
 
 void ledger_enter(ledger *l, ledger_phase phase);
 
-/* Begins or ends the lifetime of `logical` bytes of class `c`, which occupy `reserved` >= logical bytes. */
+/* ledger_acquire() begins the lifetime of `logical` bytes of class `c`, and ledger_release() ends it. The
+ * bytes occupy `reserved` >= `logical` bytes. */
 void ledger_acquire(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 void ledger_release(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 

@@ -1,6 +1,6 @@
-/* A range of an arena as a list of pieces. Tensors in an arena are aligned, with padding between them. A
- * bucket, a message or a hash over several tensors uses only the pieces, which hold elements, and skips the
- * padding between them. Padding is always zero, and is never counted. */
+/* A list of pieces describes a range of an arena. Tensors in an arena are aligned, with padding between them.
+ * A bucket, a message or a hash over several tensors uses only the pieces, which hold elements, and skips the
+ * padding. Padding is always zero, and is never counted. */
 #ifndef COMMON_MEMORY_PIECE_H
 #define COMMON_MEMORY_PIECE_H
 
@@ -12,7 +12,7 @@ typedef struct piece {
     int64_t count;  /* number of elements */
 } piece;
 
-typedef struct piece_list { /* the array is borrowed */
+typedef struct piece_list { /* the list does not own the array */
     const piece *pieces;
     int count;
 } piece_list;
@@ -33,7 +33,7 @@ typedef struct list_cut {
     int64_t size; /* size of the current group, 0 if it is empty */
 } list_cut;
 
-/* Adds an item. Sets *before to whether a group ends before the item, and *after to whether a group ends with
+/* Adds an item. Sets *before to true if a group ends before the item, and *after to true if a group ends with
  * the item. */
 void list_cut_add(list_cut *c, int64_t size, bool *before, bool *after);
 

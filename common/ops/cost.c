@@ -1,11 +1,11 @@
 /* The formulas of op_cost_of(). The formulas count the floating-point operations of a simple kernel, as in
- * common/device/reference. They count the bytes of each operand once. */
+ * common/device/reference. The bytes of each operand count once. */
 #include "common/ops/op.h"
 
-/* Floating-point operations per element for act(x), and for dy act'(x). The numbers are counted in the
- * following formulas. RELU: a comparison, a selection. SILU: x / (1 + exp(-x)), s (1 + x (1 - s)). GELU:
- * x/2 erfc(-x/sqrt 2), cdf + x density. GELU_TANH: x/2 (1 + tanh(a (x + b x^3))), 1/2 (1 + t + x (1 - t^2)
- * u'). */
+/* Floating-point operations per element for act(x), and for dy act'(x). The following list has the formulas
+ * of act(x) and act'(x) in which the operations are counted. RELU: a comparison, a selection. SILU: x / (1 +
+ * exp(-x)), s (1 + x (1 - s)). GELU: x/2 erfc(-x/sqrt 2), cdf + x density. GELU_TANH: x/2 (1 + tanh(a (x + b
+ * x^3))), 1/2 (1 + t + x (1 - t^2) u'). */
 static const struct {
     double forward, slope;
 } flops_of[ACTIVATION_COUNT] = {[ACTIVATION_RELU] = {1, 1},
@@ -247,10 +247,10 @@ static traffic embedding_cost(const op_desc *op)
     return t;
 }
 
-/* Let S be the number of (query, key) pairs in which the query sees the key, over batch and heads. The
- * forward pass takes 4 S width for two matmuls, and 6 S for scale, maximum, subtraction, exponential, sum
- * and division. The backward pass takes 10 S width for five matmuls, 3 S to recompute the exponential, 3 S
- * for ds, and two per element of dout for dout . out. */
+/* Let S be the number of (query, key) pairs in which the query sees the key, summed over batch and heads. The
+ * forward pass takes 4 S width for two matmuls, and 6 S for scale, maximum, subtraction, exponential, sum and
+ * division. The backward pass takes 10 S width for five matmuls, 3 S to recompute the exponential, 3 S for
+ * ds, and two per element of dout for the products dout . out. */
 static traffic attention_cost(const op_desc *op)
 {
     const attention_attributes *a = &op->u.attention;

@@ -3,10 +3,11 @@
  *
  * An op_desc holds the kind, sizes and attributes of an operation, but not the addresses of its operands. A
  * launch passes the operands as an array of pointers, indexed by the slots below. The slot of an absent
- * operand (no bias, no residual) is NULL. Comments give the shapes. N is the number of images and M the
- * number of rows. H and W are the input's height and width, P and Q the output's, and R and S the kernel's. C
- * is the number of input channels and K of output channels. All activations are NHWC or row-major. "dx" is
- * the gradient of the loss with respect to x. Parameters have the layout that the device chose (device.h). */
+ * operand (no bias, no residual) is NULL. The comments below give the shapes of operands. N is the number of
+ * images and M the number of rows. H and W are the input's height and width, P and Q the output's, and R and
+ * S the kernel's. C is the number of input channels and K of output channels. All activations are NHWC or
+ * row-major. "dx" is the gradient of the loss with respect to x. Parameters have the layout that the device
+ * chose (device.h). */
 #ifndef COMMON_OPS_OP_H
 #define COMMON_OPS_OP_H
 
@@ -140,7 +141,8 @@ typedef struct embedding_attributes {
 typedef struct attention_attributes {
     int64_t batch, sequence, heads, width; /* `width` is the width of a head; hidden = heads * width */
     bool causal;
-    int64_t stride; /* elements between rows of q, k, v, dq, dk, dv: hidden, or 3 hidden if they are packed */
+    int64_t stride; /* distance in elements between rows of q, k, v, dq, dk, dv: hidden, or 3 hidden if q, k
+                       and v are packed */
 } attention_attributes;
 
 typedef struct rows_attributes {
@@ -150,8 +152,8 @@ typedef struct rows_attributes {
 } rows_attributes;
 
 typedef struct loss_attributes {
-    int64_t rows, classes; /* logits [rows, classes]; mean squared error: output [rows, classes] */
-    bool gradient;         /* true if the gradient is written, too; it may overwrite the logits */
+    int64_t rows, classes; /* sizes of the logits, or of the output for mean squared error */
+    bool gradient; /* true if the operation also writes the gradient, which may overwrite the logits */
 } loss_attributes;
 
 typedef struct optimizer_attributes {
@@ -185,9 +187,9 @@ typedef struct op_desc {
                  * bfloat16. Arithmetic, statistics and parameters' gradients keep `type`. */
     bool x_f32; /* The input X of the convolution or linear layer is the batch itself, which has `type` even
                    if bf16 is set. */
-    bool accumulate; /* The operation adds to the parameter's gradient, because another operation has already
-                        written the gradient (for example of a table that is used twice). linear_backward_data
-                        adds to dx. See also op_scalars.accumulate. */
+    bool accumulate; /* If true, the operation adds to the parameter's gradient, because another operation has
+                        already written to this gradient (for example if two operations use the same table).
+                        linear_backward_data then adds to dx. See also op_scalars.accumulate. */
     op_attributes u;
 } op_desc;
 
@@ -237,10 +239,11 @@ enum {
 };
 /* batchnorm_backward computes g = (dy + dy2) * act' and the gradients of the parameters and of x.
  *
- * RELU's mask selects the positive y. If there is no residual, a device may compute the mask from x, gamma
- * and beta instead. Other activations recompute their argument from x and residual. If there is a residual, g
- * is also the gradient of the residual and is written to DRESIDUAL, which may be DY's memory. If act is NONE
- * and there is no dy2, g equals dy and DRESIDUAL is NULL. DX may be DY's memory unless DRESIDUAL is.
+ * RELU's derivative is a mask that selects the elements with positive y. If there is no residual, a device
+ * may compute the mask from x, gamma and beta instead. Other activations recompute their argument from x and
+ * residual. If there is a residual, g is also the gradient of the residual and is written to DRESIDUAL, which
+ * may be DY's memory. If act is NONE and there is no dy2, g equals dy and DRESIDUAL is NULL. DX may be DY's
+ * memory unless DRESIDUAL is.
  *
  * batchnorm_backward_stats writes g, dgamma, dbeta and SUMS (see below), but not DX. */
 enum {
@@ -259,11 +262,12 @@ enum {
     BN_BWD_DRESIDUAL,
     BN_BWD_SUMS
 };
-/* SyncBatchNorm in two halves, with an all-reduce of SUMS between them. `stats` writes the sums of this rank,
- * and `apply` reads the sums over all ranks.
+/* SyncBatchNorm runs in two halves. The engine all-reduces SUMS between the halves. `stats` writes the sums
+ * of this rank, and `apply` reads the sums over all ranks.
  *   forward   SUMS [2c+1] = [ sum x (c) | sum x^2 (c) | count ]   float64 on every device
  *   backward  SUMS [2c]   = [ sum g (c) | sum g xhat (c) ]        float64; dgamma, dbeta are this rank's
- * G, which is DRESIDUAL in the first half, is always written and may be DY's memory. DX may be G's memory. */
+ * The first half always writes G, which is in the slot DRESIDUAL of the first half. G may be DY's memory, and
+ * DX may be G's memory. */
 enum { BN_STATS_X, BN_STATS_SUMS };
 /* COUNT [1] float64: number of values per channel over all ranks, which is the last element of the forward
  * pass's SUMS. */
@@ -290,8 +294,8 @@ enum {
     LN_FWD_MEAN,
     LN_FWD_INVSTD
 };
-/* X is the forward pass's SUM, or its X if there was no residual. dx is the gradient through the
- * normalization, plus DSUM. DX may be DY's memory. */
+/* X is the forward pass's SUM, or the forward pass's X if there was no residual. dx is the gradient through
+ * the normalization, plus DSUM. DX may be DY's memory. */
 enum {
     LN_BWD_X,
     LN_BWD_GAMMA,
@@ -312,21 +316,22 @@ enum { ACT_BWD_X, ACT_BWD_DY, ACT_BWD_DX };
 /* y = a + b; Y may be A's or B's memory. */
 enum { ADD_A, ADD_B, ADD_Y };
 
-/* Concatenates channels: y [rows, sum of c] = x0 [rows, c0] | x1 [rows, c1] | ..., in slots from X on.
- * Backward splits dy the same way. A slot from DX on is NULL if its input needs no gradient. */
+/* Concatenates channels: y [rows, sum of c] = x0 [rows, c0] | x1 [rows, c1] | .... The slots from X on hold
+ * the inputs. Backward splits dy the same way, and the slots from DX on receive the parts. A slot from DX on
+ * is NULL if the input needs no gradient. */
 enum { CONCAT_FWD_Y, CONCAT_FWD_X };
 enum { CONCAT_BWD_DY, CONCAT_BWD_DX };
 
-/* INDEX [n,p,q,c] uint8 is the position of the maximum in its window. Positions count row by row and include
- * padding, so r*s <= 256. If several values are equal, the first one counts, as in PyTorch. The padding is at
- * most r/2 and s/2. Average pooling divides by r*s and counts padding as zeros (AvgPool2d's
- * count_include_pad). */
+/* INDEX [n,p,q,c] uint8 is the position of the maximum in its window. Positions are numbered row by row,
+ * including positions in the padding. An INDEX has one byte, so r*s must not exceed 256. If several values
+ * are equal, the first one counts, as in PyTorch. The padding is at most r/2 and s/2. Average pooling divides
+ * by r*s and counts padding as zeros (AvgPool2d's count_include_pad). */
 enum { MAXPOOL_FWD_X, MAXPOOL_FWD_Y, MAXPOOL_FWD_INDEX };
 enum { MAXPOOL_BWD_DY, MAXPOOL_BWD_INDEX, MAXPOOL_BWD_DX };
 enum { AVGPOOL_FWD_X, AVGPOOL_FWD_Y };
 enum { AVGPOOL_BWD_DY, AVGPOOL_BWD_DX };
 
-/* y [batch*sequence, hidden] = table[token] + position[index in sequence] + type[0]; TOKENS int32. */
+/* y [batch*sequence, hidden] = table[token] + position[index in sequence] + type[0]. TOKENS is int32. */
 enum { EMB_FWD_TOKENS, EMB_FWD_TABLE, EMB_FWD_POSITION, EMB_FWD_TYPE, EMB_FWD_Y };
 /* Writes all rows of the gradients, with zeros in unused rows. If op_desc.accumulate (only for the token
  * table) or op_scalars.accumulate (for all three tables) is set, adds to the gradients instead. */
@@ -353,17 +358,17 @@ enum {
 enum { ROWS_GATHER_X, ROWS_GATHER_INDEX, ROWS_GATHER_Y };
 enum { ROWS_SCATTER_DY, ROWS_SCATTER_INDEX, ROWS_SCATTER_DX };
 
-/* SUMS [2] float64: the sum of the loss over counted rows (elements for mean squared error), and the number
- * of rows in which the target has the largest logit (the first one if several are equal). The number is 0 for
- * mean squared error. Rows with target LOSS_IGNORE do not count, and their dlogits are zero. dlogits is
- * divided by op_scalars.loss_normalizer. TARGETS is int32 [rows], or [rows, classes] of the computation's
- * type for mean squared error. DLOGITS may be LOGITS' memory. */
+/* SUMS [2] float64: the sum of the loss over the rows that count, and the number of rows in which the target
+ * has the largest logit. If several logits are equal, the first one counts as the largest. For mean squared
+ * error, SUMS holds the sum over all elements, and 0. Rows with target LOSS_IGNORE do not count, and their
+ * dlogits are zero. dlogits is divided by op_scalars.loss_normalizer. TARGETS is int32 [rows], or [rows,
+ * classes] of the computation's type for mean squared error. DLOGITS may be LOGITS' memory. */
 enum { LOSS_LOGITS, LOSS_TARGETS, LOSS_DLOGITS, LOSS_SUMS };
 #define LOSS_IGNORE (-100)
 
 /* PyTorch's torch.optim.SGD, Adam and AdamW in one pass over the pieces in op_scalars. STATE1 is the momentum
- * buffer or exp_avg, and STATE2 is exp_avg_sq. BF16 has PARAM's layout and receives the new values as
- * bfloat16. */
+ * buffer or exp_avg, and STATE2 is exp_avg_sq. BF16 has PARAM's layout and receives the new values of PARAM
+ * as bfloat16. */
 enum { OPT_PARAM, OPT_GRAD, OPT_STATE1, OPT_STATE2, OPT_BF16 };
 /* Adds the sum of squares over the pieces to OUT [1], which is float64. */
 enum { SUMSQ_X, SUMSQ_OUT };
@@ -373,23 +378,24 @@ enum { SUMSQ_X, SUMSQ_OUT };
 enum { DIVIDE_X };
 enum { FILL_X };
 
-/* If a gradient is not finite, a GPU reports the gradient's index (op_scalars.nonfinite) in units of this
- * number of elements. No two parameters share a unit. */
+/* If an element of the gradients is not finite, a GPU reports the index of the element
+ * (op_scalars.nonfinite), divided by this number and rounded down. The elements with the same result belong
+ * to one parameter. */
 enum { OP_NONFINITE_UNIT = 16 };
 
-/* Values that change from step to step. All fields are in host memory. Only the flag at `nonfinite` is in
- * device memory on a GPU. */
+/* Values that change from step to step. The struct is in host memory. On a GPU, `nonfinite` points to device
+ * memory. */
 struct piece;
 typedef struct op_scalars {
     double loss_normalizer; /* divisor of dlogits */
     double learning_rate, weight_decay;
     double gradient_scale; /* factor that the optimizer first multiplies gradients by (clipping) */
-    int32_t *nonfinite;    /* Set by the optimizer if a gradient is not finite. A CPU sets 1. A GPU sets
-                            * INT32_MAX - i / OP_NONFINITE_UNIT for the first element i that is not finite.
-                            * NULL if gradients are not checked. */
+    int32_t *nonfinite; /* Flag that the optimizer sets if a gradient is not finite. A CPU sets 1. A GPU sets
+                           INT32_MAX - i / OP_NONFINITE_UNIT for the first element i that is not finite. NULL
+                           if gradients are not checked. */
     double bias_correction1, bias_correction2; /* 1 - beta^step */
     bool first_step; /* true in the first step, in which SGD sets the momentum buffer to the gradient */
-    bool accumulate; /* true if gradients are added up, as after the first micro-batch */
+    bool accumulate; /* true if the operation adds to the gradients of earlier micro-batches */
     double divisor;
     /* Number of rows in use, or 0 for all rows. Only for linear, layernorm, gather, scatter and loss
      * operations whose row count varies from batch to batch. In gather and scatter the number counts
@@ -403,8 +409,8 @@ typedef struct op_scalars {
 
 /* The cost of an operation: floating-point operations, and the bytes read and written if each byte of an
  * operand moves once and no cache holds it. A multiply-add is two operations; a comparison, exponential, root
- * or hyperbolic tangent is one. Full rows and whole windows are counted, including padding. cost.c has the
- * formulas. */
+ * or hyperbolic tangent is one. All rows and all positions of windows are counted, including padding. cost.c
+ * has the formulas. */
 typedef struct op_cost {
     double flops, bytes_read, bytes_written;
 } op_cost;

@@ -120,11 +120,11 @@ struct optimizer {
     device_memory workspace; /* workspace of sum_squares */
     /* [1] float64: result of sum_squares. Used only if the host cannot address device memory. */
     device_memory sum;
-    device_memory flag; /* [1] int32: the flag that updates set; in device memory */
-    /* [2] int32 in host memory: the flag after the last even step, and after the last odd step. */
+    device_memory flag; /* [1] int32 in device memory: the flag that updates set */
+    /* [2] int32 in host memory: copies of `flag` after the last even step and after the last odd step. */
     device_memory flags;
-    /* The flag on a host device. Accessed atomically, because several threads may call optimizer_update() at
-     * the same time. */
+    /* The flag on a host device, used in place of `flag`. Accessed atomically, because several threads may
+     * call optimizer_update() at the same time. */
     int32_t nonfinite;
     bool real;
     atomic_bool warned;

@@ -23,12 +23,12 @@ typedef struct optimizer_options {
     bool nesterov;
     int schedule;         /* lr_schedule */
     int64_t warmup_steps; /* step s of the warm-up has learning rate lr (s+1)/warmup_steps */
-    /* Steps between two decays by gamma with LR_STEP, or steps until the learning rate is 0 with LR_COSINE
-     * and LR_LINEAR. 0 stands for all steps after the warm-up. */
+    /* Number of steps between two decays by gamma (LR_STEP), or until the learning rate is 0 (LR_COSINE,
+     * LR_LINEAR). 0 stands for all steps after the warm-up. */
     int64_t schedule_steps;
     double gamma;
-    /* Maximum of the norm over all parameters, as in torch.nn.utils.clip_grad_norm_. 0 if gradients are
-     * not clipped. */
+    /* Largest permitted norm of the gradients of all parameters, as in torch.nn.utils.clip_grad_norm_. 0 if
+     * gradients are not clipped. */
     double clip_norm;
     int on_nonfinite; /* nonfinite_rule */
 } optimizer_options;
@@ -56,24 +56,24 @@ typedef struct optimizer optimizer;
  * the ledger. */
 status optimizer_open(device *d, const optimizer_options *options, dtype type, int64_t elements,
                       int64_t logical, ledger *l, optimizer **out);
-/* Opens an optimizer without state, for a rank that never updates. */
+/* Opens an optimizer without state, for a rank that never updates parameters. */
 status optimizer_open_idle(device *d, const optimizer_options *options, dtype type, int64_t elements,
                            int64_t logical, ledger *l, optimizer **out);
 void optimizer_close(optimizer **o);
 const optimizer_options *optimizer_get_options(const optimizer *o);
 
-/* Records the state in the ledger. The thread that writes the ledger calls this function at the first
- * step, when PyTorch creates its state. Further calls do nothing. */
+/* Records the state in the ledger. The thread that writes the ledger calls this function at the first step,
+ * because PyTorch creates its state in this step. Further calls do nothing. */
 void optimizer_begin_state(optimizer *o);
 /* Records the state of a shard in the ledger. The shard has `logical` elements, or `elements` with
  * padding. Further calls do nothing. */
 void optimizer_begin_shard(optimizer *o, int64_t logical, int64_t elements);
 
-/* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`.
- * Steps for which optimizer_skip() was called do not count for Adam's bias correction, or as the first
- * step of SGD's momentum. Every element must be updated exactly once per step, by one call or by several
- * calls with disjoint pieces. Gradients are first multiplied by `scale` (clipping). Any thread may call.
- * On a host device several threads may call at the same time with disjoint pieces. */
+/* Updates the pieces of `params` from `grads` as step number `step` (from 0) with learning rate `lr`. A step
+ * for which optimizer_skip() was called does not count in Adam's bias correction, and is not the first step
+ * of SGD's momentum. Every element must be updated exactly once per step, by one call or by several calls
+ * with disjoint pieces. Gradients are first multiplied by `scale` (clipping). Any thread may call. On a host
+ * device several threads may call at the same time with disjoint pieces. */
 status optimizer_update(optimizer *o, device_stream *s, void *params, const void *grads, piece_list pieces,
                         int64_t step, double lr, double scale);
 
@@ -97,8 +97,8 @@ int64_t optimizer_skipped(const optimizer *o);
  * before the last synchronization of the stream. The answer is always false on devices without tensor
  * bytes. */
 bool optimizer_found_nonfinite(const optimizer *o);
-/* Returns the index of an element of the first parameter with a gradient that is not finite, or -1 if there
- * is none. The result covers a GPU's updates up to and including `step`. May be called between the end of
+/* Returns the index of an element in the first parameter whose gradient is not finite, or -1 if all gradients
+ * are finite. The result covers a GPU's updates up to and including `step`. May be called between the end of
  * update `step` on the stream and update `step` + 2. */
 int64_t optimizer_first_nonfinite(const optimizer *o, int64_t step);
 /* Returns true if the caller must report a gradient that is not finite. If gradients that are not finite

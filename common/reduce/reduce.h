@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Columns: name, name in reports. MEAN is the sum, which is finally divided by the number of sources. */
+/* Columns: name, name in reports. MEAN computes the sum, and finally divides the sum by the number of
+ * sources. */
 #define REDUCE_OP_LIST(X) X(SUM, "sum") X(MEAN, "mean") X(MIN, "min") X(MAX, "max") X(PRODUCT, "product")
 
 #define REDUCE_OP_ENUM(name, text) REDUCE_##name,
@@ -26,7 +27,8 @@ const char *reduce_op_name(reduce_op op);
 /* Returns true if elements of `type` can be reduced (uint8 cannot). */
 bool reduce_has_type(dtype type);
 
-/* Computes out[i] = a[i] op b[i]. MEAN adds. `out` may be `a` or `b`; nothing else may overlap. */
+/* Computes out[i] = a[i] op b[i]. MEAN adds without dividing. `out` may be `a` or `b`; nothing else may
+ * overlap. */
 void reduce_pair(dtype type, reduce_op op, void *out, const void *a, const void *b, int64_t count);
 
 /* Computes outs[k][i] = (ins[0][i] op ins[1][i]) op ins[2][i] ... for every k. MEAN then divides by
@@ -44,9 +46,9 @@ void reduce_divide(dtype type, void *out, const void *in, int64_t count, double 
 void reduce_average(dtype type, void *out, const void *const *ins, int in_count, int64_t count, double before,
                     double after);
 
-/* Computes out[i] = in[i] / divisor between floating-point types. Divides in the wider of the two types (at
- * least float32), then rounds to `to`. Between float64 and a half type the value passes through float32.
- * Nothing may overlap. */
+/* Computes out[i] = in[i] / divisor. Both types must be floating-point types. Divides in the wider of the two
+ * types (at least float32), then rounds to `to`. Between float64 and a half type the value passes through
+ * float32. Nothing may overlap. */
 void reduce_convert(dtype to, void *out, dtype from, const void *in, int64_t count, double divisor);
 /* Returns true if reduce_convert() supports the pair of types. */
 bool reduce_converts(dtype to, dtype from);

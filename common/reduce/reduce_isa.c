@@ -1,5 +1,6 @@
-/* The loops, written once and compiled per instruction set; the compiler vectorizes them. Below, one block
- * of macros per element type gives the storage type, the type of the computation, and the conversions. */
+/* The loops of all reductions. They are written once and compiled for each instruction set, and the compiler
+ * vectorizes them. Below, one block of macros per element type gives the storage type, the type of the
+ * computation, and the conversions. */
 #include "common/reduce/half.h"
 #include "common/reduce/reduce_impl.h"
 
@@ -42,8 +43,8 @@ typedef uint32_t u32_vector VECTOR(uint32_t);
 #define I32_LESSER(vector, a, b) CHOOSE(vector, i32_vector, ((b) < (a)) | ((b) != (b)), a, b)
 #define I32_GREATER(vector, a, b) CHOOSE(vector, i32_vector, ((b) > (a)) | ((b) != (b)), a, b)
 
-/* Returns true for a power of two. A multiplication by its inverse is cheaper than the division, and the
- * results are bit-identical. */
+/* Returns true if the divisor is a power of two. A multiplication by the inverse of the divisor is then
+ * bit-identical to the division, and cheaper. */
 #define IS_FLOATING(type) ((type)0.5 != 0)
 static inline bool has_exact_inverse(double divisor)
 {
@@ -55,8 +56,9 @@ static inline bool has_exact_inverse(double divisor)
     return (pun.u & UINT64_C(0xfffffffffffff)) == 0 && exponent > 1023 - 64 && exponent < 1023 + 64;
 }
 
-/* Iterations are independent although `out` may be an operand. Clang has no equivalent pragma that does not
- * force vectorization, and tests the pointers at run time. */
+/* Iterations are independent although `out` may be an operand. GCC learns this from a pragma. The only
+ * equivalent pragma of Clang would force vectorization, so Clang's code tests the pointers at run time
+ * instead. */
 #ifdef __clang__
 #define INDEPENDENT
 #else
@@ -75,8 +77,8 @@ static inline bool has_exact_inverse(double divisor)
         }                                                                                                    \
     }
 
-/* For types that are not half types. Four vectors of running values stay in registers while all sources
- * are added, so every source is read once and every destination is written once. */
+/* Defines reduce_many() for a type that is not a half type. Four vectors of running values stay in registers
+ * while all sources are added, so every source is read once and every destination is written once. */
 #define DEFINE_MANY(name, element, vector, scalar_combine, combine)                                          \
     static void name(void *const *outs, int out_count, const void *const *ins, int in_count, int64_t count,  \
                      int64_t divisor)                                                                        \
@@ -118,8 +120,8 @@ static inline bool has_exact_inverse(double divisor)
         }                                                                                                    \
     }
 
-/* For half types. A block holds running values in float32. The function is not inlined, because the
- * compiler would merge two sources into one loop that it cannot vectorize. */
+/* Defines reduce_many() for a half type. A block holds running values in float32. The function is not
+ * inlined, because the compiler would merge two sources into one loop that it cannot vectorize. */
 #define DEFINE_MANY_HALF(name, load, store, combine)                                                         \
     __attribute__((noinline)) static void name##_into(float *restrict sum, const uint16_t *in, int64_t n)    \
     {                                                                                                        \

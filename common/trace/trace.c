@@ -149,7 +149,8 @@ static int64_t write_event(const trace *t, int64_t i, int64_t count, int process
         begin_event(flow_phases[e->point], name, e->track, process, e->begin_ns, out);
         text_append(out, ",\"cat\":\"gradient\",\"bp\":\"e\",\"id\":\"%d.%" PRId64 "\"},\n", process, e->id);
         break;
-    case TRACE_MEMORY: /* A counter has one series per class. The entries for one time are adjacent. */
+    case TRACE_MEMORY: /* A counter has one series per class. The entries of all classes for the same time are
+                          adjacent. */
         begin_event('C', "memory", e->track, process, e->begin_ns, out);
         text_append(out, ",\"args\":{\"%s\":%" PRId64, e->name, e->end_ns);
         for (int c = 1; c < LEDGER_CLASS_COUNT && i < count; c++, i++)

@@ -3,9 +3,10 @@
  *
  * A rank appears as a process with a few tracks of nested slices. A stream has a track only if slices have
  * been recorded for it, as on virtual devices. Another track shows the parts of a step
- * (common/sync/anatomy.h). Buckets and keys in flight may overlap, so each of them is an asynchronous slice.
- * A flow is an arrow through slices. It leads from the gradient that completed a bucket to the communication
- * of the bucket, and to the wait for the bucket.
+ * (common/sync/anatomy.h). The communication of several buckets or keys may overlap in time, so the
+ * communication of each bucket or key is an asynchronous slice. A flow is an arrow through slices. It leads
+ * from the gradient that completed a bucket to the communication of the bucket, and to the wait for the
+ * bucket.
  *
  * Any thread may record events. If the trace is NULL, every function does nothing. All ranks use the same
  * clock. */
@@ -49,7 +50,7 @@ int64_t trace_dropped(const trace *t);
 /* Records a slice. Borrows `name`, which is a literal. If there is an index, the viewer shows "name 3". */
 void trace_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                  int64_t end_ns);
-/* Records a slice even if the trace is off, for a slice that encloses earlier events. */
+/* Records a slice even if recording is off. Used for a slice that encloses events recorded earlier. */
 void trace_late_slice(trace *t, trace_track track, const char *name, int64_t index, int64_t begin_ns,
                       int64_t end_ns);
 /* Records an asynchronous slice. `id` distinguishes slices of the same name that overlap. */
@@ -75,12 +76,12 @@ typedef struct trace_entry {
 /* Reads entry `i`, from 0, in the order of recording. Returns false if there is none. */
 bool trace_read(const trace *t, int64_t i, trace_entry *out);
 
-/* Appends the name that the viewer shows, and the sort index, of a process (`thread` 0) or of one of its
- * threads. */
+/* Appends the name that the viewer shows for a process or a thread, and the sort index `place`. `thread` is 0
+ * for the process. */
 void trace_write_name(int process, int thread, const char *name, int place, text_buffer *out);
 
 /* Appends the events as JSON objects, each followed by a comma. `process` is a number that identifies the
- * rank in the file. The viewer shows `name` for it. */
+ * rank in the file. The viewer shows `name` for this rank. */
 void trace_write(const trace *t, int process, const char *name, text_buffer *out);
 
 #endif

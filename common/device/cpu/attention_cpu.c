@@ -1,5 +1,6 @@
-/* Attention, one head at a time, in blocks of rows whose scores stay in the cache. The backward pass
- * recomputes the probabilities from the log-sum-exp (Dao et al., "FlashAttention", 2022). */
+/* Computes attention one head at a time, in blocks of query rows. The scores of a block stay in the cache.
+ * The backward pass recomputes the probabilities from the log-sum-exp (Dao et al., "FlashAttention",
+ * 2022). */
 #include "common/device/cpu/gemm.h"
 
 #include <math.h>
@@ -10,8 +11,8 @@ static int64_t rows_of_block(const attention_attributes *a)
     return rows < a->sequence ? rows : a->sequence;
 }
 
-/* Returns the number of floats in the memory of one part of the job: scores and their gradients [block,
- * sequence], one value per row, and scratch memory for the multiplications. */
+/* Returns the number of floats that one part of the job needs: scores and their gradients [block, sequence],
+ * one value per row, and scratch memory for the multiplications. */
 static int64_t floats_of_part(const attention_attributes *a)
 {
     int64_t block = rows_of_block(a);

@@ -1,9 +1,9 @@
 /* Batch normalization (Ioffe and Szegedy, 2015) with PyTorch's conventions: values are normalized by the
  * biased variance, and the running variance moves towards the unbiased variance.
  *
- * The forward pass and the backward pass traverse memory twice each: once for sums, once for the result. If
- * only the backward pass needs g, the gradient with respect to the activation's argument, this pass computes
- * g from x and dy twice, which is cheaper than writing and reading g. */
+ * The forward pass and the backward pass traverse memory twice each: once for sums, once for the result. Let
+ * g be the gradient with respect to the activation's argument. If no other operation needs g, the backward
+ * pass computes g from x and dy twice, because this is cheaper than writing and reading g. */
 #include "common/device/cpu/kernel.h"
 
 #include <math.h>
@@ -195,7 +195,7 @@ static void backward(const host_call *call)
                    (double)row_count(&call->op->u.batchnorm), call->operands[BN_BWD_DX]);
 }
 
-/* ---- SyncBatchNorm: each direction in two halves, between which the engine all-reduces the sums ---- */
+/* ---- SyncBatchNorm: between the two halves of a pass, the engine all-reduces the sums ----------------- */
 
 static void sync_stats(const host_call *call)
 {

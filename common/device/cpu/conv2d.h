@@ -1,15 +1,15 @@
 /* Convolutions, computed by one of four algorithms:
+ *   gemm       For 1x1 kernels, and with AVX2 for most kernels whose stride is not 1. Gathers the inputs of
+ *              each output pixel in a row, then multiplies matrices.
+ *   per pixel  For few output pixels. Computes one small multiplication per output pixel and row of taps,
+ *              only for taps inside the image.
+ *   winograd   For 3x3 kernels with stride 1, whole tiles of outputs and many channels. Needs fewer
+ *              multiplications.
+ *   direct     For all other convolutions. Calls oneDNN.
  *
- *   gemm       1x1 kernels, and with AVX2 most kernels whose stride is not 1: gathers the inputs of each
- *              output pixel in a row, then multiplies matrices
- *   per pixel  few output pixels: one small multiplication per output pixel and row of taps, only for taps
- *              inside the image
- *   winograd   3x3 kernels with stride 1, whole tiles of outputs and many channels: fewer multiplications
- *   direct     all other convolutions: calls oneDNN
- *
- * The algorithm depends on the shapes of the image and the kernel, never on the batch. The algorithm of
- * the forward pass determines the layout of the weights. Ranks with unequal batches therefore use the same
- * layout. docs/kernels-cpu.md has the reasons. */
+ * The algorithm of the forward pass determines the layout of the weights. The algorithm depends on the shapes
+ * of the image and the kernel, never on the batch, so ranks with unequal batches use the same layout.
+ * docs/kernels-cpu.md has the reasons. */
 #ifndef COMMON_DEVICE_CPU_CONV2D_H
 #define COMMON_DEVICE_CPU_CONV2D_H
 
@@ -17,8 +17,8 @@
 
 typedef enum conv2d_pass { CONV2D_FORWARD, CONV2D_BACKWARD_DATA, CONV2D_BACKWARD_WEIGHTS } conv2d_pass;
 
-/* The tensors of a pass. In both backward passes y holds dy. The result is written to x, which holds dx, or
- * to w, which holds dw. */
+/* The tensors of a pass. In both backward passes, y holds dy. backward_data writes dx to x, and
+ * backward_weights writes dw to w. */
 typedef struct conv2d_operands {
     float *x, *w, *b, *y;
     bool add; /* backward_weights: true if the result is added to the existing gradient */
@@ -36,7 +36,7 @@ typedef struct conv2d_primitive conv2d_primitive;
 typedef struct conv2d_state {
     const conv2d_algorithm *algorithm;
     conv2d_pass pass;
-    int64_t block;               /* block size of the channels in the weights' layout; 1 for RSCK */
+    int64_t block;               /* number of channels per block in the weights' layout; 1 for RSCK */
     conv2d_primitive *primitive; /* NULL except for `direct` */
     size_t bias_offset;          /* backward_weights: offset of the bias sums in the workspace */
 } conv2d_state;

@@ -14,9 +14,10 @@ struct conv2d_primitive {
     onednn_primitive reorder; /* Reorders the weights before forward and backward_data, or their gradient
                                  after backward_weights. */
     conv2d_pass pass;
-    /* Parts of the workspace, in this order. x and y are bfloat16 copies. */
+    /* Sizes of the parts of the workspace, in this order. The last two parts hold bfloat16 copies of x and
+     * y. */
     size_t scratchpad_bytes, weights_bytes, gradient_bytes, x_bytes, y_bytes;
-    int64_t weights, inputs, outputs; /* elements */
+    int64_t weights, inputs, outputs; /* numbers of elements */
 };
 
 /* Stores a description of the convolution in *out, and a description of the weights in the arena in *arena.
@@ -63,7 +64,7 @@ static status open_desc(dnnl_engine_t engine, const onednn_convolution *c, bool 
 }
 
 /* Returns false if oneDNN would use its reference loops or im2col with sgemm. Both take longer than
- * reordering the weights for a fast kernel. */
+ * reordering the weights and running a fast kernel. */
 static bool is_fast(const_dnnl_primitive_desc_t desc)
 {
     const char *name = "";

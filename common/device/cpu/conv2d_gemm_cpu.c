@@ -62,8 +62,8 @@ static void gather_part(const void *context, int part, int64_t first, int64_t en
     }
 }
 
-/* Writes image rows [first, end) out of n * h. Copies the gradients of pixels that an output uses, and sets
- * all other pixels to zero. */
+/* Writes rows [first, end) of the n * h image rows of dx. Copies the gradients of the pixels that an output
+ * pixel depends on, and sets all other pixels to zero. */
 static void scatter_part(const void *context, int part, int64_t first, int64_t end)
 {
     const pixel_job *job = context;
@@ -99,7 +99,7 @@ static bool in_place(const conv2d_attributes *a)
     return a->stride == 1 && a->r == 1 && a->s == 1;
 }
 
-/* Returns the number of pixels multiplied at a time. The kernels for AVX-512 multiply all pixels at a time,
+/* Returns the number of pixels multiplied at a time. The kernels for AVX-512 multiply all pixels at once,
  * because multiplications with few rows are slower, and because with bfloat16 every block would convert the
  * weights again. */
 static int64_t block_pixels(const host_kernel *kernel)

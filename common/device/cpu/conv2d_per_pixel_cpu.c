@@ -6,9 +6,9 @@
  *
  *   y[:, p, q, :] += x[:, h, first s.., :] [n, taps c]  w[r, first s.., :, :] [taps c, k]
  *
- * In memory, the rows of both matrices y and x are an image apart. The gradient with respect to x multiplies
- * one output pixel with one tap. The gradient of a tap's weights gathers all output pixels of the tap and
- * multiplies once. */
+ * Each image has one row in the matrices x and y, so in memory the rows are an image apart. The gradient with
+ * respect to x needs one multiplication for each pair of an output pixel and a tap. The gradient of a tap's
+ * weights gathers all output pixels of the tap and multiplies once. */
 #include "common/device/cpu/conv2d.h"
 #include "common/device/cpu/gemm.h"
 

@@ -25,8 +25,8 @@ static winograd_tiles winograd_tiles_of(int64_t images, int64_t p, int64_t q)
     return (winograd_tiles){down, across, images * down * across};
 }
 
-/* Returns the square of `size` pixels of images [n, height, width, channels] that starts `pad` pixels above
- * and left of a tile's first output. */
+/* Returns the square of size * size pixels of images [n, height, width, channels] that starts `pad` pixels
+ * above and left of a tile's first output. */
 static cpu_patch winograd_patch(const winograd_tiles *t, int64_t tile, int64_t height, int64_t width,
                                 int64_t channels, int64_t pad, int size)
 {
@@ -188,10 +188,11 @@ static void conv_run(const host_kernel *kernel, const conv2d_operands *o, void *
 
 /* ---- the gradient with respect to weights ------------------------------------------------------
  *
- * The transforms of x's patches and of dy's tiles are multiplied over all tiles, and the sums are transformed
- * back once. Tiles are processed in batches of at most WINOGRAD_DEPTH: first all transforms, then all
- * multiplications, chunk by chunk of x's channels and panel by panel of y's. If there are several batches,
- * all sums are kept in memory. Sums are in the order of the tiles for any number of threads. */
+ * The transform of each patch of x is multiplied with the transform of the tile of dy. The products are
+ * summed over all tiles, and the sums are transformed back once. Tiles are processed in batches of at most
+ * WINOGRAD_DEPTH. For a batch, all transforms are computed first. Then every chunk of x's channels is
+ * multiplied with every panel of dy's channels. If there are several batches, all sums are kept in memory.
+ * Every sum adds the tiles in ascending order, for any number of threads. */
 
 typedef struct weights_gradient {
     const cpu_winograd *kernels;
@@ -202,8 +203,8 @@ typedef struct weights_gradient {
     bool add;
     const float *x, *dy;
     float *dw;
-    float *v, *u; /* [chunks][batch_tiles], [panels] */
-    float *m;     /* [chunks][panels] if there are several batches, else [threads] */
+    float *v, *u; /* transforms: v [chunks][batch_tiles] of x, u [panels] of dy */
+    float *m;     /* sums: [chunks][panels] if there are several batches, else [threads] */
     int64_t first, count;
 } weights_gradient;
 

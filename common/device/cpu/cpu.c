@@ -1,6 +1,7 @@
-/* The CPU back end: float32, with oneDNN's convolutions and matrix multiplications and with kernels of this
- * project. The kernels are compiled for the instruction sets of processor.h, and the device uses the best set
- * that the machine has. ONEDNN_MAX_CPU_ISA limits oneDNN and these kernels.
+/* The CPU back end computes in float32. It uses oneDNN's convolutions and matrix multiplications, and kernels
+ * of this project. These kernels are compiled for the instruction sets of processor.h, and the device uses
+ * the best set that the machine has. The environment variable ONEDNN_MAX_CPU_ISA limits the instruction sets
+ * of oneDNN and of these kernels.
  *
  * The same command with the same number of threads gives bit-identical results. Operations that do not sum
  * across rows (activations, pooling, embeddings, optimizers, division) give bit-identical results for any

@@ -44,8 +44,8 @@ size_t cpu_matmul_prepare(const host_kernel *kernel, const cpu_gemm_shape *shape
 void cpu_matmul(const host_kernel *kernel, const cpu_gemm_shape *shape, const float *a, const float *b,
                 bool add, float *c, const cpu_epilogue *epilogue, void *scratch);
 
-/* Multiplies with sgemm, or with isa/matrix.c on the calling thread. Within a job, sgemm uses only the
- * calling thread, too. */
+/* Multiplies with sgemm, or with isa/matrix.c on the calling thread. Inside a job of cpu_parallel(), sgemm
+ * also uses only the calling thread. */
 size_t cpu_gemm_prepare(const cpu_gemm_shape *shape);
 void cpu_gemm(const cpu_isa *isa, const cpu_gemm_shape *shape, const float *a, const float *b, bool add,
               float *c, float *scratch);

@@ -1,4 +1,4 @@
-/* Matrix multiplication: chooses an algorithm, and contains the algorithms built on oneDNN's gemm. */
+/* Chooses the algorithm of a matrix multiplication, and contains the algorithms that call oneDNN's gemm. */
 #include "common/base/least.h"
 #include "common/device/cpu/gemm.h"
 #include "common/device/cpu/onednn.h"
@@ -13,8 +13,8 @@ enum {
     SMALL_WORK = 1 << 18, /* multiply-adds below which packing costs more than it gains */
     WHOLE_WORK = 1 << 20, /* used in place of SMALL_WORK if the columns fill whole register tiles */
     TILE_COLUMNS = 64,
-    FEW_ROWS = 48, /* largest m (FEW_COLUMNS: n) for which c^T = b a^T is faster than c = a b^T, because sgemm
-                      would transpose b */
+    FEW_ROWS = 48, /* largest m for which c^T = b a^T is faster than c = a b^T, because sgemm would transpose
+                      b; FEW_COLUMNS is the largest n */
     FEW_COLUMNS = 12,
     TRANSPOSED_DEPTH = 512,      /* k below which the transposition costs more than it gains */
     TRANSPOSED_RESULT = 1 << 18, /* largest result that fits the L2 cache */
@@ -132,8 +132,8 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
  * multiple of 1 KiB apart compete for few sets of the cache. Therefore the copies have PADDING floats between
  * rows. */
 enum { COPIED_ROWS = 256, PADDING = 16 };
-enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* if c = a b: least m and n, largest m * n */
-enum { COPIED_GRADIENT = 1 << 15 };                  /* if c = a^T b: least m * n */
+enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* smallest m and n for c = a b; largest m * n */
+enum { COPIED_GRADIENT = 1 << 15 };                  /* smallest m * n for c = a^T b */
 
 static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
 {

@@ -1,4 +1,5 @@
-/* The CPU device: its struct, and the threads and double-precision sums that its kernels share.
+/* Declares the struct of the CPU device, and the functions that its kernels share: functions that run work on
+ * several threads, and sums in double precision.
  *
  * The files in the order in which a training step uses them:
  *

@@ -38,8 +38,9 @@ static void forward(const host_call *call)
 
 /* ---- backward --------------------------------------------------------------------------------- */
 
-/* Replaces dy by d pre, the gradient with respect to the activation's argument, and sums the columns of d pre
- * in [parts][out]. Processes a block of rows at a time, so that the rows stay in the cache. */
+/* Replaces dy by d pre, the gradient with respect to the activation's argument, and stores the column sums of
+ * d pre in row `part` of an array [parts][out]. Processes a block of rows at a time, so that the rows stay in
+ * the cache. */
 static void gradient_part(const void *context, int part, int64_t first, int64_t end)
 {
     const host_call *call = context;

@@ -1,4 +1,4 @@
-/* Losses: cross entropy with its gradient, row by row, and mean squared error. */
+/* Computes the losses and their gradients: cross entropy row by row, and mean squared error. */
 #include "common/device/cpu/kernel.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* oneDNN's C interface, version 2 or 3, with this project's error codes. A run allocates no memory. Only
- * onednn.c depends on the version. */
+/* oneDNN's C interface, version 2 or 3, with this project's error codes. Running a primitive allocates no
+ * memory. Only onednn.c depends on the version. */
 #ifndef COMMON_DEVICE_CPU_ONEDNN_H
 #define COMMON_DEVICE_CPU_ONEDNN_H
 

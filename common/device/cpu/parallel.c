@@ -4,7 +4,7 @@
 
 /* OpenMP's library is not instrumented for ThreadSanitizer. publish() and observe() tell ThreadSanitizer that
  * a parallel region begins after the preceding code has ended, and ends before the following code begins. The
- * suppression excludes oneDNN's threads. */
+ * suppression makes ThreadSanitizer ignore calls from oneDNN. */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *address);
 void __tsan_release(void *address);

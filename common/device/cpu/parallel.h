@@ -1,4 +1,4 @@
-/* Work that the threads of the host share. */
+/* Splits work among the threads of the host. */
 #ifndef COMMON_DEVICE_CPU_PARALLEL_H
 #define COMMON_DEVICE_CPU_PARALLEL_H
 

@@ -39,11 +39,11 @@ typedef struct cuda_probe {
 
 typedef struct cuda_module {
     int version;
-    /* CUDA_MODULE_LAYOUT. The value in the module differs from the value in the program if they were built
-     * from different headers. */
+    /* CUDA_MODULE_LAYOUT. The value in the module differs from the value in the program if the module and the
+     * program were built from different headers. */
     size_t layout;
     int (*count_gpus)(void);        /* 0 if no GPU can be used */
-    void (*probe)(cuda_probe *out); /* slow, because it opens every library */
+    void (*probe)(cuda_probe *out); /* this call is slow, because it opens every library */
     const device_backend *backend;
 } cuda_module;
 
@@ -52,8 +52,8 @@ typedef struct cuda_module {
  * and the reason if the module cannot be used. The module stays open until the process ends. */
 status cuda_module_open(const cuda_module **out);
 
-/* Finds a further table of the module by the table's symbol. *out is NULL if the module was built without
- * this table. */
+/* Finds another table of functions in the module by the table's symbol. *out is NULL if the module was built
+ * without this table. */
 status cuda_module_find(const char *symbol, const void **out);
 
 /* Returns the number of usable GPUs, or 0 if the module cannot be opened. */

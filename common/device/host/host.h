@@ -1,5 +1,5 @@
-/* Functions shared by the back ends cpu and reference: memory (host_memory.c), streams that are the calling
- * thread, fences on a futex, the clock (host_stream.c), and kernels (host_kernel.c). */
+/* Functions shared by the back ends cpu and reference: memory (host_memory.c), streams whose work runs on the
+ * calling thread, fences on a futex, the clock (host_stream.c), and kernels (host_kernel.c). */
 #ifndef COMMON_DEVICE_HOST_HOST_H
 #define COMMON_DEVICE_HOST_HOST_H
 
@@ -7,7 +7,7 @@
 #include "common/device/device_impl.h"
 
 /* host_NAME implements the slot NAME of device_backend. */
-#define HOST_SHARED(X) X(convert) X(add) X(clear) /* slots shared with back ends that do not compute */
+#define HOST_SHARED(X) X(convert) X(add) X(clear) /* slots that back ends without computation use, too */
 #define HOST_STREAMS(X) X(stream_signal) X(stream_synchronize) X(fence_reach) X(fence_fail) X(mark)
 #define HOST_OTHERS(X)                                                                                       \
     X(allocate)                                                                                              \
@@ -87,8 +87,8 @@ static inline int64_t host_rows(const host_call *call, int64_t all)
 void host_gather_rows(const host_call *call);
 void host_scatter_rows(const host_call *call);
 
-/* Concatenate or split rows [first, end), or all rows, depending on the operation. Elements may have any
- * type. */
+/* host_concat_rows() concatenates or splits rows [first, end), depending on the operation. host_concat() does
+ * so for all rows. Elements may have any type. */
 void host_concat_rows(const host_call *call, int64_t first, int64_t end);
 void host_concat(const host_call *call);
 

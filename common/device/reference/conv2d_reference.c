@@ -9,8 +9,7 @@
 
 #include <string.h>
 
-/* The output pixels of one row to which one kernel position (r, s) contributes: `count` neighboring
- * pixels. */
+/* The `count` neighboring output pixels of one row to which one kernel position (r, s) contributes. */
 typedef struct pixel_row {
     int64_t count;
     /* Index of the element of x that the first pixel reads. The index of the next pixel is stride * c

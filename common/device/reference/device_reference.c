@@ -1,5 +1,5 @@
-/* The reference back end: double precision, plain loops, one thread, parameters in PyTorch's layout. The
- * reference is simple and slow; every other back end is compared with the reference. */
+/* The reference back end computes in double precision with plain loops on one thread, and keeps parameters in
+ * PyTorch's layout. It is simple and slow. Tests compare every other back end with it. */
 #include "common/device/reference/reference_kernels.h"
 
 static size_t workspace_of(const host_kernel *kernel)

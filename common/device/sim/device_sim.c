@@ -17,7 +17,8 @@ enum { ADDRESS_BIT = 62, RANK_SHIFT = 40 };
 
 /* ---- opening ---------------------------------------------------------------------------------- */
 
-/* Joins the simulation of the configuration. If there is none, opens one for this device. */
+/* Joins the simulation in the configuration. If the configuration has none, opens a simulation for this
+ * device. */
 static status join_simulation(sim_device *d)
 {
     const device_config *c = &d->base.config;

@@ -2,8 +2,8 @@
  *
  * The semantics are CUDA's. A launch costs the host its launch time and returns. The kernel begins when the
  * stream reaches it, and runs for the time that kernel_sim.c computes. device_stream_wait() is enqueued: the
- * stream waits, not the host, and any thread may reach the fence. Only device_stream_synchronize() makes the
- * host wait until the stream is empty. A fiber waits within the call; outside of a fiber the call returns
+ * stream waits, not the host, and any thread may advance the fence. Only device_stream_synchronize() makes
+ * the host wait until the stream is empty. A fiber waits within the call; outside of a fiber the call returns
  * STATUS_AGAIN.
  *
  * Memory has addresses and sizes, and must not be accessed. Downloads give zeros at once, but the copy takes
@@ -91,8 +91,8 @@ void sim_device_wire(device *d, int replicas, int parameters);
 /* Makes the current actor wait until the replicas are built. */
 void sim_device_await_wiring(device *d);
 
-/* Copies, in stream order, from the memory of another device of the simulation, over the links between the
- * two GPUs. May be called only if launches are asynchronous and a process drives several devices
+/* Copies `count` elements in stream order from the memory of another device of the simulation, over the links
+ * between the two GPUs. May be called only if launches are asynchronous and a process drives several devices
  * (simulation_config.per_process). */
 status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count);
 

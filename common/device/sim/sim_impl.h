@@ -22,7 +22,7 @@ typedef struct sim_device {
     sim_actor host;
     sim_stream *streams;
     sim_listener *listeners;
-    bool synchronous; /* launches are synchronous, as on a CPU */
+    bool synchronous; /* true if launches are synchronous, as on a CPU */
     /* True if a launch overlaps with its kernel: the operation takes the longer of the two times. */
     bool hides_launches;
     /* Host time of a launch, host time of a wait, and fixed time of a kernel. */
@@ -49,7 +49,7 @@ typedef struct sim_device {
 typedef enum command_kind {
     COMMAND_KERNEL, /* value: picoseconds that the kernel takes without communication */
     COMMAND_COPY,   /* value: bytes; object: the route */
-    COMMAND_MARK,   /* slot */
+    COMMAND_MARK,   /* slot: the slot of the mark */
     COMMAND_SIGNAL, /* value; object: the fence */
     COMMAND_WAIT    /* value; object: the fence */
 } command_kind;
@@ -92,9 +92,9 @@ struct sim_stream {
     int mark_capacity;
 };
 
-/* The values that a fence has reached, and the times at which it reached them. Both are in ascending
- * order. Streams may need the time of an earlier value, so a fence keeps at least FENCE_HISTORY entries,
- * and all entries ahead of the clock. */
+/* The values that a fence has reached, and the times at which it reached them. Values and times are in
+ * ascending order. Streams may need the time of an earlier value, so a fence keeps at least FENCE_HISTORY
+ * entries, and all entries ahead of the clock. */
 enum { FENCE_HISTORY = 4 };
 
 struct sim_fence {
@@ -151,7 +151,7 @@ SIM_FUNCTIONS(SIM_FUNCTION)
 /* ---- kernel_sim.c ---- */
 typedef struct sim_kernel {
     device_kernel base;
-    double price; /* picoseconds, without contention, at full speed */
+    double price; /* time of the operation in picoseconds, at full speed and without contention */
     double contention;
     sim_parts parts;
     /* Number of elements for which `price` was computed if launches list pieces, else 0. */
@@ -173,7 +173,7 @@ status sim_stream_push(sim_stream *s, sim_command command);
 void sim_stream_advance(void *stream);
 /* Continues the stream at `start`, or at `reached` if that is later, and records the difference as a wait. */
 void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached);
-/* Continues the stream after its head, a copy, has ended now. */
+/* Continues the stream when the copy at its head has ended. */
 void sim_stream_copied(void *stream);
 /* Continues the stream after the fence that its head waits for has been reached or has failed. */
 void sim_stream_resume(sim_stream *s, bool failed);

@@ -22,8 +22,8 @@ typedef struct cpu_elementwise {
     void (*to_bf16)(const float *x, uint16_t *y, int64_t count);
     /* Sets x to 0. Does not write blocks that are already zero. */
     void (*clear)(float *x, int64_t count);
-    /* Compute y = act(x), which may be in place, and dx = dy act'(x), which may be in place in dy. For RELU,
-     * x may be the argument or the result. */
+    /* activate() computes y = act(x); y may be x. activate_backward() computes dx = dy act'(x); dx may be dy.
+     * For RELU, x of activate_backward() may be the argument or the result. */
     void (*activate[ACTIVATION_COUNT])(const float *x, float *y, int64_t count);
     void (*activate_backward[ACTIVATION_COUNT])(const float *x, const float *dy, float *dx, int64_t count);
     /* Computes y = act(y + bias) in y [rows, columns], whose rows are `stride` apart, and slope = act'(y +
@@ -42,7 +42,7 @@ typedef struct cpu_elementwise {
 typedef struct cpu_batchnorm_data {
     int64_t c;
     const float *x, *residual, *mean, *scale, *beta; /* residual may be NULL */
-    float *y;              /* forward: the result; backward: the forward result for RELU's mask, or NULL */
+    float *y;              /* forward: receives y; backward: y of the forward pass for RELU's mask, or NULL */
     const float *dy, *dy2; /* backward; dy2 may be NULL */
     float *g;              /* backward: receives (dy + dy2) act', or NULL */
 } cpu_batchnorm_data;
@@ -86,8 +86,8 @@ typedef struct cpu_pool {
 
 /* ---- softmax ---------------------------------------------------------------------------------- */
 
-/* Scores s [rows, columns], whose rows are `stride` apart. Row i sees columns [0, visible + i], at most all
- * columns. */
+/* Scores s [rows, columns], whose rows are `stride` apart. Row i sees columns 0 to visible + i, as far as
+ * these columns exist. */
 typedef struct cpu_scores {
     float *s;
     int64_t stride, rows, columns, visible;
@@ -108,7 +108,7 @@ typedef struct cpu_softmax {
     void (*scale_rows)(float *x, int64_t stride, int64_t rows, int64_t columns, const float *factor);
     /* Computes dlogits [rows, classes] = (softmax - [target]) / normalizer, or zero in ignored rows. dlogits
      * may be `logits` or NULL. Adds to sums [2] the loss, and the number of rows in which the target has the
-     * largest logit (the first one if several are equal). */
+     * largest logit. If several logits are equal, the first one counts as the largest. */
     void (*cross_entropy)(const float *logits, const int32_t *targets, int64_t rows, int64_t classes,
                           double normalizer, float *dlogits, double *sums);
     /* Returns sum (x - t)^2. Computes dx = 2 (x - t) / normalizer; dx may be x or NULL. */
@@ -175,8 +175,8 @@ typedef struct cpu_matrix {
  *   u  transforms of the other factor: [36][WINOGRAD_DEPTH][columns]
  *   m  products of v and u: [rows][36][columns]
  *
- * A tile of v, a point of u and a row of m end with a cache line of padding, so that they map to different
- * cache sets. The sizes below are in floats. */
+ * Every tile of v, every point of u and every row of m ends with a cache line of padding, so that neighbors
+ * map to different cache sets. The sizes below are in floats. */
 enum {
     WINOGRAD_TILE = 4,
     WINOGRAD_PATCH = 6,
@@ -206,7 +206,7 @@ typedef struct cpu_patch {
 
 typedef enum cpu_winograd_rows {
     WINOGRAD_ROWS_TILES,   /* rows are tiles, depth is channels */
-    WINOGRAD_ROWS_CHANNELS /* rows are channels, depth is tiles: the gradient with respect to weights */
+    WINOGRAD_ROWS_CHANNELS /* rows are channels, depth is tiles; for the gradient with respect to weights */
 } cpu_winograd_rows;
 
 typedef struct cpu_winograd {
@@ -219,8 +219,8 @@ typedef struct cpu_winograd {
     /* Computes m = v u, or m += v u if `add`. */
     void (*gemm)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
                  bool add, float *m);
-    /* Writes y, a 4x4 patch of a panel's channels: the inverse transform of a row of m, plus `bias` unless
-     * `bias` is NULL. */
+    /* Computes the inverse transform of a row of m, and adds `bias` unless `bias` is NULL. Writes the result
+     * to y, a 4x4 patch of a panel's channels. */
     void (*output_transform)(const float *m, const float *bias, float *y, const cpu_patch *patch);
     /* Writes a row of u: the transform of a 4x4 patch of dy, for the channels of a panel. */
     void (*output_gradient_transform)(const float *dy, const cpu_patch *patch, float *u);

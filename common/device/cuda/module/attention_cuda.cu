@@ -1,9 +1,9 @@
 /* Scaled dot-product attention without the matrix of scores: tiles of queries and keys are multiplied in
  * shared memory (Dao et al., "FlashAttention", 2022; running maximum and sum as in its algorithm 1).
  *
- * blockIdx.x is a tile of rows, y a head, z a sequence. A block has LANES threads for each row of its tile. A
- * thread computes every LANES-th score of the row, and every LANES-th column of the result. Sums are float32
- * for every type of storage. */
+ * blockIdx.x selects a tile of rows, blockIdx.y a head, and blockIdx.z a sequence. A block has LANES threads
+ * for each row of its tile. A thread computes every LANES-th score of the row, and every LANES-th column of
+ * the result. Sums are float32 for every type of storage. */
 #include "common/device/cuda/module/kernel.cuh"
 
 extern "C" {

@@ -12,7 +12,7 @@ static inline int64_t rows_of(const batchnorm_attributes *a)
     return a->n * a->h * a->w;
 }
 
-/* [c] each */
+/* Each array has c elements. */
 struct channel_vectors {
     const float *mean, *invstd, *gamma, *beta;
 };

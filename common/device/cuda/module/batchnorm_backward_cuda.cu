@@ -9,8 +9,8 @@
 
 template <typename T> struct gradient {
     const T *x, *dy, *dy2; /* dy2 may be NULL */
-    /* `y` is set for RELU after a residual, and `residual` for other activations after a residual. Otherwise
-     * both are NULL. */
+    /* `y` is used for RELU after a residual, and `residual` for other activations after a residual. A pointer
+     * that is not used is NULL. */
     const T *y, *residual;
     channel_vectors f;
     int act;

@@ -6,8 +6,8 @@
  * a channel is far larger than its standard deviation, E[x^2] - E[x]^2 loses precision, but E[d^2] - E[d]^2
  * does not. Statistics are computed from the stored x, which may have been rounded to bfloat16.
  *
- * Memory traffic is minimal for a separate kernel: x is read twice, the residual once, and y is written
- * once. */
+ * Memory traffic: x is read twice, the residual is read once, and y is written once. A kernel that is not
+ * fused with the convolution needs at least this traffic. */
 #include "common/device/cuda/module/batchnorm.cuh"
 
 /* ---- statistics ------------------------------------------------------------------------------- */
@@ -42,7 +42,7 @@ template <typename T, int PACK> struct moment_terms {
     }
 };
 
-/* [c] each */
+/* Results. Each array has c elements. */
 struct statistics_out {
     float *mean, *invstd, *running_mean, *running_var;
     double momentum, eps;

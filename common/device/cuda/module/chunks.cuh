@@ -1,5 +1,5 @@
-/* Kernels over a list of spans of elements. The list is a kernel argument (at most 4 KiB). Spans are split
- * into chunks. Each block processes one chunk, and finds the chunk's span by bisection. */
+/* Kernels that process a list of spans of elements. The list is a kernel argument (at most 4 KiB). Spans are
+ * split into chunks. Each block processes one chunk, and finds the chunk's span by bisection. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_CHUNKS_CUH
 #define COMMON_DEVICE_CUDA_MODULE_CHUNKS_CUH
 

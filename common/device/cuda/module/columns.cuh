@@ -1,10 +1,10 @@
-/* Sums over the rows of a matrix [rows, c] for each column: gradients of biases, statistics of channels.
+/* Sums each column of a matrix [rows, c], for gradients of biases and for statistics of channels.
  *
- * The rows are split into parts. A block of COLUMN_THREADS threads sums one part of its columns. A thread
- * owns V neighboring columns. Threads with neighboring threadIdx.x own neighboring columns, and threads with
- * different threadIdx.y sum different rows. Each block writes one partial sum per column to the workspace. If
- * there are few parts, the partial sums of a column are added by the block that finishes last among the
- * blocks of this column. If there are many parts, a second launch adds the partial sums.
+ * The rows are split into parts. A block of COLUMN_THREADS threads sums one part of the rows, for some of the
+ * columns. A thread owns V neighboring columns. Threads with neighboring threadIdx.x own neighboring columns,
+ * and threads with different threadIdx.y sum different rows. Each block writes one partial sum per column to
+ * the workspace. If there are few parts, the partial sums of a column are added by the block that finishes
+ * last among the blocks of this column. If there are many parts, a second launch adds the partial sums.
  *
  * A thread adds in float32; all later additions are in float64. The order of every sum depends only on the
  * shape, so it does not matter which block finishes last. */
@@ -19,8 +19,8 @@
 constexpr int COLUMN_THREADS = 256, COLUMN_MOST_BLOCKS = 1024, COLUMN_LEAST_ROWS = 8, COLUMN_ADDERS = 32,
               COLUMN_FEW_BYTES = 256 << 10;
 
-/* Returns the block's size in x. Each of these threads owns V columns. Eight neighboring threads with packs
- * of 16 bytes make one memory access of 128 bytes. */
+/* Returns the number of threads of a block along x. Each thread owns V columns. Eight neighboring threads
+ * with packs of 16 bytes make one memory access of 128 bytes. */
 static inline int column_width(int64_t c, int v)
 {
     int width = 1, most = v == 1 ? WARP : WARP / 4;

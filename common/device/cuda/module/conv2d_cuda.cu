@@ -67,7 +67,7 @@ template <typename T> struct covering_windows {
 /* Weights [k, r, s, c] as a matrix with rows (r, s, k) and columns c. */
 template <typename T> struct turned_weights {
     const T *w;
-    int64_t k, c, window; /* r s */
+    int64_t k, c, window; /* window = r s */
     __device__ float at(int64_t position, int64_t channel) const
     {
         return load(w + (position % k * window + position / k) * c + channel);

@@ -45,7 +45,7 @@ static status convert(To *, From *, device_stream *s, void *to, const void *from
                    convert_rule<To, From>{(float)divisor, (const From *)from, (To *)to});
 }
 
-/* ---- between float32 and bfloat16, before and after the libraries --------------------------------- */
+/* ---- between float32 and bfloat16, before and after library calls --------------------------------- */
 
 template <typename To, typename From>
 static status cast(const cuda_device *d, cudaStream_t s, int64_t count, cast_rule<To, From> rule)

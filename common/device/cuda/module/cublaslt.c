@@ -221,9 +221,9 @@ static status time_algorithms(cublaslt_matmul *p, const cublasLtMatmulHeuristicR
     return STATUS_OK;
 }
 
-/* Finds an algorithm. The result depends only on shapes and alignments, because the vector's address is
- * reset before the search. Every run therefore uses the same algorithm for the same multiplication, even
- * if the run continues from a checkpoint. */
+/* Finds an algorithm. The result depends only on shapes and alignments, because the search always uses the
+ * same address for the bias or its gradient. Every run therefore uses the same algorithm for the same
+ * multiplication, even if the run continues from a checkpoint. */
 static status find_algorithm(cublaslt_matmul *p, bool timed)
 {
     const cublaslt_table *t = table_of(p->device);

@@ -14,7 +14,7 @@ typedef struct cublaslt_shape {
     int64_t m, n, k;
     bool transpose_a, transpose_b;
     cublaslt_varying varying;
-    /* Adds a bias [m] of d's type to each column, then takes max(0, x). */
+    /* `bias` adds a vector [m] of d's type to each column. `relu` then takes max(0, x) of each element x. */
     bool bias, relu;
     /* If true, the call also writes the sums of op(b) over k, [n] in d's type. Must not be set together
      * with `bias`. */

@@ -32,7 +32,7 @@ typedef struct cuda_device {
     cudaStream_t cudnn_stream;
     struct cuda_choice *chosen; /* used only by trial.c */
     cuda_staging *staging;
-    int64_t allocated_bytes; /* from device_allocate() */
+    int64_t allocated_bytes; /* bytes that device_allocate() has allocated */
     unsigned *counters;      /* [CUDA_COUNTERS] on the GPU */
     device_fallback fallbacks[CUDA_FALLBACKS];
     cudaStream_t anchor_stream; /* never waits; used for anchors, clearing and timing */
@@ -101,7 +101,7 @@ status cuda_check(const cuda_device *d, cudaError_t code, const char *what);
 status cuda_use(const cuda_device *d);
 
 /* Counts an operation that a library does not support (device_info.fallbacks). `instead` names the slower
- * method that runs. Warns once per kind of operation and reason. */
+ * method that runs. Warns once for each pair of a kind of operation and a reason. */
 void cuda_fall_back(cuda_device *d, op_kind kind, const char *shape, const char *reason, const char *instead);
 
 /* memory_cuda.c */

@@ -36,7 +36,7 @@ typedef struct cudnn_graph {
     int bound_count;
     cudnn_plan plans[GRAPH_PLANS];
     int plan_count;
-    cudnnBackendDescriptor_t pack; /* addresses of the last run */
+    cudnnBackendDescriptor_t pack; /* cuDNN's variant pack with the addresses of the last run */
     void *pack_addresses[GRAPH_BOUND + 1];
 } cudnn_graph;
 
@@ -56,7 +56,7 @@ typedef enum cudnn_graph_place {
 cudnn_graph *cudnn_graph_open(cuda_device *d);
 void cudnn_graph_close(cudnn_graph **g);
 
-/* Sets t->desc. */
+/* Adds the tensor to the graph, and sets t->desc. */
 void cudnn_graph_add(cudnn_graph *g, cudnn_graph_tensor *t, cudnn_graph_place place);
 
 /* Each of the functions below adds an operation that writes `y`. */

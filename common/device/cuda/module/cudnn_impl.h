@@ -7,7 +7,8 @@
 
 #if PSRING_HAVE_CUDNN
 
-/* How a convolution runs: with an algorithm of cuDNN's older interface, or with a plan of its graph. */
+/* How a convolution runs: with an algorithm of cuDNN's older interface, or with a plan of the convolution's
+ * graph. */
 typedef struct cudnn_choice {
     int algorithm; /* cudnnConvolution{Fwd,BwdData,BwdFilter}Algo_t; -1 for a plan */
     int plan;

@@ -49,7 +49,8 @@ struct kernel_call : cuda_call {
     }
 };
 
-/* Calls F32 if the operation's activations are stored as float32, or BF16 if they are stored as bfloat16. */
+/* by_storage() calls F32 if the operation's activations are stored as float32, or BF16 if they are stored as
+ * bfloat16. */
 typedef status run_function(const kernel_call &);
 template <run_function *F32, run_function *BF16> static status by_storage(const cuda_call *call)
 {
@@ -197,8 +198,8 @@ status over(const cuda_device *d, const char *what, cudaStream_t s, int64_t coun
                      blocks_for(ceil_div(count, V), THREADS_OF_BLOCK), THREADS_OF_BLOCK, count, rule);
 }
 
-/* Runs `rule` on 16 bytes of T per thread and iteration, or on single elements if rows of `row` elements or
- * the operands do not allow it. */
+/* Runs `rule` on 16 bytes of T per thread and iteration. If rows of `row` elements or the operands do not
+ * allow packs, runs `rule` on single elements. */
 template <typename T, typename Rule>
 status over_packs(const kernel_call &call, int64_t row, int64_t count, Rule rule)
 {

@@ -14,7 +14,7 @@
 #endif
 #include <stddef.h>
 
-/* X(MEMBER, SYMBOL) */
+/* Columns: member of the table of functions, symbol in the library. */
 #define DRIVER_FUNCTIONS(X) X(wait_value, cuStreamWaitValue64_v2) X(write_value, cuStreamWriteValue64_v2)
 
 #define CUBLASLT_FUNCTIONS(X)                                                                                \

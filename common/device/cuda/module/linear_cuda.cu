@@ -25,7 +25,7 @@ extern "C" {
 /* Both members are NULL without cuBLASLt. */
 struct linear_matmuls {
     cublaslt_matmul *plain;
-    cublaslt_matmul *summing; /* linear_backward_weights with the bias gradient; otherwise NULL */
+    cublaslt_matmul *summing; /* includes the bias gradient; NULL except in linear_backward_weights */
 };
 
 static linear_matmuls *matmuls_of(const cuda_kernel *k)
@@ -307,8 +307,8 @@ static status time_sums(const cuda_kernel *k, float *ms)
     return rc;
 }
 
-/* Drops the multiplication with sums if it takes longer than the plain multiplication and the separate
- * pass. */
+/* Drops the multiplication with sums if this multiplication takes longer than the plain multiplication and
+ * the separate pass together. */
 static status choose_sum(cuda_kernel *k)
 {
     const linear_attributes *a = &k->base.op.u.linear;

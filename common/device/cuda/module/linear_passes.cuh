@@ -1,5 +1,6 @@
-/* Rules of the passes over a linear layer's activations before and after the multiplication: y = act(y), and
- * dy = dy act' with the sums of dy's columns. */
+/* Rules of the passes that run before and after the multiplications of a linear layer. The pass after the
+ * forward multiplication computes y = act(y). The pass before the backward multiplications computes dy = dy
+ * act' and the sums of dy's columns. */
 #ifndef COMMON_DEVICE_CUDA_MODULE_LINEAR_PASSES_CUH
 #define COMMON_DEVICE_CUDA_MODULE_LINEAR_PASSES_CUH
 

@@ -1,8 +1,8 @@
 /* Memory of the GPU and pinned memory of the host, and copies between them.
  *
  * Arenas are allocated once and freed at the end, so freed memory is not kept for reuse. An upload from
- * ordinary memory alternates between two pinned buffers. The caller may reuse its memory when the upload
- * returns. The host waits only if the next buffer is still being copied. */
+ * ordinary memory alternates between two pinned buffers. The caller may overwrite the source as soon as the
+ * upload returns. The host waits only if the next buffer is still being copied. */
 #include "common/base/text.h"
 #include "common/device/cuda/module/cuda_impl.h"
 
@@ -205,6 +205,6 @@ status cuda_enable_peer(device *base, const device *owner)
     TRY(cuda_use(d));
     if (cudaDeviceCanAccessPeer(&possible, d->gpu, gpu) == cudaSuccess && possible)
         cudaDeviceEnablePeerAccess(gpu, 0);
-    cudaGetLastError(); /* access may have been enabled before */
+    cudaGetLastError(); /* clears the error that CUDA reports if access has been enabled before */
     return STATUS_OK;
 }

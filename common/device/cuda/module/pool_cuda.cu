@@ -1,6 +1,6 @@
-/* Maximum and average over windows (torch.nn.MaxPool2d, AvgPool2d), one thread per pixel and V neighboring
- * channels. The backward pass gathers: the gradient of an input element is the sum over the windows that
- * contain the element, in the order of the windows. */
+/* Maximum pooling and average pooling (torch.nn.MaxPool2d, AvgPool2d). One thread computes V neighboring
+ * channels of one pixel. The backward pass gathers: the gradient of an input element is the sum over the
+ * windows that contain the element, in the order of the windows. */
 #include "common/device/cuda/module/kernel.cuh"
 
 /* A pixel and its first channel in a tensor [n, height, width, c]. */

@@ -105,7 +105,8 @@ status cuda_stream_wait_mark(device_stream *s, device_stream *of, int slot)
                       "cudaStreamWaitEvent");
 }
 
-/* Returns true even if the GPU has failed. The next call returns the error of the GPU. */
+/* Returns true if the GPU has passed the mark or has failed. After a failure, the next call of a function
+ * that returns a status returns the error. */
 bool cuda_mark_passed(device_stream *base, int slot)
 {
     const cuda_stream *s = (const cuda_stream *)base;
