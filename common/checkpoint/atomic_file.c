@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 enum {
-    MOST_LINKS = 40, /* largest number of links that Linux follows */
-    /* Number of attempts to create a file that other processes also create and remove. */
+    MOST_LINKS = 40, /* largest number of symbolic links that Linux follows in a path */
+    /* Number of attempts to create the partial file while other processes create and remove it. */
     MOST_ATTEMPTS = 100,
-    LARGEST_WRITE = 1 << 30 /* bytes of one write, below the system's limit of 2 GiB */
+    LARGEST_WRITE = 1 << 30 /* largest number of bytes per write, below the system's limit of 2 GiB */
 };
 #define SUFFIX ".partial"
 
@@ -28,7 +28,7 @@ static status cannot(const atomic_file *f, const char *what)
 
 /* ---- the place -------------------------------------------------------------------------------- */
 
-/* Replaces `at` by the path that the symbolic link at `at` names. */
+/* Reads the symbolic link at the path `at`, and replaces `at` by the path that the link contains. */
 static status follow(const atomic_file *f, char at[PATH_MAX])
 {
     char link[PATH_MAX];
@@ -45,7 +45,7 @@ static status follow(const atomic_file *f, char at[PATH_MAX])
     return STATUS_OK;
 }
 
-/* Resolves the path. Follows links one by one, so a link to a missing file is possible, too. */
+/* Resolves the path. Follows links one by one, because realpath() would refuse a link to a missing file. */
 static status resolve(const atomic_file *f, char out[PATH_MAX])
 {
     if (strlen(f->path) >= PATH_MAX) {
@@ -87,9 +87,9 @@ static status open_folder(atomic_file *f)
 
 /* ---- the partial file ------------------------------------------------------------------------- */
 
-/* Locks the partial file. Sets *mine to false if the name now belongs to another file, or to no file. Returns
- * STATUS_AGAIN if another process holds the lock. When a process ends, the system releases the lock. On a
- * file system without locks, two writers may write the same file. */
+/* Locks the partial file. Sets *mine to false if the name of the partial file now belongs to another file, or
+ * to no file. Returns STATUS_AGAIN if another process holds the lock. The system releases the lock when the
+ * process ends. If the file system has no locks, two processes may write the same file. */
 static status lock(atomic_file *f, int fd, bool *mine)
 {
     struct stat opened, named;
@@ -119,8 +119,9 @@ static status remove_left_over(atomic_file *f)
     return rc;
 }
 
-/* Creates and locks the partial file. Returns STATUS_AGAIN if the caller must try again: a left-over partial
- * file was in the way, or another process mistook the new partial file for a left-over file. */
+/* Creates and locks the partial file. Returns STATUS_AGAIN if the caller must try again. This happens if
+ * there was a left-over partial file, or if another process mistook the new partial file for a left-over
+ * file. */
 static status try_to_create(atomic_file *f)
 {
     bool mine;
@@ -168,7 +169,7 @@ status atomic_file_open(const char *path, atomic_file *out)
 
 /* ---- writing ---------------------------------------------------------------------------------- */
 
-/* Writes at `offset`, or appends if `offset` is negative. */
+/* Writes all bytes at `offset`, or appends the bytes if `offset` is negative. */
 static status write_all(atomic_file *f, int64_t offset, const char *data, size_t bytes)
 {
     while (bytes > 0) {

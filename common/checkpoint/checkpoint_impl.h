@@ -1,5 +1,5 @@
-/* Functions for the metadata of a file, and for matching the tensors of a file to the tensors of the model.
- * Only this folder includes this header. */
+/* Functions that read and write the metadata of a file, and functions that match the tensors of a file to the
+ * tensors of the model. Only this folder includes this header. */
 #ifndef COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
 #define COMMON_CHECKPOINT_CHECKPOINT_IMPL_H
 
@@ -14,42 +14,44 @@
 #define METADATA_HEADER_HASH METADATA_PREFIX "header_xxh3"
 enum { METADATA_HASH_DIGITS = 16 };
 
-/* Returns the metadata as a JSON object, with zeros for the two hashes, or NULL if memory has run out. */
+/* Returns the metadata as a JSON object, in which the two hashes are zeros. Returns NULL if memory has run
+ * out. */
 struct json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_progress *progress);
 
-/* Returns the position of the digits of a hash in the text of the header, or NULL if the digits are not at
- * the place where this program writes them. */
+/* Returns the position of the digits of the hash `key` in the text of the header. Returns NULL if the digits
+ * are not at the place where this program writes them. */
 char *metadata_hash_digits(char *text, int64_t bytes, const char *key);
 
-/* Computes XXH3 of the text of the header, in which the digits of the header's hash are replaced by zeros. */
+/* Computes XXH3 of the header's text, after replacing the digits of the header's hash by zeros. */
 status metadata_hash_header(const char *text, int64_t bytes, uint64_t *out);
 
-/* Reads the metadata of a file and checks the hash of the header. Sets *data_hash unless another program
- * wrote the file. */
+/* Reads the metadata of a file and checks the hash of the header. Sets *data_hash if this program wrote the
+ * file. */
 status metadata_decode(const safetensors_header *h, checkpoint_info *info, uint64_t *data_hash);
 
 /* Fails with STATUS_DATA if the model or the kind of optimizer in the file differs from `subject`. */
 status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
                         const checkpoint_subject *subject);
 
-/* Appends "name was A, is B" for every option whose value differs from the value in the file, except options
+/* Appends "name was A, is B" for every option whose value differs from the value in the file. Skips options
  * for which a difference is an error. */
 void metadata_differences(const safetensors_header *h, const checkpoint_subject *subject, text_buffer *out);
 
-/* Returns true if `path` names a checkpoint in several files, which --save NAME.index.json wrote until commit
- * 64fafa80. */
+/* Returns true if `path` is the index of a checkpoint in several files. Versions before commit 64fafa80 wrote
+ * these checkpoints with "--save NAME.index.json". */
 bool checkpoint_is_index(const char *path);
 
 /* ---- tensors ------------------------------------------------------------------------------------- */
 
-/* A tensor that the file contains under two names, such as a tied weight in a file of state_dict(). */
+/* A tensor that the file contains under two names, such as a tied weight in a file that state_dict()
+ * produced. */
 typedef struct match_tied {
     const safetensors_tensor *one, *other;
 } match_tied;
 
 typedef struct match {
-    /* [contents->count] The file's tensor for each tensor of the contents. An element is NULL if it is a
-     * num_batches_tracked that the file does not have. */
+    /* [contents->count] The file's tensor for each tensor of the contents. The element is NULL for a
+     * num_batches_tracked that the file does not contain. */
     const safetensors_tensor **found;
     /* true if the file stores the matrices of match_is_conv1d() as [in, out] */
     bool transposed;
@@ -64,15 +66,15 @@ typedef struct match_request {
     bool skips_state; /* true to ignore optimizer state in the file */
 } match_request;
 
-/* Finds every tensor of the contents in the file, and checks type and shape. Fails with STATUS_DATA, and
- * names missing, unexpected or different tensors. */
+/* Finds every tensor of the contents in the file, and checks its type and shape. Fails with STATUS_DATA if a
+ * tensor is missing, unexpected or different. The error message names the tensor. */
 status match_make(const safetensors_header *h, const match_request *request, match *out);
 void match_free(match *m);
 
-/* Returns true if parameters and buffers can be read from values of `type`. */
+/* Returns true if `type` is a floating-point type from which parameters and buffers can be loaded. */
 bool match_is_floating(dtype type);
 
-/* Returns true if `name` is a matrix that belongs to a Conv1D in Hugging Face's GPT-2. */
+/* Returns true if the tensor `name` is a matrix of a Conv1D layer in Hugging Face's GPT-2. */
 bool match_is_conv1d(const char *name);
 
 #endif

@@ -178,7 +178,7 @@ static void transpose(char *to, const char *from, int64_t rows, int64_t columns,
             memcpy(to + (c * rows + r) * bytes, from + (r * columns + c) * bytes, (size_t)bytes);
 }
 
-/* `values` and `transposed` hold one tensor each. */
+/* Loads one tensor. `values` and `transposed` each have room for one tensor. */
 static status load_tensor(const checkpoint *c, const match *m, const checkpoint_tensor *wanted,
                           const safetensors_tensor *t, char *values, char *transposed,
                           const checkpoint_sink *sink)

@@ -1,12 +1,12 @@
-/* Matches the tensors of a file to the model. Files of other programs may differ from files of this program.
- * They may
+/* Matches the tensors of a file to the model. Files that other programs wrote may differ from files of this
+ * program. Files of other programs may
  *
  *   - lack num_batches_tracked (PyTorch before 0.4.1)
- *   - hold a tied tensor under the name of the layer that shares it (lm_head.weight), instead of its usual
- *     name (safetensors.torch.save_model keeps one of them) or in addition to it (state_dict())
+ *   - hold a tied tensor under the name of the other layer that uses it (lm_head.weight), instead of its
+ *     usual name (safetensors.torch.save_model keeps one of the names) or in addition to it (state_dict())
  *   - hold constants that Hugging Face's models register as buffers and ignore when they load
  *   - hold the auxiliary classifier of torchvision's Inception, which is not built here
- *   - hold the matrices of Hugging Face's GPT-2 as Conv1D does, [in, out] */
+ *   - hold the matrices of Hugging Face's GPT-2 as [in, out], the layout of Conv1D */
 #include "common/checkpoint/checkpoint_impl.h"
 
 #include "common/base/text.h"
@@ -57,8 +57,8 @@ static const safetensors_tensor *use(matcher *m, const char *name)
     return t;
 }
 
-/* Finds parameters that layer `l` shares with another layer, under the name of `l`: "LAYER.weight",
- * "LAYER.bias". */
+/* Finds tensors of the file that have the name of layer `l`, "LAYER.weight" or "LAYER.bias", and belong to
+ * parameters that layer `l` shares with another layer. */
 static void find_tied(matcher *m, const nn_layer *l)
 {
     static const char *const slots[] = {"weight", "bias"};

@@ -14,7 +14,7 @@ enum { VALUE_MAX = 256, KEY_MAX = 128 };
 static const char no_hash[] = "0000000000000000";
 static const char no_optimizer[] = "none";
 
-/* Options that affect only how a model is run. A checkpoint can be loaded with other values of these
+/* Options of a model that do not affect its tensors. A checkpoint can be loaded with other values of these
  * options. */
 static const char *const model_use[] = {"image", "sequence", "sync-batchnorm"};
 
@@ -37,7 +37,8 @@ static option_binding optimizer_binding(const optimizer_options *o)
     return (option_binding){.table = &optimizer_option_table, .storage = (void *)o};
 }
 
-/* Returns true if the option names the model or the kind of optimizer, which have separate keys. */
+/* Returns true if the option is the name of the model or the kind of optimizer. These two options have
+ * separate keys in the metadata. */
 static bool is_name(const option *o)
 {
     return strcmp(o->name, "model") == 0 || strcmp(o->name, "optimizer") == 0;
@@ -89,7 +90,7 @@ json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_prog
     json_t *to = json_object();
     char name[VALUE_MAX];
     int failures = 0;
-    failures += set_text(to, "format", "pt"); /* required by Hugging Face's loaders */
+    failures += set_text(to, "format", "pt"); /* Hugging Face's loaders require this key. */
     failures += set_number(to, KEY("schema_version"), CHECKPOINT_SCHEMA_VERSION);
     failures += set_text(to, KEY("model"), subject->model->name);
     if (subject->model_options) failures += set_options(to, "model", subject->model_options);
@@ -220,9 +221,9 @@ static bool may_differ(const char *group, const option *o)
     return false;
 }
 
-/* Finds the first option from *index on whose saved value differs from the current value. Considers either
- * only the options that may differ, or only the other options. Sets the key, the saved value and the current
- * value of the option that it finds. */
+/* Finds the first option, starting at *index, whose saved value differs from the current value. If `may` is
+ * true, considers only options that may differ. If `may` is false, considers only the other options. Writes
+ * the key, the saved value and the current value of the option. */
 static const option *next_difference(const safetensors_header *h, const char *group,
                                      const option_binding *binding, bool may, size_t *index, char *key,
                                      const char **saved, char *value)

@@ -17,7 +17,7 @@ typedef struct saving {
     const checkpoint_progress *progress;
     const checkpoint_source *source;
     checkpoint_contents contents;
-    char *header; /* length, JSON, and spaces up to a multiple of 8 bytes */
+    char *header; /* length of the header, JSON, and spaces that fill the header to a multiple of 8 bytes */
     int64_t header_bytes;
     void *values; /* memory for the values of one tensor */
     XXH3_state_t *hash;
@@ -119,7 +119,8 @@ static status write_file(saving *s)
 {
     TRY(atomic_file_open(s->path, &s->file));
     TRY(atomic_file_append(&s->file, s->header, (size_t)s->header_bytes));
-    TRY(write_tensors(s, true)); /* in the order of checkpoint_contents_make() */
+    /* Writes the tensors in the order of their offsets: num_batches_tracked first, then the other tensors. */
+    TRY(write_tensors(s, true));
     TRY(write_tensors(s, false));
     TRY(seal_header(s));
     return atomic_file_commit(&s->file);

@@ -86,7 +86,7 @@ static const batch_source_type filled_type = {"filled", filled_next, batch_sourc
 status batch_source_open_filled(const data_form *form, int64_t samples, batch_fill fill, const void *context,
                                 size_t context_bytes, batch_source **out)
 {
-    enum { ELEMENT = 4 }; /* bytes of a float32 or int32 */
+    enum { ELEMENT = 4 }; /* size of a float32 or an int32 in bytes */
     *out = NULL;
     filled_source *s = calloc(1, sizeof *s + context_bytes);
     if (!s) return fail(STATUS_SYSTEM, "no memory for a batch of %lld samples", (long long)samples);

@@ -19,7 +19,7 @@ typedef struct batches {
     size_t input_bytes, target_bytes;
     scratch scratches[LOADER_MAX_THREADS];
     pthread_mutex_t lock; /* protects `order` and `epoch` */
-    int32_t *order;       /* [samples] order of `epoch`; NULL for evaluation */
+    int32_t *order;       /* [samples] order of the samples in `epoch`; NULL for evaluation */
     int64_t epoch;        /* epoch of `order`, or -1 before the first epoch */
 } batches;
 

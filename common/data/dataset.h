@@ -1,6 +1,6 @@
 /* Data sets. A data set is opened once per process and then never changes, so all ranks and their loader
- * threads may read it at the same time. Samples are stored compactly: pixels remain bytes. batches.h converts
- * samples to the input of a model.
+ * threads may read it at the same time. Samples are stored in compact form, for example with one byte per
+ * pixel. A batch source (batches.h) converts samples to the input of a model.
  *
  * From a file to a step:
  *
@@ -11,8 +11,8 @@
  *     sampler.h                        chooses the samples for each rank and step
  *     transform.h                      augmentation and normalization
  *     loader.h                         threads that fill buffers ahead of time
- *     batches.h                        puts sampler, transform and loader together
- *     batch_source.h                   the interface of the training loop
+ *     batches.h                        combines sampler, transform and loader
+ *     batch_source.h                   the interface that the training loop uses
  *
  * The sets:
  *
@@ -31,8 +31,8 @@
  *   idx            mean and deviation of the training part
  *   synthetic      mean 0.5                      deviation 0.5
  *
- * Wine's features are standardized with the mean and the biased deviation of the training part. The
- * deviation of a constant feature counts as 1. */
+ * Wine's features are standardized with the mean and the biased deviation of the training part. For a
+ * constant feature, 1 is used instead of the deviation 0. */
 #ifndef COMMON_DATA_DATASET_H
 #define COMMON_DATA_DATASET_H
 
@@ -46,11 +46,12 @@ enum { DATA_PARTS = 2, DATA_MAX_FILES = 6 };
 
 typedef struct dataset_config {
     const char *spec; /* specification of a data set, as listed above */
-    uint64_t seed;    /* seed of the split into training and test part, and of synthetic data */
-    /* The form of the model's input and targets, or NULL if it is not known. If `spec` does not contain a
-     * value, synthetic data take the value from this form. */
+    uint64_t seed;    /* seed of synthetic data, and of the split into training part and test part */
+    /* The form of the model's input and targets, or NULL if it is not known. It supplies the properties of
+     * synthetic data that `spec` does not contain. */
     const data_form *model;
-    /* number of samples of each part, or 0 for the default, which is 50,000 and 1,000 */
+    /* Number of synthetic samples in the training part and in the test part. 0 means the default, which is
+     * 50,000 for training and 1,000 for testing. */
     int64_t synthetic_samples[DATA_PARTS];
 } dataset_config;
 
@@ -60,33 +61,33 @@ typedef struct data_description {
     int64_t samples[DATA_PARTS];
     const char *files[DATA_MAX_FILES];
     int file_count;
-    int64_t stored_bytes; /* bytes of samples and labels in memory */
-    /* Statistics of x / 255 by channel, for images. */
+    int64_t stored_bytes; /* size in bytes of the samples and labels in memory */
+    /* Mean and deviation of x / 255 in each channel. Used only for images. */
     float mean[DATA_MAX_CHANNELS], deviation[DATA_MAX_CHANNELS];
 } data_description;
 
 /* Opens a data set. Returns STATUS_USAGE if the specification is not valid. Returns STATUS_DATA if a file is
- * missing, is truncated, is of the wrong kind, or contains an invalid value. The message names the file and
- * the position. Returns STATUS_CONFIG if neither the specification nor the model determines the form of
+ * missing, is truncated, is of the wrong kind, or contains an invalid value. The error message names the file
+ * and the position. Returns STATUS_CONFIG if neither the specification nor the model determines the form of
  * synthetic data. */
 status dataset_open(const dataset_config *config, dataset **out);
 void dataset_close(dataset **set);
 
 const data_description *dataset_describe(const dataset *set);
 
-/* Returns XXH3 (64 bit) of the stored samples and targets, or 0 if nothing is stored (synthetic). If the data
- * set splits the same rows into both parts, the parts have the same hash. */
+/* Returns XXH3 (64 bit) of the stored samples and targets, or 0 if the data are synthetic and therefore not
+ * stored. If the two parts are a split of the same rows, both parts have the same hash. */
 uint64_t dataset_hash(const dataset *set, data_part part);
 
-/* Returns the bytes of one stored sample. */
+/* Returns the size of one stored sample in bytes. */
 size_t dataset_input_bytes(const dataset *set);
 
 /* Returns sample `index` of a part as stored: uint8 (h, w, c), float32 (features) or int32 (sequence). The
- * returned pointer points to memory of the set or to `scratch`. The caller provides dataset_input_bytes()
- * bytes for `scratch`. */
+ * result points to memory of the set or to `scratch`. `scratch` must have room for dataset_input_bytes()
+ * bytes. */
 const void *dataset_input(const dataset *set, data_part part, int64_t index, void *scratch);
 
-/* Writes the sample's target: data_form_target_elements() values of int32 or float32. */
+/* Writes the target of a sample, which has data_form_target_elements() values of int32 or float32. */
 void dataset_target(const dataset *set, data_part part, int64_t index, void *target);
 
 #endif

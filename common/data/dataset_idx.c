@@ -11,9 +11,10 @@
 #define FASHION_MNIST_FOLDER "/usr/share/datasets/fashion-mnist"
 #define FASHION_MNIST_PACKAGE "Debian's package dataset-fashion-mnist installs them"
 
-enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 /* label 255 marks a missing label */ };
+/* label 255 is not allowed, because it marks a missing label */
+enum { MNIST_SIDE = 28, MNIST_CLASSES = 10, IDX_CLASSES = 255 };
 
-/* Reads a file into memory of the set. *path becomes the set's copy of the path. */
+/* Reads a file into memory of the set. Sets *path to the set's copy of the path. */
 static status read_file(dataset *set, const char **path, text_buffer *file)
 {
     TRY(dataset_add_file(set, *path, path));
@@ -23,8 +24,8 @@ static status read_file(dataset *set, const char **path, text_buffer *file)
     return STATUS_OK;
 }
 
-/* Reads images and labels into `rows`, one label per image. Fails if h is not 0 and the size of the images is
- * not h x w. */
+/* Reads images and labels into `rows`, one label per image. If h is not 0, fails unless the images have the
+ * size h x w. */
 static status read_pair(dataset *set, const char *image_path, const char *label_path, int classes, int64_t h,
                         int64_t w, stored_part *rows, idx_images *images, idx_labels *labels)
 {
@@ -95,7 +96,8 @@ static status open_mnist(dataset *set, const dataset_config *config, const char 
     return open_folder(set, argument, "", 0.1307f, 0.3081f);
 }
 
-/* Computes mean and deviation of x / 255 over the training part, from exact sums. */
+/* Computes mean and deviation of x / 255 over the training part. The sums are integers and therefore
+ * exact. */
 static void measure(dataset *set)
 {
     const stored_part *train = &set->stored[DATA_TRAIN];

@@ -10,21 +10,21 @@ enum { DATASET_MAX_BLOCKS = 24 };
 typedef struct dataset_type {
     const char *name;
     const char *usage; /* "mnist:DIR" */
-    /* Fills the description of the set, except the name, and the stored or the synthetic parts. `argument` is
-     * the text after the name's colon, or NULL. After a failure dataset_close() frees the memory of the
-     * set. */
+    /* Fills in the description of the set except its name, and either the stored parts or the synthetic
+     * parts. `argument` is the text after the colon that follows the name, or NULL. After a failure
+     * dataset_close() frees the memory of the set. */
     status (*open)(dataset *set, const dataset_config *config, const char *argument);
 } dataset_type;
 
 /* A part whose samples are in memory. */
 typedef struct stored_part {
-    const uint8_t *pixels; /* images: (rows, h, w, c) */
-    const float *features; /* features: (rows, features) */
+    const uint8_t *pixels; /* (rows, h, w, c), used for images */
+    const float *features; /* (rows, features), used for feature vectors */
     const uint8_t *labels; /* (rows) */
     const int32_t *picks;  /* [samples] row of each sample; NULL if sample i is row i */
 } stored_part;
 
-/* The starts of the random streams that compute a synthetic part. */
+/* The starts of the random streams from which the samples of a synthetic part are computed. */
 typedef struct synthetic_part {
     uint64_t input, target, mask;
 } synthetic_part;
@@ -44,7 +44,7 @@ enum { FILE_LIMIT_MIB = 4096 }; /* largest size of a file after decompression */
 
 /* Reads the file `path`, which may be compressed with gzip. Returns STATUS_DATA if the file cannot be read,
  * if the compressed data are damaged or truncated, if other bytes follow the compressed data, or if the file
- * is larger than FILE_LIMIT_MIB. The message contains the name of the file. */
+ * is larger than FILE_LIMIT_MIB. The error message contains the name of the file. */
 status file_read(const char *path, text_buffer *out);
 
 /* ---- data sets ---------------------------------------------------------------------------------- */
@@ -55,7 +55,7 @@ extern const dataset_type dataset_wine, dataset_fashion_mnist, dataset_mnist, da
 void dataset_own(dataset *set, void *block);
 status dataset_allocate(dataset *set, size_t bytes, void **out);
 
-/* Adds a source file to the description. *out is the set's copy of the path. */
+/* Adds a source file to the description. Sets *out to the set's copy of the path. */
 status dataset_add_file(dataset *set, const char *path, const char **out);
 
 /* Splits rows into the training part and the test part. The test part is a stratified fifth of the rows. The
@@ -64,9 +64,10 @@ status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint6
 
 /* ---- synthetic data ----------------------------------------------------------------------------- */
 
-/* Noise with the form of real data, for measurements. A model can learn nothing from noise. Values are not
- * stored: each value is a random number that depends only on (seed, stream, index) (random.h). The streams
- * are "data.PART.input", "data.PART.target" and "data.PART.mask", with PART train or test.
+/* Synthetic data are noise that has the form of real data. They serve for measurements, because a model can
+ * learn nothing from noise. Values are not stored. Each value is a random number that depends only on (seed,
+ * stream, index) (random.h). The streams are "data.PART.input", "data.PART.target" and "data.PART.mask",
+ * where PART is train or test.
  *
  *   pixel i (in h, w, c order) of sample n   byte i % 8 of the bits at n * ceil(pixels / 8) + i / 8
  *   feature i of sample n                    r(n * features + i), uniform in [-1, 1)
@@ -83,9 +84,10 @@ status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint6
  * (Devlin et al., 2019). */
 #define SYNTHETIC_MASKED 0.15
 
-/* Determines the form of the data from the text after "synthetic:" ("3x32x32:10", "13:3", "128", or NULL) and
- * the form of the model (or NULL). A single number is the number of tokens if the model takes tokens, else
- * the number of features. Returns STATUS_USAGE or STATUS_CONFIG. */
+/* Determines the form of the data from `argument` and `model`. `argument` is the text after "synthetic:", for
+ * example "3x32x32:10", "13:3" or "128". `argument` and `model` may be NULL. If the shape is a single number,
+ * it is the number of tokens if the model takes tokens, else the number of features. Returns STATUS_USAGE or
+ * STATUS_CONFIG. */
 status synthetic_form(const char *argument, const data_form *model, data_form *out);
 
 /* Compute the input and the target of a sample, as dataset_input() and dataset_target() do. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Folders of the data in the source tree and in the installation. The build sets both. */
+/* Folders of the data in the source tree and in the installation. The build sets both paths. */
 static const char *const folders[] = {PSRING_SOURCE_DATA, PSRING_INSTALLED_DATA};
 
 static status find_wine(char *path, size_t size)
@@ -25,7 +25,8 @@ static status find_wine(char *path, size_t size)
                 folders[0], folders[1]);
 }
 
-/* Standardizes each feature to (x - mean) / deviation of the training part, in double precision. */
+/* Standardizes each feature to (x - mean) / deviation, with the mean and the deviation of the training part.
+ * Computes in double precision. */
 static void standardize(const csv_table *table, const int32_t *train, int64_t train_count, float *out)
 {
     for (int64_t f = 0; f < table->features; f++) {

@@ -124,7 +124,7 @@ typedef struct reader {
 /* A field of a line, without the comma. */
 typedef struct field {
     const uint8_t *text;
-    size_t length, column; /* column counts from 1 */
+    size_t length, column; /* `column` is counted from 1 */
     bool last;
 } field;
 
@@ -167,7 +167,8 @@ static void next_line(reader *r)
     r->line++;
 }
 
-/* Parses a decimal number. Unlike strtod, refuses blanks, "inf", "nan" and "0x1p3". */
+/* Parses a decimal number. Unlike strtod(), refuses blanks, "inf", "nan" and hexadecimal numbers such as
+ * "0x1p3". */
 static bool parse_number(const field *f, double *out)
 {
     char text[FIELD_MAX + 1];
@@ -209,7 +210,8 @@ static status read_header(reader *r, csv_table *out)
     } while (!f.last);
     next_line(r);
 
-    /* A feature needs at least a digit and a comma. A sample also needs a class and a line feed. */
+    /* Each feature of a sample needs at least a digit and a comma. Each sample also needs at least a digit
+     * for the class, and a line feed except in the last line. */
     int64_t least = out->samples * 2 + out->samples * out->features * 2 - 1,
             left = (int64_t)(r->size - r->at);
     if (left < least)

@@ -1,5 +1,5 @@
-/* The form of a data set, or of the input and the targets of a model: shapes and types of samples and
- * targets. */
+/* The form of a data set, or of a model's input and targets. A form contains the shapes and types of samples
+ * and targets. */
 #ifndef COMMON_DATA_FORM_H
 #define COMMON_DATA_FORM_H
 
@@ -10,7 +10,7 @@ struct nn_model;
 
 typedef enum data_kind { DATA_IMAGE, DATA_FEATURES, DATA_TOKENS } data_kind;
 
-/* The target of a sample, and the layout of targets in a batch of `count` samples. */
+/* The kind of a sample's target, and the layout of the targets in a batch of `count` samples. */
 typedef enum data_target {
     DATA_TARGET_CLASS,  /* int32 (count): one class in [0, classes) per sample */
     DATA_TARGET_VALUES, /* float32 (count, classes): values, for a regression */
@@ -23,10 +23,10 @@ enum { DATA_MAX_CHANNELS = 4 };
 typedef struct data_form {
     data_kind kind;
     data_target target;
-    int64_t h, w, c;    /* images: height, width, channels */
-    int64_t features;   /* feature vectors: number of features */
-    int64_t sequence;   /* token sequences: number of tokens per sample */
-    int64_t vocabulary; /* token sequences: tokens are in [0, vocabulary) */
+    int64_t h, w, c;    /* height, width and channels of images */
+    int64_t features;   /* number of features of feature vectors */
+    int64_t sequence;   /* number of tokens per sample of token sequences */
+    int64_t vocabulary; /* vocabulary size of token sequences, whose tokens are in [0, vocabulary) */
     int64_t classes;    /* number of classes, or number of values per sample if targets are values */
 } data_form;
 
@@ -34,13 +34,13 @@ typedef struct data_form {
 int64_t data_form_input_elements(const data_form *form);
 int64_t data_form_target_elements(const data_form *form);
 
-/* Formats a form: "images of 3x32x32 with 10 classes" (channels, height, width), "13 features with 3
- * classes", "sequences of 128 tokens out of 30522 with masked targets". 128 bytes are enough. Returns
- * `buffer`. */
+/* Formats a form, for example "images of 3x32x32 with 10 classes" (channels, height, width), "13 features
+ * with 3 classes" or "sequences of 128 tokens out of 30522 with masked targets". 128 bytes are enough.
+ * Returns `buffer`. */
 char *data_form_format(char *buffer, size_t size, const data_form *form);
 
 /* Returns the form of a model's input and targets. The targets are values if the loss is the mean squared
- * error. A model with outputs at every token has next-token targets if its attention is causal, else
+ * error. A model that has an output for every token has next-token targets if its attention is causal, else
  * masked targets. */
 data_form data_form_of_model(const struct nn_model *model);
 

@@ -13,7 +13,9 @@ enum { ALIGNMENT = 64 };
 typedef enum slot_state {
     SLOT_FREE,
     SLOT_FILLING,
-    SLOT_ABANDONED, /* a thread is making the batch, but the consumer has jumped to another step */
+    /* a thread is making the batch, but the consumer has jumped to another step, so the batch will be
+     * dropped */
+    SLOT_ABANDONED,
     SLOT_READY,
     SLOT_FAILED, /* the batch could not be made; see `error` */
     SLOT_LENT
@@ -34,11 +36,12 @@ typedef struct loader {
     int depth, threads;
     pthread_t ids[LOADER_MAX_THREADS];
     pthread_mutex_t lock; /* protects all fields below */
-    pthread_cond_t work;  /* signaled when a buffer becomes free, or the loader closes */
+    pthread_cond_t work;  /* signaled when a buffer becomes free or the loader is being closed */
     pthread_cond_t done;  /* signaled when a batch is ready or has failed */
     slot slots[LOADER_MAX_DEPTH];
-    int64_t next_made;  /* step that the next free thread will prepare */
-    int64_t next_asked; /* step that the consumer will request next, unless it jumps */
+    int64_t next_made; /* step that the next free thread will prepare */
+    /* step that the consumer will request next, unless the consumer jumps to another step */
+    int64_t next_asked;
     int workers;
     bool closing;
 } loader;
@@ -98,7 +101,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Drops prepared batches and continues from `step`. The caller holds the lock. */
+/* Drops the prepared batches and continues with `step`. The caller must hold the lock. */
 static void jump(loader *l, int64_t step)
 {
     for (int i = 0; i < l->depth; i++) {
@@ -147,8 +150,8 @@ static status loader_next(batch_source *source, int64_t step, batch_view *out)
     return result;
 }
 
-/* Returns true only if the batch has been made. If a batch has failed, the request for its step returns the
- * error. */
+/* Returns true if the batch has been made. Returns false if the batch has failed. The next request for this
+ * step then returns the error. */
 static bool loader_ready(batch_source *source, int64_t step)
 {
     loader *l = (loader *)source;
@@ -230,7 +233,8 @@ static status allocate_slots(loader *l)
     return STATUS_OK;
 }
 
-/* Starts threads with all signals blocked, so that the system delivers signals to other threads. */
+/* Starts the threads of the loader with all signals blocked, so that the system delivers signals to the other
+ * threads of the process. */
 static status start_threads(loader *l, int threads)
 {
     sigset_t all, before;

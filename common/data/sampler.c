@@ -40,7 +40,7 @@ static sampler_span distributed_span(const sampler *s, int rank, int64_t step)
     int64_t world = s->config.world, batch = s->config.batch, begin = step * batch;
     sampler_span span = {.first = begin * world + rank, .stride = world};
     span.count = least(batch, s->rank_samples - begin);
-    /* Fewer than `world` positions are padding, so only the last sample of a rank can be padding. */
+    /* Fewer than `world` samples are padding, so each rank has at most one, which is its last sample. */
     int64_t last = span.first + (span.count - 1) * world;
     span.padding = last >= s->config.samples;
     return span;
@@ -68,7 +68,7 @@ void sampler_shuffle(const sampler *s, uint64_t seed, int64_t epoch, int32_t *or
 
 /* ---- permutations ------------------------------------------------------------------------------- */
 
-enum { CLASSES = 256, HELD_OUT = 5 /* one of 5 samples is held out */ };
+enum { CLASSES = 256, HELD_OUT = 5 /* one of HELD_OUT samples is held out */ };
 
 void permutation_fill(int32_t *out, int64_t count, uint64_t start)
 {
@@ -81,7 +81,7 @@ void permutation_fill(int32_t *out, int64_t count, uint64_t start)
     }
 }
 
-/* Distributes `total` over the classes by the largest-remainder method. */
+/* Divides `total` samples among the classes in proportion to their sizes, by the largest-remainder method. */
 static void share_out(const int64_t *class_counts, int64_t count, int64_t total, int64_t *quota)
 {
     int64_t remainder[CLASSES], left = total;

@@ -92,7 +92,8 @@ static inline void run_of_pixels(const data_transform *t, const uint8_t *stored,
 static void stored_run(const data_transform *t, const uint8_t *stored, int64_t count, int64_t step,
                        float *out)
 {
-    /* The compiler unrolls the loops because the numbers of channels are constants. */
+    /* The numbers of channels are constants in each call, so that the compiler unrolls the loops over
+     * channels. */
     if (t->from.c == 1 && t->to.c == 1)
         run_of_pixels(t, stored, count, 1, 1, step, out);
     else if (t->from.c == 1 && t->to.c == 3)
@@ -109,9 +110,9 @@ static void black_run(const data_transform *t, int64_t count, int64_t step, floa
     for (int64_t x = 0; x < count; x++, out += step) stored_run(t, black, 1, step, out);
 }
 
-/* Writes a row of the output. Column x gets the pixel in column x + shift of the stored row, or black if that
- * column does not exist. If `flip` is true, the row is written from right to left. `row` is NULL if the whole
- * row is black. */
+/* Writes a row of the output. Column x gets the pixel in column x + shift of the stored row, or black if the
+ * stored row does not have this column. If `flip` is true, the row is written from right to left. `row` is
+ * NULL if the whole row is black. */
 static void apply_row(const data_transform *t, const uint8_t *row, int64_t shift, bool flip, float *out)
 {
     int64_t width = t->to.w, step = flip ? -t->to.c : t->to.c;
@@ -149,5 +150,6 @@ void data_transform_apply(const data_transform *t, const void *stored, const aug
     else if (t->channel_first)
         apply_vector(t, stored, out);
     else
-        memcpy(out, stored, (size_t)data_form_input_elements(&t->to) * 4); /* 4 bytes per element */
+        /* Features and tokens have 4 bytes per element. */
+        memcpy(out, stored, (size_t)data_form_input_elements(&t->to) * 4);
 }

@@ -8,7 +8,8 @@
 enum { EXCHANGES = 4 };
 
 typedef struct exchange {
-    /* time of this exchange's call; time at which the previous exchange ended, or 0 if there was none */
+    /* `sent_ns` is the time at which the rank called this exchange. `ended_ns` is the time at which the
+     * previous exchange ended, or 0 for the first exchange. */
     int64_t sent_ns, ended_ns;
 } exchange;
 

@@ -19,17 +19,18 @@ bool net_key_is_valid(const char *text);
 /* Derives the pair of CurveZMQ keys, in Z85, from a valid key. */
 void net_key_pair(const char *text, char secret[NET_CURVE_TEXT], char public[NET_CURVE_TEXT]);
 
-/* Derives a public number from a secret and a text. The number is a part of an X25519 public key, from which
- * nobody can compute the secret (RFC 7748). The same secret and text always give the same number. */
+/* Derives a public number from a secret and a text. The number is a part of an X25519 public key, so the
+ * secret cannot be computed from the number (RFC 7748). The same secret and text always give the same
+ * number. */
 uint64_t net_public_number(uint64_t secret, const char *text);
 /* Derives a public number from the job's key, so all ranks compute the same number without communication. */
 uint64_t net_key_number(const char *key, const char *text);
 
-/* Returns the key in an address of a transport, "tcp://HOST:PORT/KEY", or NULL if the address contains no
- * key. */
+/* Returns the key that an address of a transport contains ("tcp://HOST:PORT/KEY"), or NULL if the address
+ * contains no key. */
 const char *net_address_key(const char *url);
-/* Returns a copy of the address without the key, for messages, or NULL if memory has run out. The caller
- * frees the copy. */
+/* Returns a copy of the address without the key, for use in messages. Returns NULL if memory has run out. The
+ * caller frees the copy. */
 char *net_address_without_key(const char *url);
 
 #endif

@@ -34,8 +34,8 @@ int64_t net_link_occupied_ns(const net_link *link, int64_t bytes)
     return (int64_t)((double)bytes / (double)link->bytes_per_second * (double)NS_PER_S);
 }
 
-/* Occupies a direction for `ns`, starting at `now_ns` or, if the direction is busy, when it becomes free.
- * Returns the time at which the direction is free again. */
+/* Occupies a direction for `ns` nanoseconds, from `now_ns` on. If the direction is still occupied at
+ * `now_ns`, starts when the direction becomes free. Returns the time at which the direction is free again. */
 static int64_t occupy(_Atomic int64_t *way, int64_t ns, int64_t now_ns)
 {
     int64_t free_ns = atomic_load_explicit(way, memory_order_relaxed), end;

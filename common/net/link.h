@@ -1,7 +1,8 @@
-/* An emulated network. Every rank has one full-duplex adapter to a switch without limits. A message occupies
- * the sender's adapter and the receiver's adapter, each for bytes / bandwidth. The switch is a cut-through
- * switch: it forwards the first byte before the last byte has arrived. `latency` is added once per message
- * (Hockney, "The communication challenge for MPP", 1994).
+/* An emulated network. Every rank has one full-duplex adapter. A switch of unlimited bandwidth connects all
+ * adapters. A message occupies the sender's adapter for the time bytes / bandwidth, and the receiver's
+ * adapter for the same time. The switch is a cut-through switch: it forwards the first byte before the last
+ * byte has arrived. `latency` is added once per message (Hockney, "The communication challenge for MPP",
+ * 1994).
  *
  * An adapter stores only the time until which each direction is occupied. The caller passes the current time,
  * so the functions work with any clock. */
@@ -32,8 +33,8 @@ static inline bool net_link_is_emulated(const net_link *link)
 /* Returns the time for which `bytes` bytes occupy one direction of an adapter. */
 int64_t net_link_occupied_ns(const net_link *link, int64_t bytes);
 
-/* The adapter of a rank, which several threads may use. The owner initializes `link`, and all other fields to
- * zero. */
+/* The adapter of a rank. Several threads may use the adapter. The owner sets `link` and initializes all other
+ * fields to zero. */
 typedef struct net_adapter {
     net_link link;
     _Atomic int64_t out_ns, in_ns; /* time until which each direction is occupied */

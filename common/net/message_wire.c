@@ -47,8 +47,8 @@ void *wire_unpack(const ProtobufCMessageDescriptor *type, const void *bytes, siz
     return protobuf_c_message_unpack(type, &allocator, count, bytes);
 }
 
-/* Numbers that are sent only if they are not zero. Columns: name in message.proto, field of
- * message_header. */
+/* Numbers that are sent only if they are not zero. The columns are the name in message.proto, and the field
+ * of message_header. */
 /* clang-format off */
 #define OPTIONAL_LIST(X) \
     X(step, step) X(key, key) X(offset, offset) X(count, count) X(dtype, dtype) X(flags, flags) \
@@ -69,7 +69,8 @@ size_t message_pack(const message_header *h, uint8_t out[MESSAGE_HEADER_BYTES])
     OPTIONAL_LIST(PACK)
     PACK(checksum, checksum)
 #undef PACK
-    wire.has_double0 = wire.has_double1 = 1; /* always sent, because -0.0 equals 0.0 */
+    /* Both are always sent. A test for zero would also skip -0.0, and the receiver would then get 0.0. */
+    wire.has_double0 = wire.has_double1 = 1;
     wire.double0 = h->doubles[0];
     wire.double1 = h->doubles[1];
     return net__message_header__pack(&wire, out);

@@ -59,7 +59,7 @@ static status connect_to(rendezvous *r, const char *url)
     return zsocket_open(r->context, &options, url, NULL, 0, &r->socket);
 }
 
-/* Reads the file of file://, and connects again if the address has changed. */
+/* Reads the address from the file of file://. If the address has changed, connects to the new address. */
 static status follow_file(rendezvous *r, int64_t *lookup_ns)
 {
     char address[ADDRESS_TEXT], key[NET_KEY_TEXT];
@@ -109,8 +109,8 @@ static status exchange_hello(rendezvous *r, bool *welcome)
     rendezvous_read_events(r);
     /* The address in a file may belong to an earlier job. */
     if (r->denied && !r->endpoints.path[0]) return denied(r);
-    /* Before the hello is accepted, a lost connection is no error, because the socket reconnects by
-     * itself. */
+    /* A connection that is lost before the store has accepted the hello is not an error, because the socket
+     * reconnects by itself. */
     r->lost = false;
     if (r->hello_due) {
         status sent = send_hello(r);
@@ -147,12 +147,13 @@ static void leave_store(rendezvous *r)
     if (!r->socket.zmq) return;
     rendezvous_read_events(r);
     while (!r->left && rendezvous_receive(r, &packet) == STATUS_OK) r->left = packet.kind == RENDEZVOUS_BYE;
-    bool there = r->connected && !r->lost && !r->left; /* Sends no goodbye to a store that is lost. */
+    bool there = r->connected && !r->lost && !r->left; /* A lost store gets no goodbye. */
     if (there) rendezvous_send(r, &(rendezvous_packet){.kind = RENDEZVOUS_BYE}, NULL);
     disconnect(r, there ? FLUSH_MS : 0);
 }
 
-/* Exchanges the hosts and processes of all ranks. A failure names the missing ranks. */
+/* Exchanges the host names and process ids of all ranks. If ranks are missing, fails with an error message
+ * that names these ranks. */
 static status join(rendezvous *r, int64_t deadline_ns)
 {
     size_t world = (size_t)r->options.world;
@@ -178,8 +179,8 @@ static status allocate(rendezvous *r)
     return enough ? STATUS_OK : fail(STATUS_SYSTEM, "rendezvous: no memory for %zu ranks", world);
 }
 
-/* Copies the key of the job, which distinguishes ranks of the job from other processes. Threads of one
- * process need no key. */
+/* Copies the key of the job from the options. The key distinguishes ranks of the job from other processes, so
+ * ranks that are threads of one process need no key. */
 static status take_key(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
@@ -218,7 +219,7 @@ static status start_store(rendezvous *r)
     return rendezvous_address_publish(&r->endpoints, r->address, r->token, r->key);
 }
 
-/* Waits for ranks that have not joined yet, so they receive the error of the job. */
+/* Waits for ranks that have not joined yet, so that these ranks receive the error of the job too. */
 static void wait_for_the_others(const rendezvous *r, int64_t deadline_ns)
 {
     const rendezvous_options *o = &r->options;

@@ -62,7 +62,7 @@ static status endpoints_of_environment(rendezvous_endpoints *out)
         return fail(STATUS_CONFIG, "rendezvous env://: %s is not set", host ? "MASTER_PORT" : "MASTER_ADDR");
     int64_t port;
     TRY(text_parse_int("MASTER_PORT", text, 1, 65534, &port));
-    /* torchrun's own store uses the port, so all ranks use the next port. */
+    /* Under torchrun, torchrun's own store uses MASTER_PORT, so the rendezvous uses the next port. */
     if (agent && strcmp(agent, "True") == 0) port++;
     write_tcp(out->listen, "*", port);
     write_tcp(out->connect, known(host), port);
@@ -79,8 +79,8 @@ status rendezvous_address_parse(const char *url, rendezvous_endpoints *out)
         char host[ADDRESS_TEXT];
         int64_t port;
         TRY(split_host(url, url + 6, host, &port));
-        /* A name may resolve to another address on other hosts, so rank 0 listens at all addresses if it gets
-         * a name. */
+        /* A host name may resolve to different addresses on different hosts. Therefore rank 0 listens at all
+         * addresses if the URL contains a name. */
         const char *name = known(host);
         write_tcp(out->listen, is_number(name) ? name : "*", port);
         write_tcp(out->connect, strcmp(name, "*") == 0 ? "127.0.0.1" : name, port);
@@ -153,7 +153,8 @@ status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const c
 bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
                                char *key)
 {
-    int fd = open(endpoints->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a FIFO would block */
+    /* Without O_NONBLOCK, open() would block on a FIFO. */
+    int fd = open(endpoints->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (!file) return false;
     char line[ADDRESS_TEXT + 128] = "", end;

@@ -8,8 +8,8 @@
 
 enum {
     SLICE_MS = 50, /* time between two calls of canceled() */
-    /* number of handshakes that must end without an error message until the key counts as wrong; a store that
-     * is closing may end one handshake */
+    /* If this number of consecutive handshakes end without an error message, the key counts as wrong. One
+     * handshake is not enough, because a store that is closing may also end a handshake. */
     HANG_UPS = 3,
     PIECE_BYTES = 1 << 20, /* bytes per piece in rendezvous_gather() */
 };
@@ -85,7 +85,8 @@ status rendezvous_wait_briefly(rendezvous *r)
 {
     const rendezvous_options *o = &r->options;
     int64_t now_ns = clock_now_ns();
-    /* A wait for ranks that have not joined counts as progress, because the connect limit ends this wait. */
+    /* While the rank waits for ranks that have not joined, it records progress, because the connect limit
+     * already bounds this wait. */
     if (o->slot && !r->joined) rank_slot_touch(o->slot, now_ns);
     if (!r->joined && o->canceled && o->canceled(o->context)) {
         if (r->canceled_ns == 0) r->canceled_ns = now_ns;
@@ -101,8 +102,8 @@ status rendezvous_wait_briefly(rendezvous *r)
     return STATUS_OK;
 }
 
-/* Time after a deadline within which the store must report the missed deadline. A store that has not reported
- * it by then counts as dead. */
+/* Time that the store has after a deadline to report that the deadline was missed. If the store does not
+ * report in time, it counts as dead. */
 #define GRACE_NS (2 * NS_PER_S)
 
 /* Returns STATUS_AGAIN if the result has not arrived yet. */
@@ -144,7 +145,7 @@ static status wait_result(rendezvous *r, const char *what, int64_t deadline_ns, 
     }
 }
 
-/* Makes a call, whose result is the blobs of ranks `root` to `root` + count - 1. */
+/* Makes a collective call. The result consists of the blobs of ranks `root` to `root` + count - 1. */
 static status call(rendezvous *r, const char *operation, const char *tag, int root, int count,
                    const void *data, size_t bytes, int64_t deadline_ns)
 {
@@ -162,7 +163,7 @@ static status call(rendezvous *r, const char *operation, const char *tag, int ro
                                 .blobs = count,
                                 .timeout_ms = left > 0 ? (left + NS_PER_MS - 1) / NS_PER_MS : 0};
     status sent = rendezvous_send(r, &packet, &(rendezvous_blob){data, bytes});
-    /* If the status is AGAIN, wait_result() reports the lost connection. */
+    /* STATUS_AGAIN means that the connection is lost, which wait_result() reports. */
     if (sent != STATUS_OK && sent != STATUS_AGAIN) return sent;
     TRY(wait_result(r, what, deadline_ns < CLOCK_NEVER - GRACE_NS ? deadline_ns + GRACE_NS : CLOCK_NEVER,
                     left));

@@ -1,12 +1,12 @@
-/* Types that the files of the rendezvous share. The files:
+/* Types that the following files of the rendezvous share:
  *
- * rendezvous_address.c      parses an address
- * rendezvous_wire.c         packs and unpacks packets
- * rendezvous.c              joins and leaves, on a rank
- * rendezvous_calls.c        calls, on a rank
- * rendezvous_store.c        runs the store, which accepts ranks and sends results
- * rendezvous_store_calls.c  handles hellos and calls in the store
- * rendezvous_status.c       lets ranks without a common status table stop together */
+ *   rendezvous_address.c      parses an address
+ *   rendezvous_wire.c         packs and unpacks packets
+ *   rendezvous.c              joins and leaves the rendezvous, on a rank
+ *   rendezvous_calls.c        makes collective calls, on a rank
+ *   rendezvous_store.c        runs the store, which accepts ranks and sends results
+ *   rendezvous_store_calls.c  handles hellos and calls in the store
+ *   rendezvous_status.c       lets ranks without a common status table stop together */
 #ifndef COMMON_NET_RENDEZVOUS_IMPL_H
 #define COMMON_NET_RENDEZVOUS_IMPL_H
 
@@ -28,15 +28,15 @@ typedef enum rendezvous_kind {
     RENDEZVOUS_CALL,    /* rank to store, followed by one blob */
     RENDEZVOUS_RESULT,  /* answer to a call, followed by the blobs of the result */
     RENDEZVOUS_FAILED,  /* rank to store, then store to every rank; contains code and text */
-    RENDEZVOUS_BYE,     /* rank to store, and store to rank; announces an orderly end */
-    /* rank to store; contains token, rank, progress, step and signal; the answer contains only progress and
-     * signal */
+    RENDEZVOUS_BYE,     /* rank to store or store to rank; announces an orderly end */
+    /* Rank to store, and the store's answer. The rank sends token, rank, progress, step and signal. The
+     * answer contains only progress and signal. */
     RENDEZVOUS_STATUS,
     RENDEZVOUS_STOP, /* store to rank; contains the signal, and the last step to run */
     RENDEZVOUS_KIND_COUNT
 } rendezvous_kind;
 
-/* A packet. After unpacking, a string is never NULL. A string that is NULL is packed as "". */
+/* A packet. NULL strings are packed as "", so an unpacked packet contains no NULL string. */
 typedef struct rendezvous_packet {
     rendezvous_kind kind;
     uint32_t protocol;
@@ -48,7 +48,8 @@ typedef struct rendezvous_packet {
     uint32_t pid;
     uint64_t sequence;
     const char *call; /* operation and tag, for example "barrier 'end'" */
-    int root;         /* first rank whose blob is in the result; `blobs` is the number of blobs */
+    /* first rank whose blob is in the result; `blobs` is the number of blobs in the result */
+    int root;
     int64_t timeout_ms;
     status code;
     const char *text;
@@ -62,15 +63,15 @@ typedef struct rendezvous_packet {
 #define RENDEZVOUS_PEER_TIMEOUT_NS (10 * NS_PER_S)
 enum {
     RENDEZVOUS_PACKET_CAP = 64 * 1024,
-    RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* most bytes of an unpacked packet */
+    RENDEZVOUS_ARENA_BYTES = 4 * RENDEZVOUS_PACKET_CAP, /* largest size of an unpacked packet in bytes */
 };
 
 /* Packs a packet. Returns the number of bytes written, or 0 if `size` is too small. */
 size_t rendezvous_pack(const rendezvous_packet *packet, uint8_t *out, size_t size);
 
 /* Unpacks a packet. The strings of `out` are in arena[RENDEZVOUS_ARENA_BYTES], which is aligned to 16. Fails
- * with STATUS_PROTOCOL if the bytes are not a packet. The message contains the reason. Skips unknown fields,
- * so the store can answer a hello of any version. */
+ * with STATUS_PROTOCOL if the bytes are not a packet. The error message contains the reason. Ignores unknown
+ * fields, so that the store can answer a hello of any protocol version. */
 status rendezvous_unpack(const void *bytes, size_t count, void *arena, rendezvous_packet *out);
 
 /* ---- addresses: what a URL means for rank 0 and for the others ---- */
@@ -79,18 +80,19 @@ enum { ADDRESS_TEXT = 256 };
 
 typedef struct rendezvous_endpoints {
     char listen[ADDRESS_TEXT];
-    /* Address to which other ranks connect. It is "" for file://, because rank 0 writes the address to the
-     * file. */
+    /* Address to which other ranks connect. `connect` is "" for file://, because the ranks read the address
+     * from the file. */
     char connect[ADDRESS_TEXT];
-    char path[ADDRESS_TEXT]; /* path of file://, else "" */
+    char path[ADDRESS_TEXT]; /* path of the file if the URL is file://, else "" */
 } rendezvous_endpoints;
 
-/* Parses a url. Fails with STATUS_USAGE if the url is malformed, and with STATUS_CONFIG if a variable of
- * env:// is missing. */
+/* Parses a URL. Fails with STATUS_USAGE if the URL is malformed, and with STATUS_CONFIG if an environment
+ * variable that env:// needs is missing. */
 status rendezvous_address_parse(const char *url, rendezvous_endpoints *out);
 
-/* Writes the address at which other ranks reach a store that listens at `bound`. For file:// the wildcard is
- * replaced by `host`, or by the first interface that is not loopback if `host` is NULL. */
+/* Writes the address at which other ranks reach a store that listens at `bound`. For file://, replaces the
+ * host in `bound` by `host`. If `host` is NULL, replaces it by the address of the first network interface
+ * that is not loopback. */
 void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,
                                   char out[ADDRESS_TEXT]);
 
@@ -105,7 +107,7 @@ void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t
 bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
                                char *key);
 
-/* Formats the reason why a tcp:// address cannot be reached, for example ": the name 'x' is not known (...)",
+/* Writes to `buffer` why a tcp:// address cannot be reached, for example ": the name 'x' is not known (...)",
  * or "" if no reason is found. Returns `buffer`. */
 char *rendezvous_address_diagnose(const char *address, char *buffer, size_t size);
 
@@ -116,7 +118,7 @@ typedef struct store store;
 enum { STORE_CALL_BYTES = 80 };
 
 /* Listens, then starts the thread. `options` and `context` must outlive the store. `token` and `key` are the
- * token and the key of the job; `key` may be NULL. */
+ * token and the key of the job. `key` may be NULL. */
 status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
                    const char *key, zsocket_context *context, store **out);
 /* Sends a goodbye to the ranks, flushes, and ends the thread. */
@@ -124,19 +126,21 @@ void store_stop(store **s);
 
 typedef struct store_member {
     bool joined, ended, lost;
-    zsocket_identity identity; /* identity of the rank's socket, which precedes the rank's messages */
+    /* identity of the rank's socket; libzmq puts it before each message of the rank */
+    zsocket_identity identity;
     char host[64];
     uint32_t pid;
-    bool called; /* true if the rank has made the current call, to which it contributes `blob` */
+    bool called; /* true if the rank has made the current call; `blob` is then the rank's contribution */
     int64_t limit_ns, deadline_ns;
     zmq_msg_t blob;
-    /* The last status that the rank has sent, and the identity of the socket that sent it. */
+    /* `has_status` is true if the rank has sent its status. The following fields hold the last status, and
+     * the identity of the socket from which it came. */
     bool has_status;
     zsocket_identity watcher;
     uint64_t progress;
     int64_t step;
-    /* Signal that requests a stop, or 0. Until the last step is known, a rank that has reported a signal
-     * begins no step after `step`. */
+    /* Signal that requests a stop, or 0. A rank that has reported a signal begins no step after `step` until
+     * the store has decided the last step. */
     int signal;
 } store_member;
 
@@ -153,13 +157,14 @@ struct store {
     int world;
     uint64_t token;
     char address[ADDRESS_TEXT];
-    char own_url[64]; /* inproc:// url for the client of rank 0 */
+    char own_url[64]; /* inproc:// URL to which rank 0 connects */
     zsocket_context *context;
     zsocket router;
     int stop_fd;
     pthread_t thread;
     store_member *members; /* [world] */
-    /* Number of ranks that have been welcomed, or that have been refused because the job fails. */
+    /* Number of awaited ranks whose hello the store has answered. The answer is a welcome, or a refusal if
+     * the job fails. Hellos of other processes do not count. */
     atomic_int joined;
     store_call call;
     status failed; /* STATUS_OK, or the error that every rank receives instead of results */
@@ -167,7 +172,8 @@ struct store {
     int64_t strangers;
     int signal; /* Signal that stops the job, or 0. */
     bool decided;
-    int64_t decide_ns; /* Time until which the store waits for the steps that ranks have begun. */
+    /* Time until which the store waits for the ranks to report the steps that they have begun. */
+    int64_t decide_ns;
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
     uint8_t packet[RENDEZVOUS_PACKET_CAP];
 };
@@ -205,12 +211,12 @@ struct rendezvous {
     bool own_context;
     store *store; /* the store, only on rank 0 */
     status_sender *sender;
-    int64_t canceled_ns; /* time at which `canceled` first returned true, or 0 */
+    int64_t canceled_ns; /* time at which canceled() first returned true, or 0 if it has not */
     zsocket socket;
     bool refused_by_stranger, connected, lost;
     bool denied;    /* true if the store requires another key */
     int hang_ups;   /* number of consecutive handshakes that the listener has ended */
-    bool hello_due; /* the connection is up, and the hello has not been sent */
+    bool hello_due; /* true if the connection is up and the hello has not been sent */
     bool left;      /* true if the store has said goodbye */
     bool counted;   /* true if the store has answered this rank's hello */
     bool joined;
@@ -230,19 +236,20 @@ status rendezvous_send(rendezvous *r, const rendezvous_packet *packet, const ren
  * no packet has arrived. */
 status rendezvous_receive(rendezvous *r, rendezvous_packet *out);
 void rendezvous_read_events(rendezvous *r); /* reads the events of the connection */
-/* Waits for a packet, at most a fraction of a second. Fails if canceled() returns true before all ranks have
- * joined. */
+/* Waits until a packet arrives, but at most a fraction of a second. Fails if canceled() returns true before
+ * all ranks have joined. */
 status rendezvous_wait_briefly(rendezvous *r);
 void rendezvous_release_blobs(rendezvous *r);
 
 /* ---- rendezvous_status.c ---- */
 
-/* In the store: store_receive_status() handles the status of a rank. store_decide_stop() decides the last
- * step when all ranks have reported the step that they have begun. */
+/* In the store: store_receive_status() handles the status that a rank has sent. store_decide_stop() decides
+ * the last step when all ranks have reported the steps that they have begun, or a time limit has passed. */
 void store_receive_status(store *s, const zsocket_identity *from, const rendezvous_packet *status);
 void store_decide_stop(store *s, int64_t now_ns);
 
-/* On a rank: start and stop the thread that sends the rank's status to the store at `url`. */
+/* On a rank: the following functions start and stop the thread that sends the rank's status to the store at
+ * `url`. */
 status status_sender_start(const rendezvous_options *options, uint64_t token, const char *key,
                            const char *url, zsocket_context *context, status_sender **out);
 void status_sender_stop(status_sender **s);

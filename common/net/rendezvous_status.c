@@ -7,11 +7,12 @@
  *   STATUS (signal, step begun)         ->
  *                                       <-   STATUS (signal), to all
  *   begins no further step
- *   STATUS (signal, step begun)         ->   once all ranks hold:
+ *   STATUS (signal, step begun)         ->   when all ranks have reported:
  *                                       <-   STOP (highest step begun), to all
  *   runs up to this step
  *
- * The compute thread is not needed for this exchange, so it may be waiting for a rank that has stopped. */
+ * The exchange needs no compute thread, so it works while the compute thread waits for a rank that has
+ * stopped. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/random.h"
@@ -25,7 +26,7 @@
 /* Time within which ranks must report their step after a signal. If a rank has not reported by then, the
  * store assumes that this rank has begun one step more than the other ranks. */
 #define ANSWER_NS (2 * NS_PER_S)
-/* Time within which the store must decide the last step. A store that has not decided by then counts as
+/* Time within which the store must decide the last step. If the store does not decide in time, it counts as
  * dead. */
 #define DECISION_NS (10 * NS_PER_S)
 
@@ -66,9 +67,9 @@ void store_receive_status(store *s, const zsocket_identity *from, const rendezvo
     for (int r = 0; r < s->world; r++) answer(s, r);
 }
 
-/* When all ranks have reported or ANSWER_NS has passed, sends the last step to run to all ranks. A rank that
- * has not reported may have begun one step more than the other ranks, but not two, because a step needs all
- * ranks. */
+/* If all ranks have reported or ANSWER_NS has passed, sends the number of the last step to all ranks. A rank
+ * that has not reported may be one step ahead of the other ranks. It cannot be two steps ahead, because a
+ * step needs all ranks. */
 void store_decide_stop(store *s, int64_t now_ns)
 {
     rendezvous_packet stop = {.kind = RENDEZVOUS_STOP, .signal = s->signal, .step = -1};
@@ -97,7 +98,7 @@ struct status_sender {
     pthread_t thread;
     int64_t due_ns;
     int sent_signal;
-    int64_t begun;   /* last step that this rank had begun at `hold_ns` */
+    int64_t begun;   /* last step that this rank had begun when it began to hold */
     int64_t hold_ns; /* time at which this rank began to hold */
     _Alignas(16) unsigned char arena[RENDEZVOUS_ARENA_BYTES];
     uint8_t packet[RENDEZVOUS_PACKET_CAP];
@@ -143,7 +144,7 @@ static void receive_answers(status_sender *s)
     zmq_msg_close(&part);
 }
 
-/* If the store is lost, this rank continues until it finds in another way that rank 0 is lost. */
+/* Records the loss of the store. The rank continues until it notices in another way that rank 0 is lost. */
 static void check_store(status_sender *s, int64_t now_ns)
 {
     for (zsocket_event e; (e = zsocket_next_event(&s->socket)) != ZSOCKET_NO_EVENT;)

@@ -1,4 +1,4 @@
-/* The store: the thread with its sockets. Detects ranks that arrive or are lost, and sends packets. */
+/* The thread of the store. It owns the sockets, detects ranks that arrive or are lost, and sends packets. */
 #include "common/net/rendezvous_impl.h"
 
 #include "common/base/log.h"
@@ -31,7 +31,7 @@ void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *p
 {
     size_t bytes = rendezvous_pack(packet, s->packet, RENDEZVOUS_PACKET_CAP);
     int more = ZMQ_DONTWAIT | ZMQ_SNDMORE;
-    /* If this fails, a probe will find that the rank is lost. */
+    /* If the rank is lost and zmq_send() fails, a later probe reports the loss. */
     if (zmq_send(s->router.zmq, to->bytes, sizeof to->bytes, more) < 0) return;
     if (zmq_send(s->router.zmq, s->packet, bytes, count > 0 ? more : ZMQ_DONTWAIT) < 0 && errno == ENOMEM) {
         const rendezvous_packet no = {.kind = RENDEZVOUS_FAILED, .code = STATUS_SYSTEM, .text = "no memory"};
@@ -88,7 +88,7 @@ void store_lost(store *s, int rank)
 
 enum {
     QUEUE = 8,       /* largest number of queued messages per peer */
-    FLUSH_MS = 2000, /* longest time of the flush at the end */
+    FLUSH_MS = 2000, /* longest time for which the store flushes messages before it closes */
 };
 
 static int member_of(const store *s, const zsocket_identity *identity)

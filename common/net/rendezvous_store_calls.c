@@ -24,7 +24,8 @@ static void copy_line(char out[128], const char *text)
     printable(out, 1 + (length < MOST ? length : MOST), text);
 }
 
-/* Finds the first line in which the texts differ. Returns false if the texts are equal or one is missing. */
+/* Finds the first line in which the texts differ. Returns false if the texts are equal or one of them is
+ * missing. */
 static bool first_difference(const char *ours, const char *theirs, char a[128], char b[128])
 {
     if (!ours[0] || !theirs[0]) return false;
@@ -107,7 +108,8 @@ void store_receive_hello(store *s, const zsocket_identity *from, const rendezvou
     /* The member that the process claims to be, or NULL if the claimed rank does not exist. */
     const store_member *m = hello->rank >= 0 && hello->rank < s->world ? &s->members[hello->rank] : NULL;
     bool taken = m && m->joined;
-    /* This process has joined before, and has sent its hello again after a reconnection. */
+    /* The hello comes from a process that has joined before. The process has reconnected and sent its hello
+     * again. */
     if (taken && memcmp(&m->identity, from, sizeof *from) == 0) return;
     /* True if the job still waits for this rank. If an awaited rank cannot join, the job fails. If another
      * process claims a rank that has joined, the job continues. */
@@ -147,7 +149,7 @@ static void send_result(store *s)
     s->call.sequence++;
 }
 
-/* Fails the store if a rank has left, because this rank cannot take part in further calls. */
+/* Fails the store if a rank has left, because a rank that has left cannot take part in further calls. */
 static bool fail_if_a_rank_left(store *s)
 {
     char name[128];
@@ -164,7 +166,7 @@ void store_receive_call(store *s, int rank, const rendezvous_packet *call, zmq_m
 {
     store_member *m = &s->members[rank];
     store_call *c = &s->call;
-    if (s->failed != STATUS_OK) return; /* The rank has already received the error. */
+    if (s->failed != STATUS_OK) return; /* The store has already sent the error to the rank. */
     bool in_range =
         call->root >= 0 && call->root < s->world && call->blobs >= 0 && call->blobs <= s->world - call->root;
     if (call->sequence != c->sequence || m->called || !in_range) {

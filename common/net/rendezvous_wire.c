@@ -10,8 +10,8 @@ static char *string(const char *s)
     return (char *)(s ? s : "");
 }
 
-/* Fields that have the same name in rendezvous_packet and in the generated struct. They are numbers, which
- * are sent only if they are not zero, and texts. */
+/* The two lists name the fields that have the same name in rendezvous_packet and in the generated struct.
+ * Numbers are sent only if they are not zero. */
 #define NUMBER_LIST(X)                                                                                       \
     X(protocol)                                                                                              \
     X(token)                                                                                                 \

@@ -13,9 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Checks the size of a segment before it is created. Linux creates a segment that is larger than the
- * machine's memory, and kills processes later. A segment above the file size limit would kill this process
- * with SIGXFSZ. */
+/* Checks the size of a segment before it is created. Without this check, Linux would create a segment that is
+ * larger than the machine's memory, and kill processes later. A segment above the file size limit would kill
+ * this process with SIGXFSZ. */
 static status check_size(const char *name, int64_t bytes, const char *size)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -66,7 +66,8 @@ status shm_create(const char *name, int64_t bytes, shm_segment *out)
     status result = STATUS_OK;
     if (ftruncate(fd, bytes) != 0)
         result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
-    /* Mapping comes before the allocation, because mmap() obeys ulimit -v and may fail. */
+    /* The segment is mapped before its pages are allocated. mmap() fails if the segment exceeds ulimit -v,
+     * and then no page has been allocated. */
     if (result == STATUS_OK) result = map(fd, bytes, name, out);
     if (result != STATUS_OK) {
         close(fd);

@@ -11,15 +11,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A segment in the storage of the caller. All zeros is an empty segment. */
+/* A segment. The caller stores this struct. A struct of zeros is an empty segment. */
 typedef struct shm_segment {
     int fd;     /* valid if `data` is not NULL */
-    void *data; /* mapped for reading and writing, page-aligned, zero at first */
+    void *data; /* mapped for reading and writing, page-aligned, initially zero */
     int64_t bytes;
 } shm_segment;
 
-/* Creates, allocates and maps `bytes` > 0. `name` appears only in /proc/PID/maps. If it fails with
- * STATUS_SYSTEM, the message names the requested size. */
+/* Creates, allocates and maps `bytes` > 0. `name` appears only in /proc/PID/maps. Fails with STATUS_SYSTEM if
+ * memory or descriptors are short. The error message then contains the requested size. */
 status shm_create(const char *name, int64_t bytes, shm_segment *out);
 
 /* Maps the first `bytes` (> 0) bytes of a memfd, which may belong to any rank. `whose` names the owner in
@@ -27,8 +27,8 @@ status shm_create(const char *name, int64_t bytes, shm_segment *out);
  * if the memory is shorter than `bytes`. */
 status shm_map(int fd, int64_t bytes, const char *whose, shm_segment *out);
 
-/* Unmaps and closes a segment. The memory exists until no process maps it any more. Does nothing for an empty
- * segment. */
+/* Unmaps and closes a segment. The kernel frees the memory when no process maps it any more. Does nothing for
+ * an empty segment. */
 void shm_close(shm_segment *segment);
 
 /* Returns a number that identifies the kernel and the network namespace. Processes with equal numbers can
@@ -53,10 +53,10 @@ typedef struct shm_exchange_options {
  * have been sent and fetched. Sets peers[r * count + i] to segment i of rank r, which the caller must close.
  * The entries of this rank stay empty. Ranks may call in any order.
  *
- * Refuses connections from another user, with another job token or with malformed messages, and logs the
- * first refusal. Fails with STATUS_PEER at the deadline (the message names the missing ranks), with
- * STATUS_PROTOCOL if a peer has another number of segments, with STATUS_UNAVAILABLE if the address is taken,
- * and with STATUS_STOPPED if `canceled` returns true. */
+ * Refuses connections from another user, connections with another job token, and malformed messages. Logs the
+ * first refusal. Fails with STATUS_PEER if ranks are missing at the deadline; the error message names these
+ * ranks. Fails with STATUS_PROTOCOL if a peer has another number of segments, with STATUS_UNAVAILABLE if the
+ * address is already in use, and with STATUS_STOPPED if canceled() returns true. */
 status shm_exchange(const shm_exchange_options *options, shm_segment *peers);
 
 #endif

@@ -1,6 +1,7 @@
-/* Exchanges segments. Every rank listens at an abstract address, which is derived from the job token, the
- * name of the exchange and the rank, and connects to every peer. A connection carries one request, then one
- * reply with the descriptors. SOCK_SEQPACKET delivers each message in one piece. */
+/* Exchanges segments. Every rank listens at an abstract address, and connects to the addresses of all peers.
+ * The address of a rank is derived from the job token, the name of the exchange and the rank. A connection
+ * carries one request, then one reply with the descriptors. SOCK_SEQPACKET delivers each message in one
+ * piece. */
 #include "common/net/shm.h"
 
 #include "common/base/clock.h"
@@ -24,7 +25,7 @@
 
 enum {
     RETRY_NS = 5000000,  /* pause between attempts to reach a peer that does not listen yet */
-    EXTRA_INCOMING = 16, /* number of connections that may be open in addition to one per peer */
+    EXTRA_INCOMING = 16, /* number of connections that may be open besides one connection per peer */
 };
 
 typedef struct segment_request {
@@ -50,7 +51,8 @@ typedef union descriptors {
 typedef struct exchange {
     const shm_exchange_options *options;
     shm_segment *peers;
-    struct pollfd *polled;   /* [1 + world + incoming_max]: the listener, `outgoing`, `incoming` */
+    /* [1 + world + incoming_max] descriptors: the listener, then `outgoing`, then `incoming` */
+    struct pollfd *polled;
     struct pollfd *outgoing; /* [world] connections to the peers' listeners; fd is -1 if there is none */
     struct pollfd *incoming; /* [incoming_max] accepted connections with unread requests; fd is -1 if free */
     bool *fetched, *served;  /* [world] */
@@ -59,7 +61,7 @@ typedef struct exchange {
 } exchange;
 
 /* Writes the address of a rank. Any user can read the names of abstract sockets. However, neither the token
- * nor the names of other ranks can be computed from a name. */
+ * nor the address of another rank can be computed from the name of a socket. */
 static socklen_t address_of(const exchange *x, int rank, struct sockaddr_un *out)
 {
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -226,7 +228,7 @@ static status fetch(exchange *x, int rank)
     if (got < 0 && errno == EAGAIN) return STATUS_OK;
     close(*fd);
     *fd = -1;
-    /* The peer has refused the request, so this rank tries again. */
+    /* If the peer has refused the request, this rank tries again. */
     if (got != (ssize_t)sizeof in) return STATUS_OK;
     int count = received_descriptors(&message, fds);
     if (message.msg_flags & MSG_CTRUNC) {
@@ -238,8 +240,8 @@ static status fetch(exchange *x, int rank)
     return map_segments(x, rank, &in, fds, count);
 }
 
-/* Returns the number of ranks that have not sent or fetched segments. If `names` is not NULL, lists these
- * ranks in `names`. */
+/* Returns the number of ranks with which this rank has not completed the exchange. If `names` is not NULL,
+ * lists these ranks in `names`. */
 static int count_missing(const exchange *x, text_buffer *names)
 {
     int count = 0;

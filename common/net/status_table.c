@@ -18,12 +18,13 @@ typedef struct status_table_header {
     int32_t world;
     uint64_t token;
     _Alignas(64) atomic_int stop; /* signal that has requested a stop, or 0 */
-    _Atomic int64_t stop_step;    /* first step that is not run, or INT64_MAX until the step is decided */
+    /* first step that must not run, or INT64_MAX until this step has been decided */
+    _Atomic int64_t stop_step;
     _Alignas(64) atomic_uint granted;
     doorbell granting;
     _Alignas(64) _Atomic double loss;
     _Alignas(64) atomic_int failure_claimed;
-    atomic_int failure_ready; /* set after `failure` */
+    atomic_int failure_ready; /* true if `failure` has been written completely */
     job_failure failure;
 } status_table_header;
 

@@ -1,4 +1,4 @@
-/* The status table of a job. The table shows in shared memory what every rank of a host is doing.
+/* The status table of a job shows what every rank of a host is doing. The table is in shared memory.
  *
  * Every rank has a slot of one cache line. The rank writes its slot with relaxed atomics. Readers draw a
  * progress line, look for a hanging rank, or report in which operation a rank died. The table also contains
@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Columns: name, name in messages, 1 if a rank in this operation waits for other ranks. */
+/* The columns are the name, the name in messages, and 1 if a rank in this operation waits for other ranks. */
 #define RANK_OPERATION_LIST(X)                                                                               \
     X(START, "start", 0)                                                                                     \
     X(SETUP, "setup", 0)                                                                                     \
@@ -50,21 +50,22 @@ bool rank_operation_waits(rank_operation operation);
 typedef enum rank_slot_state {
     RANK_ABSENT, /* the process has not attached to the table yet */
     RANK_RUNNING,
-    RANK_SLEEPING, /* the rank is parked while another job has the turn, and need not make progress */
+    RANK_SLEEPING, /* the rank sleeps while another job has the turn, so it makes no progress */
     RANK_FINISHED, /* the work is done, so the process may exit with 0 */
     RANK_FAILED,
 } rank_slot_state;
 
 enum { RANK_NO_BUCKET = -1 };
 
-/* The status slot of a rank: one cache line. `operation` is the operation of the compute thread. `agent` is
- * the operation that the communication agent or the GPU has in flight, or RANK_START if there is none.
- * `bucket` is the bucket of this operation. `enqueued`, `started` and `completed` count collectives in stream
- * order (NCCL), modulo 2^32. The host enqueues a collective, and the GPU starts and completes it. */
+/* The status slot of a rank, which fills one cache line. `operation` is the operation of the compute thread.
+ * `agent` is the operation that the communication agent or the GPU has in flight, or RANK_START if there is
+ * none. `bucket` is the bucket of the agent's operation. `enqueued`, `started` and `completed` count
+ * collectives in stream order (NCCL), modulo 2^32. The host enqueues a collective, and the GPU starts and
+ * completes it. */
 typedef struct rank_slot {
     _Alignas(64) atomic_int pid;
     atomic_int rank, state, operation, agent, bucket;
-    atomic_uint blocks_done; /* number of finished blocks of steps (see Turns) */
+    atomic_uint blocks_done; /* number of finished blocks of steps (see "Turns" below) */
     atomic_uint enqueued, started, completed;
     _Atomic int64_t step;
     _Atomic int64_t time_ns;   /* clock_now_ns() at the last change */
@@ -90,8 +91,8 @@ static inline rank_operation rank_slot_operation(const rank_slot *slot)
     return (rank_operation)atomic_load_explicit(&slot->operation, memory_order_relaxed);
 }
 
-/* Records that the agent begins `operation` on `bucket`. If the agent becomes idle, the arguments are
- * RANK_START and RANK_NO_BUCKET. Counts as progress. */
+/* Records that the agent begins `operation` on `bucket`. An agent that becomes idle passes RANK_START and
+ * RANK_NO_BUCKET. Counts as progress. */
 static inline void rank_slot_agent(rank_slot *slot, rank_operation operation, int bucket, int64_t now_ns)
 {
     atomic_store_explicit(&slot->agent, (int)operation, memory_order_relaxed);
@@ -113,12 +114,12 @@ static inline void rank_slot_step(rank_slot *slot, int64_t step, int64_t now_ns)
     rank_slot_touch(slot, now_ns);
 }
 
-/* Assigns the slot to the calling process, in operation "start" and state running. */
+/* Assigns the slot to the calling process. Sets the operation to RANK_START and the state to RANK_RUNNING. */
 void rank_slot_begin(rank_slot *slot, int rank);
 /* Records that the work of the rank is done. A process that exits with 0 before this call counts as lost. */
 void rank_slot_finish(rank_slot *slot);
 
-/* A copy of a slot. The fields may be from slightly different times. */
+/* A copy of a slot. The fields are read one after another, so they may show slightly different times. */
 typedef struct rank_status {
     int pid, rank;
     rank_slot_state state;
@@ -136,19 +137,21 @@ void rank_slot_read(const rank_slot *slot, rank_status *out);
  * completed)". Returns `buffer`. */
 enum { RANK_STATUS_TEXT = 192 };
 char *rank_status_format(const rank_status *s, char *buffer, size_t size);
-/* Returns true if `a` has progressed less in its collectives than `b`. Returns false if collectives are not
- * counted. */
+/* Returns true if `a` has enqueued fewer collectives than `b`. If the numbers are equal, compares the started
+ * collectives, then the completed collectives. Returns false if collectives are not counted. */
 bool rank_status_is_behind(const rank_status *a, const rank_status *b);
 
 /* ---- The table ---- */
 
-/* Largest number of ranks of a job on real devices, and largest number of members if servers are separate
- * processes. Numbers from files and messages are checked against these limits before memory is allocated. */
+/* JOB_MOST_RANKS is the largest number of ranks of a job on real devices. JOB_MOST_MEMBERS is the largest
+ * number of ranks and separate server processes together. Numbers from files and messages are checked against
+ * these limits before memory is allocated. */
 enum { JOB_MOST_RANKS = 1024, JOB_MOST_MEMBERS = 2 * JOB_MOST_RANKS };
 
 typedef struct status_table status_table;
 
-/* Creates a table for `world` ranks. The descriptors are closed at exec unless the flag is cleared. */
+/* Creates a table for `world` ranks. The descriptors have the flag FD_CLOEXEC. A launcher clears it for the
+ * processes that inherit the table. */
 status status_table_create(uint64_t token, int world, status_table **out);
 /* Maps an inherited table. Takes ownership of both descriptors, also after a failure. Fails with
  * STATUS_PROTOCOL if the memory is not a table of this version and this job, and with STATUS_CONFIG if the
@@ -157,7 +160,8 @@ status status_table_attach(int memory_fd, int notify_fd, uint64_t token, int wor
 void status_table_close(status_table **t);
 
 int status_table_memory_fd(const status_table *t);
-/* Returns the eventfd to which ranks write when they park or end a block. The launcher polls this eventfd. */
+/* Returns the eventfd to which a rank writes when it begins to wait for a block, has finished a block, or
+ * fails. The launcher polls this eventfd. */
 int status_table_notify_fd(const status_table *t);
 rank_slot *status_table_slot(status_table *t, int rank);
 void status_table_read(const status_table *t, int rank, rank_status *out);
@@ -165,17 +169,18 @@ void status_table_read(const status_table *t, int rank, rank_status *out);
 /* Records the progress and the step that another process has reported for `rank`. If `progress` has changed,
  * the rank has made progress now. */
 void status_table_mirror(status_table *t, int rank, uint64_t progress, int64_t step);
-/* Returns the time at which a member other than the owner of `own` last made progress, or 0 if `t` is NULL. A
- * wait for other ranks times out only if no other rank has made progress within the wait's time limit. */
+/* Returns the last time at which any member except the owner of `own` made progress, or 0 if `t` is NULL. A
+ * rank that waits for other ranks times out only if none of them has made progress within the time limit. */
 int64_t status_table_others_ns(const status_table *t, const rank_slot *own);
 
 /* ---- Stop ----
  *
- * All ranks end after the same step, whatever they wait for. Every rank calls job_stop_here() before each
- * step, which records that the step is about to begin. To stop the job, every process that has a table of the
- * job calls job_stop_hold(). From then on a rank waits before it begins another step. The last step is the
- * highest step that any rank has begun. job_stop_decide() lets the ranks run up to this step. Under async,
- * ranks do not wait for each other, so every rank stops before its next step. */
+ * All ranks end after the same step, even if some of them are waiting for other ranks. Every rank calls
+ * job_stop_here() before each step, which records that the step is about to begin. To stop the job, every
+ * process that has a status table of the job calls job_stop_hold(). From then on, every rank waits before it
+ * begins another step. The last step is the highest step that any rank has begun. job_stop_decide() lets the
+ * ranks run up to this step. Under async, ranks do not wait for each other, so every rank stops before its
+ * next step. */
 enum { JOB_UNBOUNDED = -1 };
 
 /* Requests a stop because of `signal`, which is not 0. Only the first request counts. Returns the highest
@@ -185,15 +190,15 @@ int64_t job_stop_hold(status_table *t, int signal);
 void job_stop_decide(status_table *t, int64_t last);
 /* Returns the signal of the request, or 0 if there is none. */
 int job_stop_requested(const status_table *t);
-/* Returns true if `step` must not run. If a stop is requested, waits until the last step is decided, unless
- * `async`. */
+/* Returns true if `step` must not run. If a stop is requested and `async` is false, first waits until the
+ * last step is decided. */
 bool job_stop_here(status_table *t, int rank, int64_t step, bool async);
 
 /* ---- Turns ----
  *
  * Jobs that run at the same time alternate in blocks of steps. A rank calls job_turn_wait() before a block
  * and job_turn_done() after the block. Until the block is granted, the rank sleeps in the kernel (futex), and
- * its slot has the state RANK_SLEEPING. Without job_turns_enable() every block is granted. */
+ * its slot has the state RANK_SLEEPING. If job_turns_enable() has not been called, every block is granted. */
 void job_turns_enable(status_table *t);
 void job_turn_wait(status_table *t, int rank, uint32_t block);
 void job_turn_done(status_table *t, int rank, uint32_t block);
@@ -203,7 +208,7 @@ uint32_t job_turn_granted(const status_table *t);
 
 /* ---- Loss ---- */
 
-/* Write and read the loss that rank 0 has computed in the job's last step. The loss is NaN before the first
+/* Write and read the loss that rank 0 has computed in its latest step. The loss is NaN before the first
  * step. */
 void job_report_loss(status_table *t, double loss);
 double job_loss(const status_table *t);
@@ -216,8 +221,8 @@ typedef struct job_failure {
     char text[512];    /* the error message, in one line */
 } job_failure;
 
-/* Records the failure unless one is recorded, and marks the slot failed. Returns true if the failure is the
- * first. */
+/* Records the failure if it is the first of the job, and sets the state of the rank's slot to RANK_FAILED.
+ * Returns true if the failure is the first. */
 bool job_fail(status_table *t, int rank, status code, const char *text);
 bool job_first_failure(const status_table *t, job_failure *out);
 

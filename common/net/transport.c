@@ -16,7 +16,8 @@ int transport_link_peer(const transport *t, int link)
 
 void transport_frame_released(transport_ticket *ticket)
 {
-    /* Makes the sender's writes visible to this thread before the following reads. */
+    /* This load makes the sender's writes visible to this thread before this thread reads other fields of the
+     * ticket. */
     atomic_load_explicit(&ticket->pending, memory_order_acquire);
     transport *t = ticket->owner;
     bool wake = ticket->wake;
@@ -158,7 +159,7 @@ status transport_reserve(transport *t, int messages)
     return t->type->reserve(t, messages);
 }
 
-/* Sends one goodbye per link. If the window is full, first waits until there is room. */
+/* Sends one goodbye on each link. If the window of a link is full, first waits until there is room. */
 static void say_goodbye(transport *t, int64_t until_ns)
 {
     const message_header bye = {.kind = MESSAGE_BYE};
@@ -182,7 +183,7 @@ void transport_close(transport **t, int64_t flush_ns)
         while ((*t)->deferred > 0 && clock_now_ns() < until)
             if (transport_wait(*t, until) != STATUS_OK) break;
     }
-    if (clean) error_clear(); /* An error because of a lost peer does not matter at this point. */
+    if (clean) error_clear(); /* Errors about lost peers no longer matter. */
     for (int i = 0; i < 2 * (*t)->options.peers; i++) transport_drop_deferred(*t, &(*t)->links[i]);
     transport_drop_held(*t);
     int64_t left = until - clock_now_ns();
@@ -255,7 +256,8 @@ static status send_counted(transport *t, int link, const message_header *header,
     if (result != STATUS_OK && count > 0) {
         atomic_fetch_sub_explicit(&t->in_use, count, memory_order_relaxed);
         bool last = atomic_fetch_sub_explicit(&ticket->pending, count, memory_order_acq_rel) == count;
-        /* All frames that were sent before may have been released meanwhile. */
+        /* The earlier frames of the ticket may have been released meanwhile, so this call must wake the
+         * agent. */
         if (last && ticket->wake) t->type->wake(t);
     }
     return result;

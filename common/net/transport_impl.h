@@ -1,8 +1,9 @@
 /* The interface that a transport implements. Users of a transport include transport.h instead.
  *
- * A transport is one const struct with every slot set. The struct of an implementation embeds `struct
- * transport` as the first field. The checked functions in transport.c number messages, compute checksums and
- * delay messages for an emulated link. An implementation only moves headers and frames in order. */
+ * An implementation is one const struct whose function pointers are all set. The struct for an open transport
+ * has a `struct transport` as its first field. The checked functions in transport.c number messages, compute
+ * checksums and delay messages for an emulated link. An implementation only moves headers and frames in
+ * order. */
 #ifndef COMMON_NET_TRANSPORT_IMPL_H
 #define COMMON_NET_TRANSPORT_IMPL_H
 
@@ -18,7 +19,7 @@ struct transport_type {
     /* Allocates a zeroed `*out` and sets the fields that the implementation needs. transport_open() fills in
      * the other fields of `struct transport`. */
     status (*open)(const transport_options *options, transport **out);
-    /* Flushes queued messages for at most flush_ns, then ends every use of frames and tickets. Calls
+    /* Flushes queued messages for at most flush_ns, then stops using frames and tickets of the callers. Calls
      * transport_free(t) as soon as no peer in the hub uses frames of `t`. */
     void (*close)(transport *t, int64_t flush_ns);
 
@@ -26,15 +27,16 @@ struct transport_type {
     status (*connect)(transport *t, int link, const char *url);
 
     bool (*up)(const transport *t, int link);
-    /* Returns STATUS_OK if send() would succeed now, else STATUS_AGAIN. After STATUS_AGAIN, wait() must
-     * return when send() would succeed. */
+    /* Returns STATUS_OK if send() would succeed now, else STATUS_AGAIN. After room() has returned
+     * STATUS_AGAIN, wait() must return as soon as send() would succeed. */
     status (*room)(transport *t, int link);
-    /* Sends a message. `ticket` already counts the `count` frames. transport_frame_released() must be called
-     * once per frame. */
+    /* Sends a message. `ticket` already counts the `count` frames. The implementation must call
+     * transport_frame_released() once per frame. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
-    /* Receives a message. header.sender is not yet verified. If a link is lost and has not `ended`, fails
-     * once with STATUS_PEER after the last message of the link, and marks the link as `broken`. */
+    /* Receives a message. header.sender is not yet verified. If a link is lost before the peer has said
+     * goodbye, receive() first returns all messages of the link. Then it sets `broken` of the link and fails
+     * once with STATUS_PEER. */
     status (*receive)(transport *t, transport_message *out);
     void (*release)(transport *t, transport_message *message);
     status (*reserve)(transport *t, int messages);
@@ -57,8 +59,8 @@ typedef struct transport_held {
     transport_message message;
 } transport_held;
 
-/* A connection, in both directions. Links 0 to peers - 1 lead to the clients of this transport, and links
- * peers to 2 peers - 1 lead to the servers to which it connects. */
+/* A connection to a peer, in both directions. Links 0 to peers - 1 connect this transport with its clients.
+ * Links peers to 2 peers - 1 connect it with its servers. */
 typedef struct transport_link {
     bool open;
     bool ended;                   /* true if the peer has said goodbye */
@@ -67,7 +69,7 @@ typedef struct transport_link {
     transport_deferred *deferred; /* circular queue of options.window entries, only with an adapter */
     message_frame *frames;        /* frames of all entries of the queue */
     int deferred_first, deferred_count;
-    bool blocked; /* true if the next message is due, but the implementation has no room */
+    bool blocked; /* true if the next delayed message is due, but the implementation has no room for it */
 } transport_link;
 
 struct transport_hub {
@@ -79,7 +81,8 @@ struct transport {
     transport_options options;
     transport_link *links; /* [2 * peers] */
     transport_counters counters;
-    /* The function `send` of the type. Tests replace it to drop, duplicate or damage messages. */
+    /* The function `send` of the transport's type. Tests replace this pointer to drop, duplicate or damage
+     * messages. */
     status (*send)(transport *t, int link, const message_header *header, const message_frame *frames,
                    int count, transport_ticket *ticket);
     int deferred;         /* number of delayed messages on all links */
@@ -91,15 +94,15 @@ struct transport {
 void transport_free(transport *t);
 
 /* Reports that the memory of a frame is no longer needed. May be called from any thread. The caller must not
- * use the transport afterwards. */
+ * access the transport afterwards, because it may have been closed. */
 void transport_frame_released(transport_ticket *ticket);
 
-/* Counts a message that is malformed or from a process outside of the job. Logs the 1st, 2nd, 4th, 8th and so
- * on of these messages. */
+/* Counts a rejected message, which is malformed or comes from a process outside of the job. Logs the 1st,
+ * 2nd, 4th, 8th rejected message, and so on. */
 void transport_reject(transport *t, const char *who, const char *why);
 
-/* transport.c: receives the next message of any link, even if an emulated link would not have carried it
- * yet. */
+/* transport_receive_now() receives the next message of any link (transport.c). It does not wait until the
+ * emulated link would have delivered the message. */
 status transport_receive_now(transport *t, transport_message *out);
 /* transport_pace.c: delays messages and sends them when they are due. */
 status transport_room(transport *t, int link);

@@ -1,4 +1,4 @@
-/* Delays messages until an emulated link would have carried them. */
+/* Delays messages until an emulated link would have delivered them. */
 #include "common/net/link.h"
 #include "common/net/transport_impl.h"
 

@@ -19,7 +19,7 @@ static status room_zmq(transport *t, int link)
 {
     zmq_transport *z = (zmq_transport *)t;
     const zmq_link *l = &z->links[link];
-    if (!l->up || l->lost) return STATUS_AGAIN; /* receive() reports the loss */
+    if (!l->up || l->lost) return STATUS_AGAIN; /* zmq_receive() reports a lost link. */
     if (has_free_slot(l)) return STATUS_OK;
     atomic_store_explicit(&z->waits_for_room, true, memory_order_seq_cst);
     return has_free_slot(l) ? STATUS_OK : STATUS_AGAIN;
@@ -37,7 +37,8 @@ static void header_released(void *data, void *hint)
 {
     (void)data;
     header_slot *slot = hint;
-    atomic_load_explicit(&slot->busy, memory_order_acquire); /* The sender's writes come before this load. */
+    /* Makes the sender's writes to the slot visible to this thread. */
+    atomic_load_explicit(&slot->busy, memory_order_acquire);
     zmq_transport *z = slot->owner;
     atomic_store_explicit(&slot->busy, false, memory_order_seq_cst);
     if (atomic_exchange_explicit(&z->waits_for_room, false, memory_order_seq_cst)) wake_zmq(&z->base);
@@ -61,7 +62,7 @@ static status send_part(void *socket, zmq_msg_t *part, bool more)
 {
     if (zmq_msg_send(part, socket, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0) return STATUS_OK;
     int reason = errno;
-    zmq_msg_close(part); /* calls released() */
+    zmq_msg_close(part); /* calls header_released() or frame_released() */
     return reason == EAGAIN
                ? STATUS_AGAIN
                : fail(STATUS_PEER, "transport: a message cannot be sent: %s", zmq_strerror(reason));
@@ -76,9 +77,9 @@ static status send_identity(zmq_transport *z, zmq_link *l)
     return STATUS_AGAIN;
 }
 
-/* Sends the frames after the header. A message must be ended, because otherwise the next message would become
- * a part of it. If the last frame cannot be sent, two empty parts end the message, and the receiver detects
- * the wrong number of parts. */
+/* Sends the frames after the header. If the message were left incomplete, the parts of the next message would
+ * be appended to it. Therefore, if the last frame cannot be sent, two empty parts end the message, and the
+ * receiver detects the wrong number of parts. */
 static status send_frames(void *socket, const message_frame *frames, int count, transport_ticket *ticket)
 {
     status result = STATUS_OK;
@@ -119,8 +120,8 @@ static status send_zmq(transport *t, int link, const message_header *header, con
     if (z->hub) atomic_fetch_add_explicit(&z->hub->sends, 1, memory_order_release);
     TRY(send_part(socket, &first, count > 0));
     l->next_slot = (l->next_slot + 1) % t->options.window;
-    /* If the header has been accepted, only a broken socket refuses a further part, so the link is
-     * unusable. */
+    /* After libzmq has accepted the header, it refuses a further part only if the socket is broken. The link
+     * is then unusable. */
     if (send_frames(socket, frames, count, ticket) != STATUS_OK) zmq_link_lost(z, l);
     return STATUS_OK;
 }
@@ -262,8 +263,8 @@ static status open_socket(zmq_transport *z, int type, const char *url, const cha
     return STATUS_OK;
 }
 
-/* Sets *key to the key of an address, or to NULL if the address contains none. Over tcp a key is required. If
- * it is missing, draws a new key into `drawn`, or fails if `drawn` is NULL. */
+/* Sets *key to the key that the address contains, or to NULL if it contains none. A tcp address needs a key.
+ * If the key is missing, draws a new key into `drawn`, or fails if `drawn` is NULL. */
 static status find_key(const char *url, char *drawn, const char **key)
 {
     *key = net_address_key(url);
@@ -301,7 +302,7 @@ static status connect_zmq(transport *t, int link, const char *url)
     TRY(find_key(url, NULL, &key));
     l->url = net_address_without_key(url);
     if (!l->url) return fail(STATUS_SYSTEM, "transport: no memory for an address");
-    /* The slots are allocated here, because a wait could not report a failed allocation. */
+    /* The slots are allocated now, because a later wait could not report that the allocation failed. */
     TRY(zmq_link_prepare(z, l));
     l->up = zsocket_is_inproc(url);
     return open_socket(z, ZMQ_DEALER, l->url, key, NULL, 0, &l->dealer);
@@ -343,8 +344,8 @@ static bool something_there(zmq_transport *z)
     return false;
 }
 
-/* Sleeps with ppoll(). zmq_poll() would check every socket several times with system calls, and takes a
- * time-out in milliseconds. */
+/* Sleeps with ppoll(). zmq_poll() would make several system calls per socket, and its time-out has a
+ * resolution of only a millisecond. */
 static status sleep_until(zmq_transport *z, int64_t deadline_ns)
 {
     int64_t left = deadline_ns == CLOCK_NEVER ? 0 : deadline_ns - clock_now_ns();

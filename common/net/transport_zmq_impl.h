@@ -1,4 +1,5 @@
-/* Types that transport_zmq*.c share. A transport has one ROUTER for its clients and one DEALER per server. */
+/* Types that the files transport_zmq*.c share. A transport has one ROUTER socket for all clients, and one
+ * DEALER socket per server. */
 #ifndef COMMON_NET_TRANSPORT_ZMQ_IMPL_H
 #define COMMON_NET_TRANSPORT_ZMQ_IMPL_H
 
@@ -21,7 +22,7 @@ typedef struct header_slot {
 } header_slot;
 
 typedef struct zmq_link {
-    zsocket dealer; /* not open on the link of a client, which uses the ROUTER */
+    zsocket dealer; /* not open if the peer is a client, because all clients use the ROUTER */
     char *url;
     zsocket_identity identity;
     bool up;
@@ -41,23 +42,25 @@ typedef struct receive_slot {
 struct zmq_transport {
     transport base;
     zsocket_context *context;
-    zmq_hub *hub; /* hub that owns the context, or NULL if the transport owns it */
+    zmq_hub *hub; /* hub that owns the context, or NULL if the transport owns the context */
     zsocket router;
     zmq_link *links; /* [2 * peers] */
     int wake_fd;
     atomic_bool waits_for_room;
     atomic_int headers_in_use;
     receive_slot *free_slots;
-    int next_socket; /* socket to read first, so that all sockets get their turn; 0 is the ROUTER */
+    /* socket from which the next receive reads first; it changes so that no socket starves; 0 is the
+     * ROUTER */
+    int next_socket;
     unsigned idle_receives;
-    bool loss_pending; /* true if a link is lost and this has not been reported */
+    bool loss_pending; /* true if a link is lost and the loss has not been reported */
     /* true if a link has come up since the last wait, so that a send that returned AGAIN may succeed now */
     bool came_up;
     struct pollfd *polled; /* [1 + 2 * (1 + peers)]: wake_fd, then each socket and its monitor */
     void **sockets;        /* [1 + peers], in the same order */
     int socket_count;
-    /* True if every socket was found empty and has not been used since then. Only after this does a
-     * descriptor become readable when a message arrives (zmq_getsockopt(3), ZMQ_FD). */
+    /* True if every socket was found empty and has not been used since then. Only in this state does a
+     * socket's descriptor become readable when a message arrives (zmq_getsockopt(3), ZMQ_FD). */
     bool drained;
     struct zmq_transport *next_closed;
 };
@@ -66,9 +69,9 @@ struct zmq_hub {
     transport_hub base;
     zsocket_context *context;
     _Atomic(zmq_transport *) closed; /* list of closed transports whose frames are still in use */
-    /* Number of sends. Messages over inproc:// point to the sender's memory. The sender increments `sends`
-     * after its last write, and the receiver loads `sends` before its first read, so the receiver sees all
-     * writes. */
+    /* Number of sent messages. Messages over inproc:// point to the sender's memory. The sender increments
+     * `sends` after it has written that memory, and the receiver loads `sends` before it reads the memory.
+     * Therefore the receiver sees all writes. */
     atomic_ullong sends;
 };
 

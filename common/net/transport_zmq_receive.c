@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MONITORS_EVERY = 64 }; /* number of receives without a message between two reads of the monitors */
+enum { MONITORS_EVERY = 64 }; /* number of receives that find no message, after which the monitors are read */
 
 /* Allocates a slot together with its parts and frames. */
 static receive_slot *make_slot(const zmq_transport *z)
@@ -83,7 +83,7 @@ static status read_frames(zmq_transport *z, void *socket, bool more, receive_slo
     return result;
 }
 
-/* Reads a header. Returns the reason if the frame is not a header, else NULL. Leaves the error record
+/* Reads a header. If the frame is not a header, returns the reason, else NULL. Leaves the error record
  * unchanged. */
 static const char *read_header(zmq_msg_t *part, message_header *out)
 {
@@ -153,8 +153,8 @@ static status read_message(zmq_transport *z, void *socket, int link, transport_m
     return STATUS_OK;
 }
 
-/* Reads from every socket once, beginning after the socket of the last message. Socket 0 is the ROUTER, and
- * socket 1 + p is the DEALER to peer p. */
+/* Reads from every socket once, beginning with the socket after the one that had the last message. Socket 0
+ * is the ROUTER, and socket 1 + p is the DEALER to peer p. */
 static status read_any(zmq_transport *z, transport_message *out)
 {
     int peers = z->base.options.peers;

@@ -1,6 +1,6 @@
-/* Opens and closes contexts, and decides which clients may connect to their sockets. If a socket has a key,
- * libzmq sends a request to a handler (ZAP, RFC 27) for each connection. The handler is a thread that sleeps
- * between requests and ends with the context. */
+/* Opens and closes contexts, and decides which clients may connect to the sockets of a context. If a socket
+ * has a key, libzmq sends a request to a handler (ZAP, RFC 27) for each connection. The handler is a thread
+ * that sleeps between requests and ends with the context. */
 #include "common/net/zmq_socket.h"
 
 #include "common/net/key.h"
@@ -13,7 +13,9 @@
 #include <zmq.h>
 
 enum {
-    CONTEXT_FDS = 24, /* number of descriptors for a context and two sockets with monitors and connections */
+    /* number of descriptors for a context with two sockets, including the monitors and the connections of the
+     * sockets */
+    CONTEXT_FDS = 24,
     CONTEXT_THREADS = 2,
     ZAP_PARTS = 7, /* version, request, domain, address, identity, mechanism, key */
     ZAP_PART_BYTES = 256,
@@ -37,7 +39,7 @@ static status check_resources(void)
         return fail_errno(STATUS_SYSTEM, "ZeroMQ needs %d file descriptors, found %d", CONTEXT_FDS, opened);
     pthread_t threads[CONTEXT_THREADS];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&gate); /* No thread ends before all threads have started. */
+    pthread_mutex_lock(&gate); /* The gate keeps every thread alive until all threads have started. */
     while (started < CONTEXT_THREADS &&
            (errno = pthread_create(&threads[started], NULL, wait_at, &gate)) == 0)
         started++;
@@ -58,7 +60,7 @@ status zsocket_context_open(zsocket_context **out)
         return fail_errno(STATUS_SYSTEM, "ZeroMQ: no context");
     }
     pthread_mutex_init(&c->lock, NULL);
-    /* Messages that have not been flushed must not delay the end of the process. */
+    /* Unsent messages must not delay the end of the process. */
     zmq_ctx_set(c->zmq, ZMQ_BLOCKY, 0);
     zmq_ctx_set(c->zmq, ZMQ_IO_THREADS, 1);
     *out = c;
@@ -105,7 +107,8 @@ static bool is_text(const zap_part *part, const char *text)
     return part->bytes == (int)strlen(text) && memcmp(part->data, text, strlen(text)) == 0;
 }
 
-/* Returns true if the client has the public key that the domain names. */
+/* Returns true if the client's public key equals the domain of the request, which is the socket's public
+ * key. */
 static bool may_connect(const zap_part parts[ZAP_PARTS], int count)
 {
     char key[NET_CURVE_TEXT];

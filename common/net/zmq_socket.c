@@ -11,17 +11,19 @@
 
 enum {
     HANDSHAKE_MS = 5000,
-    /* first pause between two attempts; it doubles with each attempt, up to RECONNECT_MAX_MS */
+    /* first pause between two attempts to connect; the pause doubles after each attempt, up to
+     * RECONNECT_MAX_MS */
     RECONNECT_MS = 50,
     RECONNECT_MAX_MS = 1000,
     BACKLOG = 1024,
     ALIGNMENT = 8,
     KEEPALIVE_PROBES = 3,
     CURVE_BYTES = 33, /* command name, nonce, authenticator and flags of an encrypted frame (RFC 26) */
-    /* number of rounds; several are needed because a ROUTER notices a disconnection a little later than its
-     * monitor */
+    /* Number of rounds of probes after a disconnection. One round is not enough, because the monitor reports
+     * a disconnection a little earlier than the ROUTER notices it. */
     PROBE_ROUNDS = 4,
-    FIRST_PROBE_NS = 10000000, /* pause after a disconnection; each later pause is five times as long */
+    /* pause before the first round; each later pause is five times as long as the previous one */
+    FIRST_PROBE_NS = 10000000,
     EVENTS = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
 };
@@ -32,8 +34,8 @@ static status set_option(void *socket, int option, const void *value, size_t byt
     return fail(STATUS_INTERNAL, "ZeroMQ: option %d: %s", option, zmq_strerror(errno));
 }
 
-/* Sets the key for CurveZMQ (RFC 26). All processes of a job have the same pair of keys, and the two ends of
- * a connection prove to each other that they have this pair. */
+/* Sets the key for CurveZMQ (RFC 26). All processes of a job have the same pair of keys. The two ends of a
+ * connection prove to each other that they have this pair. */
 static status set_key(zsocket_context *context, void *socket, const zsocket_options *o)
 {
     char secret[NET_CURVE_TEXT], public[NET_CURVE_TEXT];
@@ -50,9 +52,9 @@ static status set_key(zsocket_context *context, void *socket, const zsocket_opti
     return set_option(socket, ZMQ_CURVE_SERVERKEY, public, strlen(public));
 }
 
-/* Sets the options that are numbers. For tcp:// they include time-outs, because a peer may vanish silently.
- * The kernel's keep-alives, whose options are in seconds, detect a vanished peer. ZeroMQ's heartbeats are
- * off: a heartbeat waits in the queue behind a large message, so a slow link would look dead. */
+/* Sets the options whose values are numbers. Over tcp:// a peer may vanish without a message, which the
+ * kernel's keep-alives detect. The options of the keep-alives are in seconds. ZeroMQ's heartbeats are off: a
+ * heartbeat waits in the queue behind a large message, so a slow link would look dead. */
 static status set_numbers(void *socket, const zsocket_options *o, const char *url)
 {
     bool router = o->type == ZMQ_ROUTER, dealer = !router;
@@ -65,11 +67,11 @@ static status set_numbers(void *socket, const zsocket_options *o, const char *ur
         int name, value;
     } options[] = {
         {true, ZMQ_LINGER, 0},
-        {true, ZMQ_SNDHWM, 0}, /* no limit: the caller counts messages in flight */
+        {true, ZMQ_SNDHWM, 0}, /* no limit, because the caller limits the number of messages in flight */
         {true, ZMQ_RCVHWM, o->queue},
         {true, ZMQ_HANDSHAKE_IVL, HANDSHAKE_MS},
         {true, ZMQ_BACKLOG, BACKLOG},
-        {strchr(url, '[') != NULL, ZMQ_IPV6, 1},      /* "[::1]" */
+        {strchr(url, '[') != NULL, ZMQ_IPV6, 1},      /* a URL such as "tcp://[::1]:1234" */
         {router, ZMQ_ROUTER_MANDATORY, 1},            /* a message to an unknown peer is an error */
         {router, ZMQ_ROUTER_HANDOVER, 1},             /* a peer that reconnects takes over its identity */
         {router, ZMQ_IPC_FILTER_UID, (int)geteuid()}, /* checked by the kernel (SO_PEERCRED) */
@@ -77,9 +79,9 @@ static status set_numbers(void *socket, const zsocket_options *o, const char *ur
          * The value 0 is safe, because the callers send nothing to a peer that is not connected. */
         {dealer, ZMQ_IMMEDIATE, 0},
         {dealer, ZMQ_PROBE_ROUTER, 1}, /* the server learns of this client before the first message */
-        /* If there is no key, the client cannot check the identity of the server. The server listens before
-         * its address is published. Therefore a quick second attempt to connect could only reach the process
-         * of another user that has taken the address of a dead server. */
+        /* Without a key, a client cannot check the identity of the server, so it reconnects slowly. A live
+         * server listens before its address is published, so the first attempt reaches it. A quick second
+         * attempt could only reach a process of another user that has taken the address of a dead server. */
         {dealer, ZMQ_RECONNECT_IVL, o->key ? RECONNECT_MS : RECONNECT_MAX_MS},
         {dealer, ZMQ_RECONNECT_IVL_MAX, RECONNECT_MAX_MS},
         {tcp, ZMQ_HEARTBEAT_IVL, 0},
@@ -87,7 +89,8 @@ static status set_numbers(void *socket, const zsocket_options *o, const char *ur
         {tcp, ZMQ_TCP_KEEPALIVE_IDLE, probe_s},
         {tcp, ZMQ_TCP_KEEPALIVE_INTVL, probe_s},
         {tcp, ZMQ_TCP_KEEPALIVE_CNT, KEEPALIVE_PROBES},
-        {tcp, ZMQ_TCP_MAXRT, timeout_ms}, /* time limit for sent data that have not been acknowledged */
+        /* time after which a connection fails if sent data have not been acknowledged */
+        {tcp, ZMQ_TCP_MAXRT, timeout_ms},
         {tcp, ZMQ_CONNECT_TIMEOUT, timeout_ms},
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
@@ -155,7 +158,8 @@ static status open_at(zsocket_context *context, const zsocket_options *o, const 
 {
     TRY(configure(context, s->zmq, o, url));
     TRY(open_monitor(context, s));
-    /* There is no event yet, but only after this call does the descriptor become readable. */
+    /* The descriptor of the monitor becomes readable only after a first call, although there is no event
+     * yet. */
     zsocket_next_event(s);
     if (o->type == ZMQ_ROUTER) return zsocket_bind(s, url, bound, size);
     return zmq_connect(s->zmq, url) == 0 ? STATUS_OK : address_failure("connect to", url);

@@ -1,4 +1,4 @@
-/* ZeroMQ sockets of the transport and the rendezvous: their options, identities and monitors.
+/* ZeroMQ sockets for the transport and the rendezvous, with their options, identities and monitors.
  * docs/transport.md explains each option. Only files of this folder include this header. */
 #ifndef COMMON_NET_ZMQ_SOCKET_H
 #define COMMON_NET_ZMQ_SOCKET_H
@@ -20,11 +20,12 @@ typedef struct zsocket_context {
 } zsocket_context;
 status zsocket_context_open(zsocket_context **out);
 void zsocket_context_close(zsocket_context **context); /* all sockets must be closed before this call */
-/* Makes the context check keys from now on: a client of a socket that has a key must have the key that the
- * ZAP domain of the socket names. May be called several times. Only zmq_socket.c calls this function. */
+/* Makes the context check keys from now on. If a socket has a key, a client of the socket must have the
+ * public key that is the socket's ZAP domain. May be called several times. Only zmq_socket.c calls this
+ * function. */
 status zsocket_admission_start(zsocket_context *context);
 
-/* Returns the context of a hub, which all ranks that are threads of the process share. */
+/* Returns the context of a hub. All ranks that are threads of the process share this context. */
 struct transport_hub;
 zsocket_context *transport_hub_context(struct transport_hub *hub);
 
@@ -34,10 +35,10 @@ typedef struct zsocket_options {
     /* largest number of messages per peer that are queued until they are received; a full queue blocks the
      * sender */
     int queue;
-    /* time after which a host that sends nothing counts as lost, only over tcp://; 0 for the limits of the
-     * kernel */
+    /* Time after which a host that sends nothing counts as lost. Used only over tcp://. If it is 0, the
+     * kernel's limits apply. */
     int64_t peer_timeout_ns;
-    uint64_t token; /* token of the job, part of a DEALER's identity */
+    uint64_t token; /* token of the job; becomes a part of a DEALER's identity */
     int rank;
     const char *key; /* Key of the job (key.h), or NULL. If there is a key, both sides prove that they have
                         the key, and all bytes are encrypted. Not used over inproc://. */
@@ -49,10 +50,10 @@ typedef struct zsocket {
     int64_t probe_ns; /* time of the next round */
 } zsocket;
 
-/* Opens a socket. Binds a ROUTER to `url`, and unless `bound` is NULL, writes the endpoint with the chosen
- * port to bound[size]. Connects a DEALER to `url`. Over ipc:// a ROUTER accepts only processes of the same
- * user, whether there is a key or not. Fails with STATUS_UNAVAILABLE if the address is taken or does not
- * belong to this host, and with STATUS_USAGE if the address is malformed. */
+/* Opens a socket. A ROUTER is bound to `url`, and a DEALER is connected to `url`. If a ROUTER is bound and
+ * `bound` is not NULL, writes the endpoint with the chosen port to bound[size]. Over ipc:// a ROUTER accepts
+ * only processes of the same user, even if there is no key. Fails with STATUS_UNAVAILABLE if the address is
+ * taken or does not belong to this host, and with STATUS_USAGE if the address is malformed. */
 status zsocket_open(zsocket_context *context, const zsocket_options *options, const char *url, char *bound,
                     size_t size, zsocket *out);
 
@@ -66,7 +67,7 @@ bool zsocket_is_inproc(const char *url);
  * is closed. */
 void zsocket_close(zsocket *s, int flush_ms);
 
-/* If a frame is not aligned, moves it to aligned memory. libzmq may return small or decrypted frames at any
+/* Moves a frame to aligned memory if it is not aligned. libzmq may return small or decrypted frames at any
  * address. */
 status zsocket_align(zmq_msg_t *part);
 

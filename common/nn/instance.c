@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Largest padding between weight and bias, in elements, if both are converted in one call. */
+/* Largest padding between a weight and its bias, in elements, with which one call converts both. */
 enum { COPY_GAP = 64 };
 
 typedef void *operand_row[OP_MAX_OPERANDS];
@@ -16,19 +16,22 @@ struct nn_instance {
     const nn_program *program;
     param_set *set;
     device_kernel **kernels; /* [op_count] */
-    device_kernel *rounder;  /* simulates the time of copies to bfloat16; NULL on a real device */
-    operand_row *operands;   /* [op_count], set by nn_instance_bind() */
+    /* kernel that takes the time of a copy to bfloat16 in a simulation; NULL on a real device */
+    device_kernel *rounder;
+    operand_row *operands; /* [op_count], set by nn_instance_bind() */
     nn_memory *memory;
     size_t workspace;
 };
 
-/* Prepares a division with a bfloat16 result, which moves as many bytes as a copy to bfloat16. */
+/* Prepares `rounder`, a division with a bfloat16 result. The division moves as many bytes as a copy to
+ * bfloat16. */
 static status open_rounder(nn_instance *instance)
 {
     const nn_program *p = instance->program;
     op_desc op;
     if (!p->config.bf16 || !device_get_info(instance->device)->simulated) return STATUS_OK;
-    memset(&op, 0, sizeof op); /* clears the padding too: descriptions are compared as bytes */
+    /* memset() also clears the padding, because operation descriptions are compared byte by byte. */
+    memset(&op, 0, sizeof op);
     op.kind = OP_divide;
     op.type = p->config.type;
     op.bf16 = true;
@@ -91,7 +94,7 @@ size_t nn_instance_workspace(const nn_instance *instance)
 }
 
 /* Returns the address of a parameter for operation `op`. If the set gathers parameters, evaluation reads
- * the whole parameters and training reads the unit gathered for the pass. */
+ * `whole`, and training reads the units that are gathered for the pass. */
 static char *param_base(const nn_instance *instance, int op, int param)
 {
     const param_set *set = instance->set;
@@ -105,7 +108,8 @@ static char *param_base(const nn_instance *instance, int op, int param)
     return base + places[param].offset * dtype_size(set->type);
 }
 
-/* Returns the address of a parameter's bfloat16 copy, or of the parameter itself if precision is mixed. */
+/* Returns the address of a parameter's bfloat16 copy. If precision is mixed, returns the address of the
+ * parameter, which is bfloat16 itself. */
 static char *bf16_copy_base(const nn_instance *instance, int op, int param)
 {
     const param_set *set = instance->set;
@@ -189,9 +193,8 @@ static status copy_piece_to_bf16(const nn_instance *instance, piece p)
                           set->type, p.count, 1);
 }
 
-/* Copies the weights of a forward operation to bfloat16, unless the last update already wrote the copy.
- * Weight and bias are copied in one call, or one by one if they are far apart, for example a bias and a tied
- * weight. */
+/* Copies the weight and the bias of a forward operation to bfloat16, unless the last update already wrote the
+ * copy. Copies both in one call if they are close together. They can be far apart if the weight is tied. */
 static status copy_weights_to_bf16(const nn_instance *instance, int index)
 {
     const nn_op *op = &instance->program->ops[index];

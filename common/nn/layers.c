@@ -1,12 +1,13 @@
-/* The builders of layers. */
+/* The functions that add layers to a model. */
 #include "common/nn/model_build.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Adds a layer that reads `count` layers, each of `rank` dimensions (-1 accepts any). The output has the
- * shape of the first input until the builder changes it. Returns NULL after a failure. */
+/* Adds a layer that reads the outputs of `count` layers. Each output must have `rank` dimensions, or any
+ * number if `rank` is -1. The new layer gets the output shape of its first input. The caller may change the
+ * shape. Returns NULL after a failure. */
 static nn_layer *add_layer(nn_model *m, nn_layer_kind kind, const char *name, int rank, int count,
                            const nn_ref *inputs)
 {
@@ -24,7 +25,8 @@ static nn_layer *add_layer(nn_model *m, nn_layer_kind kind, const char *name, in
         !model_grow(m, (void **)&m->layers, m->layer_count, &m->layer_capacity, sizeof *m->layers))
         return NULL;
     nn_layer *l = &m->layers[m->layer_count++];
-    memset(l, 0, sizeof *l); /* clears the padding too: operation descriptions are compared as bytes */
+    /* memset() also clears the padding, because operation descriptions are compared byte by byte. */
+    memset(l, 0, sizeof *l);
     l->kind = kind;
     snprintf(l->name, sizeof l->name, "%s", name);
     for (int i = 0; i < NN_MAX_INPUTS; i++) l->input[i] = i < count ? inputs[i] : NN_NONE;
@@ -80,7 +82,8 @@ static int add_buffer(nn_model *m, const nn_layer *l, const char *suffix, int64_
 
 /* ---- initial values --------------------------------------------------------------------------- */
 
-/* Negative values of nn_init.a stand for rules that need the layer's shape. resolve_init() replaces them. */
+/* Negative values of nn_init.a stand for rules that need the layer's shape. resolve_init() replaces a
+ * negative value when the shape is known. */
 enum { INIT_DEFAULT = -1, INIT_KAIMING_FAN_OUT = -2 };
 
 nn_init nn_init_default(void)
@@ -107,7 +110,8 @@ static nn_init resolve_init(nn_init init, double fan_in, double fan_out)
     return init;
 }
 
-/* Returns the initial values of a bias: PyTorch's default if the weight has the default, else zeros. */
+/* Returns the distribution of a bias's initial values. It is PyTorch's default if the weight has PyTorch's
+ * default, else zero. */
 static nn_init bias_init(nn_init weight, double fan_in)
 {
     if (weight.a == INIT_DEFAULT) return (nn_init){NN_INIT_UNIFORM, 1.0 / sqrt(fan_in)};
@@ -142,8 +146,9 @@ nn_ref nn_input_tokens(nn_model *m, int64_t sequence, int64_t vocabulary)
     return add_input(m, NN_INPUT_TOKENS, shape_1d(sequence), vocabulary);
 }
 
-/* Returns the output extent of a window of `r` that moves by `stride` over `extent` padded by `pad`, or 0
- * if no window fits. */
+/* Returns the number of positions of a window. The window has `r` elements and moves by `stride` over
+ * `extent` elements, which have `pad` elements of padding on both sides. Returns 0 if the window does not
+ * fit. */
 static int64_t windows(int64_t extent, int64_t r, int64_t stride, int64_t pad)
 {
     return extent + 2 * pad < r ? 0 : (extent + 2 * pad - r) / stride + 1;
@@ -293,7 +298,7 @@ nn_ref nn_concat(nn_model *m, const nn_ref *images, int count)
     return ref_of(m, l);
 }
 
-/* Adds a pooling layer. Kernel 0 pools the whole image. */
+/* Adds a pooling layer. If `kernel` is 0, the window is the whole image. */
 static nn_ref add_pool(nn_model *m, nn_layer_kind kind, const char *name, nn_ref x, int64_t kernel,
                        int64_t stride, int64_t pad)
 {

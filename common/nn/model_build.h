@@ -4,11 +4,11 @@
 
 #include "common/nn/model.h"
 
-/* Records the first failure and returns NN_NONE. Later builders see `failed` and do the same. */
+/* Sets `failed`, records the error unless an error has been recorded before, and returns NN_NONE. */
 nn_ref model_broken(nn_model *m, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Makes room for element `count` of an array of elements of `size` bytes. Returns false for lack of memory.
- */
+/* Makes room for one more element in an array that has `count` elements of `size` bytes. Returns false if
+ * memory is short. */
 bool model_grow(nn_model *m, void **array, int count, int *capacity, size_t size);
 
 static inline int64_t model_columns(shape s)

@@ -17,7 +17,8 @@ static const op_desc *forward_op_of(const nn_program *program, int param)
         for (int s = 0; s < OP_MAX_OPERANDS; s++)
             if (op->desc.kind == OP_embedding_forward && op->operands[s].space == NN_SPACE_PARAM &&
                 op->operands[s].index == param)
-                return NULL; /* table rows are looked up in PyTorch's order */
+                /* An embedding looks up rows in PyTorch's order, so its table keeps this order. */
+                return NULL;
         if (op->weight_param == param && !found) found = &op->desc;
     }
     return found;
@@ -36,7 +37,7 @@ static status choose_layouts(param_set *set, const nn_program *program)
     return STATUS_OK;
 }
 
-/* Appends a tensor, aligned to a cache line, to an arena that ends at *end. */
+/* Appends a tensor to an arena that ends at *end, and aligns the tensor to a cache line. */
 static piece append(int64_t *end, int64_t elements, int element_size)
 {
     int64_t unit = PLAN_ALIGNMENT / element_size;
@@ -251,7 +252,7 @@ static status import_shard(param_set *set, device_stream *s, void *arena, int pa
     return STATUS_OK;
 }
 
-/* `s` is NULL if `from` is host memory. */
+/* Copies a tensor from `from` to host memory in PyTorch's order. `s` is NULL if `from` is host memory. */
 static status export_tensor(const param_set *set, device_stream *s, const device_layout *layout,
                             const void *from, dtype host_type, void *plain, int64_t count)
 {
@@ -315,8 +316,8 @@ status param_set_export_buffer(const param_set *set, device_stream *s, int buffe
     return export_tensor(set, s, NULL, at(set, set->buffers.data, p), host_type, plain, p.count);
 }
 
-/* Draws initial values. Each value depends only on its index, so any number of threads draws the same
- * values. */
+/* Draws initial values. Each value depends only on its index, so the values do not depend on the number of
+ * threads. */
 static void draw(const nn_init *init, uint64_t start, float *out, int64_t count)
 {
     const int64_t many = 1 << 22;

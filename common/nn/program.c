@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { MOST_PER_NODE = 16 }; /* largest number of operations per node, and of values per node */
+enum { MOST_PER_NODE = 16 }; /* largest number of operations per node, and also of values per node */
 
 /* The operands of each operation, in the order of its slots (op.h). */
 static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {
@@ -55,8 +55,9 @@ nn_op *build_op(build *b, op_kind kind, const build_node *node)
     return op;
 }
 
-/* Sets two fields of the operation that depend on an operand: `accumulate` for the second contribution to
- * a gradient, and `x_f32` for an input of samples. */
+/* Sets two fields of the operation that depend on operand `o`. Sets `accumulate` if an earlier operation
+ * writes the same gradient, and `x_f32` if the operand is the batch's samples and activations are
+ * bfloat16. */
 static void bind(build *b, nn_op *op, const nn_operand *o)
 {
     bool weights = op->weight_param != NN_NONE;
@@ -66,7 +67,7 @@ static void bind(build *b, nn_op *op, const nn_operand *o)
         b->written[o->index] = true;
     }
     if (o->space != NN_SPACE_INPUT || !op->desc.bf16) return;
-    /* Samples are not bfloat16: they have the program's type or are tokens. */
+    /* Samples are not bfloat16. They have the program's type, or are tokens. */
     op->desc.x_f32 = weights;
     if (!weights && !tokens)
         b->failure = fail(STATUS_CONFIG,

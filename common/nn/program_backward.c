@@ -1,6 +1,6 @@
 /* Emits the backward pass by walking the nodes in reverse. If several layers read an output, the gradient of
- * the output has several parts. An operation that can read two parts adds them itself. For other operations
- * the parts are added first. */
+ * the output has several parts. An operation that can read two parts adds the two parts itself. For other
+ * operations, additional operations add all parts first. */
 #include "common/nn/program_build.h"
 
 static nn_operand gradient_value(build *b, nn_operand like)
@@ -8,7 +8,8 @@ static nn_operand gradient_value(build *b, nn_operand like)
     return build_value(b, b->program->values[like.index].shape, build_storage(b), LEDGER_ACTIVATIONS);
 }
 
-/* Returns true for the batch's samples, which get no gradient. The output of the previous stage gets one. */
+/* Returns true if layer `r` is the batch's samples, which get no gradient. If the input is the output of the
+ * previous stage, the input gets a gradient. */
 static bool is_samples(const build *b, nn_ref r)
 {
     return b->model->layers[r].kind == NN_INPUT && !b->model->received;
@@ -30,8 +31,9 @@ static bool same_value(nn_operand x, nn_operand y)
     return x.space == NN_SPACE_VALUE && y.space == NN_SPACE_VALUE && x.index == y.index;
 }
 
-/* Returns true if another use of `gradient` remains besides its use as the last part of the gradient of `r`.
- * For example, the gradient of an addition is used for both inputs, which may be the same layer. */
+/* Returns true if `gradient` has another use than as the last part of the gradient of `r`. For example,
+ * the gradient of an addition is a part of the gradients of both inputs, and both inputs may be the same
+ * layer. */
 static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
 {
     for (nn_ref layer = 0; layer < b->model->layer_count; layer++) {
@@ -43,9 +45,9 @@ static bool is_awaited(const build *b, nn_ref r, nn_operand gradient)
     return false;
 }
 
-/* Returns the memory for a linear layer's gradient of its input. If possible the layer adds its gradient to
- * the memory of the other readers' gradient, which saves an operation. The masked head cannot accumulate,
- * because the head works on fewer rows. */
+/* Returns the memory for a linear layer's gradient of its input. If other layers read the same input, the
+ * layer adds its gradient to their gradient if possible, which saves an operation. Layers in the masked head
+ * cannot do this, because the head works on fewer rows. */
 static nn_operand input_gradient(build *b, const build_node *node, bool *accumulate)
 {
     const build_gradient *g = &b->layers[node->x].gradient;
@@ -66,8 +68,8 @@ static nn_operand add_gradients(build *b, const build_node *node, nn_operand x, 
     return op->operands[ADD_Y] = gradient_value(b, x);
 }
 
-/* Takes the gradient of layer `r`'s output. Adds parts until at most `most` are left, and sets the unused
- * entries of `parts` to NONE. */
+/* Gets the gradient of layer `r`'s output. Emits additions until at most `most` parts are left, and writes
+ * the remaining parts to `parts`. Sets the unused entries of `parts` to NONE. */
 static void take_gradient(build *b, const build_node *node, nn_ref r, int most, nn_operand *parts)
 {
     build_gradient *g = &b->layers[r].gradient;
@@ -78,8 +80,8 @@ static void take_gradient(build *b, const build_node *node, nn_ref r, int most, 
     for (int i = 0; i < most; i++) parts[i] = i < g->count ? g->parts[i] : (nn_operand){0};
 }
 
-/* Handles layers with one operation that turns DY into the gradient of the input.
- * Samples get no gradient. */
+/* Emits the operation that computes the gradient of the input from DY, for layers that have only this
+ * operation. Emits nothing if the input is the batch's samples. */
 static void backward_input(build *b, build_node *node)
 {
     static const op_kind kinds[] = {[NN_CONV2D] = OP_conv2d_backward_data,
@@ -142,8 +144,8 @@ static void backward_batchnorm(build *b, build_node *node)
 
 static void backward_layernorm(build *b, build_node *node)
 {
-    /* The normalized value is the addition if there is one, else the input. All other readers of the
-     * normalized value have already contributed their gradients. */
+    /* The LayerNorm normalizes the result of the addition if there is one, else its input. All other layers
+     * that read the normalized value have already contributed their gradients. */
     nn_ref normalized = node->sum_output != NN_NONE ? node->sum_output : node->x;
     take_gradient(b, node, normalized, 1, &node->at[DSUM]);
     node->at[DX] = gradient_value(b, node->at[Y]);
@@ -188,7 +190,7 @@ static void backward_concat(build *b, build_node *node)
 static void backward_node(build *b, build_node *node)
 {
     take_gradient(b, node, node->output, node->layer->kind == NN_BATCHNORM ? 2 : 1, &node->at[DY]);
-    if (node->at[DY].space == NN_SPACE_NONE) return; /* the loss does not depend on this node */
+    if (node->at[DY].space == NN_SPACE_NONE) return; /* The loss does not depend on this node. */
     b->layers[node->output].gradient.count = 0;
     nn_layer_kind kind = node->layer->kind;
     if (kind == NN_LINEAR)

@@ -1,12 +1,14 @@
-/* The last steps of compilation: the first and last use of parameters, the readiness of gradients, results
- * that overwrite an operand, and the lifetime and place of every value. */
+/* The last steps of compilation. They find the first and the last use of each parameter, the operation after
+ * which each gradient is ready, results that can overwrite an operand, and the lifetime and the offset of
+ * every value. */
 #include "common/nn/program_build.h"
 
 #include "common/memory/plan.h"
 
 #include <stdlib.h>
 
-/* Results that may overwrite an operand (op.h), as pairs of slots. The first match wins. */
+/* A result that may overwrite an operand (op.h), as a pair of slots. If an operation has several rules, the
+ * first rule that is possible applies. */
 typedef struct in_place_rule {
     op_kind kind;
     int out, in;
@@ -42,12 +44,15 @@ static void find_lifetimes(nn_program *p)
             v->last = i;
         }
     }
-    if (p->input_value != NN_NONE) { /* the next input may arrive after the last operation */
+    /* The next input may arrive right after the last operation, so the value is reserved for the whole
+     * program. */
+    if (p->input_value != NN_NONE) {
         p->values[p->input_value].first = 0;
         p->values[p->input_value].last = p->op_count - 1;
     }
     if (p->input_gradient_value != NN_NONE) p->values[p->input_gradient_value].last = p->op_count - 1;
-    /* Output and gradient are exchanged with other ranks between the forward and the backward pass. */
+    /* The output and its gradient must stay in memory between the forward and the backward pass, because
+     * other code or other ranks use them. */
     if (!p->config.external_loss) return;
     nn_value *output = &p->values[p->output_value];
     if (output->last < p->forward_end - 1) output->last = p->forward_end - 1;
@@ -96,8 +101,8 @@ static bool comes_from_outside(const nn_program *p, int value)
     return p->config.external_loss && value == p->output_gradient_value;
 }
 
-/* Lists all values in the order of their first use (`births`) and of their last use (`deaths`). Each
- * operation has a range of each list. */
+/* Lists all values in the order of their first use (`births`), and in the order of their last use (`deaths`).
+ * Each operation gets a range of each list. */
 static status list_events(nn_program *p)
 {
     p->births = calloc((size_t)p->value_count + 1, sizeof *p->births);
@@ -133,13 +138,13 @@ static status place_values(nn_program *p)
     return rc;
 }
 
-/* Lists gradients in the order in which they become ready. A gradient is ready after the last operation
- * that writes it. Gradients of one operation are in reverse order of registration. Parameters that no
- * operation reaches are not listed. */
+/* Lists gradients in the order in which they become ready. A gradient is ready after the last operation that
+ * writes it. Gradients of one operation are in reverse order of registration. Parameters whose gradient no
+ * operation writes are not listed. */
 static status order_readiness(nn_program *p)
 {
     int params = p->model->param_count;
-    /* Index + 1 of the last operation that writes each gradient. */
+    /* [params] index + 1 of the last operation that writes the gradient, or 0. */
     int *last = calloc((size_t)params + 1, sizeof *last);
     if (!last) return no_memory(p);
     for (int i = 0; i < p->op_count; i++)
@@ -190,7 +195,8 @@ static void list_pass(nn_program *p, int begin, int end, use_lists *l)
             int param = param_of(&op->operands[s]);
             if (param == NN_NONE || l->last[param] != i + 1) continue;
             p->releases[l->releases++] = param;
-            l->last[param] = 0; /* lists a parameter once, even if the operation also writes the gradient */
+            /* Lists the parameter only once, even if the operation also writes the gradient. */
+            l->last[param] = 0;
         }
         op->release_count = l->releases - op->release_first;
     }

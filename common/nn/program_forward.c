@@ -106,7 +106,7 @@ status build_forward(build *b)
     }
     for (int i = 0; i < b->node_count && b->failure == STATUS_OK; i++) {
         nn_operand *read = &b->layers[b->nodes[i].x].out;
-        /* No layer but the head reads this output. */
+        /* Gathers the rows of the head's input. Only the head reads this input. */
         if (i == b->head_node) *read = build_move_rows(b, OP_gather_rows, *read);
         forward_node(b, &b->nodes[i]);
     }

@@ -4,8 +4,8 @@
  *
  * An addition is fused into a BatchNorm only if the BatchNorm runs after the layer that computes the other
  * input. In a downsampling block of torchvision's ResNets both inputs are BatchNorms, and the BatchNorm of
- * the downsampling branch runs last. Because of this rule, gradients become ready in exactly the reverse
- * order of registration. */
+ * the downsampling branch runs last. Therefore the addition is fused into the BatchNorm of the downsampling
+ * branch, and gradients become ready in exactly the reverse order of registration. */
 #include "common/nn/program_build.h"
 
 nn_ref build_through_flatten(const nn_model *m, nn_ref r)
@@ -24,7 +24,7 @@ static void count_consumers(build *b)
             if (l->input[j] != NN_NONE && !repeated) b->layers[l->input[j]].consumers++;
         }
     }
-    b->layers[m->output].consumers++; /* the loss */
+    b->layers[m->output].consumers++; /* The loss reads the output. */
 }
 
 /* Returns the first layer after `after` that reads `r`, or NN_NONE. */
@@ -59,8 +59,9 @@ static void fuse_activation(build *b, build_node *node)
 {
     nn_ref act = only_reader(b, node->output, NN_ACTIVATION);
     if (act == NN_NONE) return;
-    /* The backward pass of the fused layer overwrites the gradient of its output, which an addition needs for
-     * both of its inputs. */
+    /* If an addition reads the output, the gradient of the output is also the gradient of the addition's
+     * other input. The backward pass of a fused layer would overwrite this gradient, so the layers are not
+     * fused. */
     if (node->layer->kind == NN_LINEAR && read_by(b, act, NN_ADD)) return;
     node->act = b->model->layers[act].attributes.elementwise.act;
     node->output = act;
@@ -73,7 +74,7 @@ static void fuse_residual(build *b, build_node *node)
     if (add == NN_NONE) return;
     const nn_layer *l = &b->model->layers[add];
     nn_ref other = l->input[0] == self ? l->input[1] : l->input[0];
-    if (other >= self) return; /* `add` has an input that is computed later */
+    if (other >= self) return; /* The other input of the addition is computed later. */
     node->residual = other;
     node->output = add;
     b->layers[add].fused = true;
@@ -91,7 +92,7 @@ static void fuse_sum(build *b, build_node *node)
     if (b->layers[add].fused || !belongs_to_layernorm(b, add) || next_reader(b, add, add) != node->output)
         return;
     const nn_ref *in = b->model->layers[add].input;
-    /* The sum may overwrite x, so x is the input that is computed last. */
+    /* The sum may overwrite x. Therefore x is the input that is computed last. */
     node->sum_output = add;
     node->x = in[1] > in[0] ? in[1] : in[0];
     node->residual = in[1] > in[0] ? in[0] : in[1];
@@ -157,9 +158,9 @@ static bool works_row_by_row(const build_node *node)
     return kind == NN_LINEAR || kind == NN_ACTIVATION || (kind == NN_LAYERNORM && node->residual == NN_NONE);
 }
 
-/* Finds the head of a token model: the last layers that work row by row. The head runs only on rows that have
- * targets. In masked language modeling 15 % of the rows have targets. The head does a fifth of the arithmetic
- * of BERT-base. */
+/* Finds the head of a token model, which consists of the last layers that work row by row. The head runs only
+ * on rows that have targets. In masked language modeling only 15 % of the rows have targets, and a fifth of
+ * BERT-base's arithmetic is in the head. */
 static void find_head(build *b)
 {
     const nn_model *m = b->model;
@@ -171,7 +172,7 @@ static void find_head(build *b)
         b->head_node = i;
         wanted = node->x;
     }
-    /* No other layer may read the input of the head. */
+    /* Moves the beginning of the head until no other layer reads the input of the head. */
     while (b->head_node >= 0 && b->layers[b->nodes[b->head_node].x].consumers != 1)
         b->head_node = b->head_node + 1 < b->node_count ? b->head_node + 1 : -1;
     b->program->masked = b->head_node >= 0;

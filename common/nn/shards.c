@@ -16,7 +16,7 @@ static int64_t round_up(int64_t value, int64_t unit)
 
 /* ---- units ------------------------------------------------------------------------------------ */
 
-/* Numbers the units that have parameters; the root is the last. */
+/* Numbers the units that have parameters. The root gets the last number. */
 static void number_units(param_shards *s, const nn_model *m)
 {
     for (int unit = 0; unit <= m->unit_count; unit++) {
@@ -85,7 +85,7 @@ static void list_own(param_shards *s, const nn_model *m, int unit, const piece *
     s->own_elements += u->own;
 }
 
-/* If units are cut by rows, lists the chunks of each unit in the order in which they are sent. */
+/* If units are sharded by rows, lists the chunks of each unit in the order in which they are sent. */
 static status list_sent(param_shards *s, const nn_model *m, const piece *pieces)
 {
     if (!s->config.rows || !s->config.real) return STATUS_OK;
@@ -132,8 +132,8 @@ static void find_spans(param_shards *s, const nn_program *p, int pass, unit_span
     }
 }
 
-/* Returns the operation at which a unit is gathered: the first operation that uses the previous unit of the
- * pass. The first unit is gathered before the pass. */
+/* Returns the operation at which a unit is gathered. It is the first operation that uses the previous unit of
+ * the pass. The first unit is gathered before the pass. */
 static int gathered_from(const param_shards *s, const nn_program *p, int pass, int unit,
                          const unit_span *spans)
 {
@@ -170,9 +170,9 @@ static status place_gathered(param_shards *s, const nn_program *p, unit_span *co
     return STATUS_OK;
 }
 
-/* Returns the last operation during which a unit's gradients keep their place. The place is freed when the
- * second unit after this one begins, so the gradients can be reduced while the first unit after this one
- * runs. */
+/* Returns the last operation during which a unit's gradients stay in memory. After the backward operations of
+ * the unit, the next unit runs, and meanwhile the gradients can be reduced. The memory is freed when the unit
+ * after the next one begins. */
 static int gradients_until(const param_shards *s, const nn_program *p, int unit, const unit_span *spans)
 {
     int later = 0;

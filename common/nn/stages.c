@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Places at which a model can be cut, and the cost of its layers. */
+/* Places at which a model can be cut, and the cost of the model's layers. */
 typedef struct places {
     nn_ref *at;      /* [count] layers in front of which the model can be cut */
     nn_ref *crosses; /* [count] layer whose output crosses the cut */
@@ -15,7 +15,8 @@ typedef struct places {
     double *flops; /* [layers + 1] flops[i] is the cost of all layers before layer i, per sample */
 } places;
 
-/* Returns the only layer before `at` that layers from `at` on read, or NN_NONE if there are several. */
+/* Returns the layer before `at` whose output is read by layer `at` or a later layer. Returns NN_NONE if there
+ * are several. */
 static nn_ref crossing(const nn_model *m, nn_ref at)
 {
     nn_ref found = NN_NONE;
@@ -29,8 +30,8 @@ static nn_ref crossing(const nn_model *m, nn_ref at)
     return found;
 }
 
-/* Lists the layers at which a forward operation begins and the model can be cut. Leaves out the first
- * operation and the inside of the head. */
+/* Lists the layers in front of which the model can be cut. A forward operation begins at each of these
+ * layers. Does not list the first operation, or operations of the head after its first one. */
 static void find_places(const nn_program *p, places *out)
 {
     const nn_model *m = p->model;
@@ -48,7 +49,7 @@ static void find_places(const nn_program *p, places *out)
 
 static status open_places(const nn_model *m, places *out)
 {
-    enum { BATCH = 2 }; /* BatchNorm needs at least two values */
+    enum { BATCH = 2 }; /* The batch has two samples, because BatchNorm needs at least two values. */
     nn_program_config config = {
         .batch = BATCH, .mode = NN_TRAIN, .type = DTYPE_F32, .masked_loss = true, .world = 1};
     nn_program *p = NULL;
@@ -67,18 +68,19 @@ static status open_places(const nn_model *m, places *out)
     return STATUS_OK;
 }
 
-/* Returns the cost of the layers from place `from` (-1 is the first layer) to place `to` (p->count is the
- * end). */
+/* Returns the cost of the layers between place `from` and place `to`. If `from` is -1, the range begins with
+ * the first layer. If `to` is p->count, the range ends with the last layer. */
 static double cost(const places *p, int layers, int from, int to)
 {
     return p->flops[to == p->count ? layers : p->at[to]] - (from < 0 ? 0 : p->flops[p->at[from]]);
 }
 
-/* Chooses stages - 1 places that minimize the cost of the most expensive stage. chosen[i] ends stage i. */
+/* Chooses the places that minimize the cost of the most expensive stage. Stage i ends at place chosen[i]. */
 static status choose(const places *p, int layers, int stages, int *chosen)
 {
-    int n = p->count + 1; /* the places and the end */
-    /* [stages][n] cost of the most expensive of stages 0 to s, if stage s ends at place `to` */
+    int n = p->count + 1; /* number of places, including the end of the model */
+    /* [stages][n] best[s][to] is the least possible cost of the most expensive stage among stages 0 to s, if
+     * stage s ends at place `to`. */
     double *best = calloc((size_t)(stages * n), sizeof *best);
     int *from = calloc((size_t)(stages * n), sizeof *from);
     bool enough = best && from;
@@ -190,7 +192,8 @@ static void copy_layers(const nn_model *m, const nn_stage *s, nn_model *out)
     for (nn_ref l = s->begin; l < s->end; l++) {
         nn_layer *copy = &out->layers[l - s->begin + 1];
         *copy = m->layers[l];
-        for (int i = 0; i < NN_MAX_INPUTS; i++) /* earlier layers become the stage's input */
+        /* References to layers before the stage become references to the stage's input, layer 0. */
+        for (int i = 0; i < NN_MAX_INPUTS; i++)
             if (copy->input[i] != NN_NONE)
                 copy->input[i] = copy->input[i] < s->begin ? 0 : copy->input[i] - s->begin + 1;
     }

@@ -12,7 +12,7 @@ static status begin_phase(sim_plan *p)
 
 enum { ALL_MACHINES = -1 };
 
-/* Adds the part of a route that is in `machine`. */
+/* Adds the part of a route that lies in `machine`, with weight `weight`. */
 static void add_route(sim_plan *p, const sim_route *route, int machine, double weight)
 {
     for (int h = 0; h < route->count; h++) {
@@ -33,22 +33,24 @@ static status end_phase(sim_plan *p, sim_phase phase)
 
 /* ---- tree --------------------------------------------------------------------------------------- */
 
-/* Returns the parent of member x > 0 in a binary tree over m members, whose root is 0. The parent is x
- * without its lowest bit, plus the next higher bit if that number is below m. */
+/* Returns the parent of member x > 0 in a binary tree over m members, whose root is 0. The parent is x with
+ * its lowest set bit cleared and the next higher bit set. If this number is not below m, the next higher bit
+ * is left unchanged. */
 static int parent_of(int x, int m)
 {
     int low = x & -x, up = (x & ~low) | (low << 1);
     return up < m ? up : x & ~low;
 }
 
-/* Returns the number of member x in the second tree, in which the leaves of the first tree are inner nodes.
- * In the second tree, numbers are in reverse order if m is even, and shifted by one if m is odd. */
+/* Returns the number of member x in the second tree. The numbers of the second tree are in reverse order if m
+ * is even, and shifted by one if m is odd. Therefore the leaves of the first tree are inner nodes of the
+ * second tree. */
 static int other_number(int x, int m)
 {
     return m % 2 == 0 ? m - 1 - x : (x + 1) % m;
 }
 
-/* A member of a tree, and the adapter through which data enter and leave its machine. */
+/* A member of a tree, and the adapter that connects its machine with the other machines. */
 typedef struct tree_member {
     sim_place place;
     int nic;
@@ -70,8 +72,9 @@ static void add_both_ways(sim_plan *p, tree_member a, tree_member b, double weig
 }
 
 /* Adds the tree that belongs to one ring. The bytes are divided evenly among the trees of all rings. Within a
- * machine the tree is a chain along the ring, which starts at the member where the ring enters the machine.
- * Two binary trees connect these first members of all machines. `roots` has room for all machines. */
+ * machine the tree is a chain along the ring. The chain starts at the root of the machine, which is the
+ * member at which the ring enters the machine. Two binary trees connect the roots of all machines. `roots`
+ * has room for all machines. */
 static void add_tree(sim_plan *p, int ring, tree_member *roots)
 {
     const sim_rings *r = p->rings;
@@ -153,8 +156,8 @@ static status plan_inside(sim_plan *p, int each)
     return end_phase(p, (sim_phase){.share = (double)(each - 1) / each, .hops = each - 1});
 }
 
-/* Plans a phase with one ring per local rank. Each ring connects the GPUs of one local rank on all
- * machines. */
+/* Plans a phase with one ring per local rank. Each ring connects the GPUs that have the same local rank on
+ * all machines. */
 static status plan_between(sim_plan *p, int each)
 {
     const sim_rings *r = p->rings;
@@ -215,8 +218,8 @@ static sim_time tree_cost(const sim_plan *plan, double bytes, sim_phase_cost *ou
     return time;
 }
 
-/* Returns the time of a call with one protocol, or SIM_NEVER if the protocol is not possible. The costs of
- * the first phase include the latency of the call. */
+/* Returns the time of a call with one protocol, or SIM_NEVER if the protocol is not possible. The latency of
+ * the first phase includes the latency of the call. */
 static sim_time cost_with(const sim_plan *plan, sim_protocol protocol, double bytes, sim_phase_cost *costs)
 {
     sim_nccl_link link;

@@ -1,5 +1,5 @@
-/* All-reduce algorithms. An algorithm uses a set of links, and determines the number of bytes that every rank
- * sends over the links, and the number of consecutive hops, whose latencies add up. In the table, B is the
+/* All-reduce algorithms. An algorithm determines which links are used, how many bytes every rank sends over
+ * the links, and how many hops follow one another. The latencies of the hops add up. In the table, B is the
  * number of bytes of the buffer. There are n ranks on m machines, and g = n / m ranks per machine:
  *
  *                 phases                                    sent per rank, on average   hops
@@ -10,7 +10,7 @@
  *   hierarchical  reduce-scatter in machines; all-reduce    2 (g - 1) / g B             2 (g - 1)
  *                 over equal local ranks; all-gather        + 2 (m - 1) / m B / g       + 2 (m - 1)
  *
- * Ring and tree are NCCL's, and nccl.h models their times. A tree is a chain within a machine. Between
+ * Ring and tree are NCCL's algorithms, whose times nccl.h models. A tree is a chain within a machine. Between
  * machines there are two binary trees, each for half of the data (Sanders, Speck, Traeff, "Two-tree
  * algorithms for full bandwidth broadcast, reduction and scan", 2009). The times of two-shot and hierarchical
  * are computed from NCCL's latencies of a call and of a hop, from the bandwidth of the links, and from the
@@ -27,16 +27,17 @@ typedef struct sim_phase {
      * the resource for each byte that a rank sends. */
     sim_hop_use *uses;
     int use_count;
-    double share;         /* number of bytes that every rank sends for each byte of the buffer */
-    double bus;           /* bytes per picosecond that every rank sends if nothing else uses the links */
+    double share; /* ratio of the bytes that every rank sends to the bytes of the buffer */
+    /* rate at which every rank sends if nothing else uses the links, in bytes per picosecond */
+    double bus;
     int hops, outer_hops; /* number of hops within machines, and of hops between machines */
 } sim_phase;
 
 typedef struct sim_plan {
     sim_algorithm algorithm;
     const sim_rings *rings;
-    /* For the phase that is being planned, number of bytes that pass each resource for each byte that a rank
-     * sends. */
+    /* [resource_count] Used while a phase is planned. The number of bytes that pass each resource for each
+     * byte that a rank sends. */
     double *loads;
     int count;
     sim_phase phases[SIM_PHASES_MOST];
@@ -49,8 +50,8 @@ typedef struct sim_phase_cost {
     sim_time latency;
 } sim_phase_cost;
 
-/* Plans all-reduces of the group of `rings`, which is borrowed. Returns STATUS_CONFIG if `algorithm` is
- * SIM_HIERARCHICAL and machines have different numbers of members. */
+/* Plans all-reduces with `algorithm` over the group of `rings`. Borrows `rings`. Returns STATUS_CONFIG if
+ * `algorithm` is SIM_HIERARCHICAL and machines have different numbers of members. */
 status sim_plan_open(const sim_rings *rings, sim_algorithm algorithm, sim_plan *out);
 void sim_plan_close(sim_plan *plan);
 

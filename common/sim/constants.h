@@ -4,12 +4,13 @@
 
 #include <stdbool.h>
 
-/* X(NAME, name in the file, unit, number of values, least, most, needed, meaning)
+/* The columns are X(NAME, name in the file, unit, number of values, least value, largest value, needed,
+ * meaning).
  *
  * A profile must contain a constant if `needed` is true. Topologies and options may need further constants.
  * An efficiency has two values: a fraction of peak arithmetic and a fraction of memory bandwidth. A constant
- * of NCCL with three values has one per protocol (LL, LL128, Simple), or one per number of machines (one,
- * two, more). */
+ * of NCCL that has three values has either a value for each protocol (LL, LL128, Simple), or a value each for
+ * one machine, for two machines and for more machines. */
 #define SIM_EFFICIENCY(X, NAME, name)                                                                        \
     X(NAME, "efficiency_" name, "1", 2, 0.001, 2, true, "shares of the peak and of the memory bandwidth")
 #define SIM_CONSTANT_LIST(X)                                                                                 \

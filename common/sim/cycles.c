@@ -7,15 +7,16 @@
 enum { STEPS_MOST = 400000 };
 
 typedef struct search {
-    int n, most; /* `most` is the number of cycles that the GPU with the fewest links allows */
+    /* `most` is the number of cycles that the links of the GPU with the fewest links allow */
+    int n, most;
     int steps;
     int8_t left[SIM_CYCLE_GPUS][SIM_CYCLE_GPUS]; /* number of links between two GPUs that no cycle uses yet */
     sim_cycles now, best;
 } search;
 
-/* Returns the GPU to try next after `at`. It is the GPU with the most unused links to `at`, or the lowest of
- * these GPUs if there are several. Returns -1 if all GPUs have been tried. `used` and `tried` are sets of
- * bits. */
+/* Returns the GPU to try next after `at`. The next GPU is the one with the most unused links to `at`. If
+ * several GPUs have equally many, the next GPU is the one with the lowest number. Returns -1 if all GPUs have
+ * been tried. `used` and `tried` are bit sets of GPUs. */
 static int next_choice(const search *s, int at, unsigned used, unsigned tried)
 {
     int best = -1;

@@ -1,12 +1,12 @@
-/* Draws constants from their ranges, to show how much a prediction varies if its constants vary within their
- * ranges. */
+/* Draws the constants of a profile from their ranges. Predictions from several draws show how much the
+ * uncertainty of the constants matters. */
 #include "common/base/random.h"
 #include "common/sim/profile.h"
 
 #include <stdint.h>
 
-/* Returns the position of a draw in the range of constant `name`, from 0 to 1. The positions of all draws are
- * evenly spaced. The order of the draws depends on `name` (Fisher-Yates). */
+/* Returns the position of a draw in the range of constant `name`, from 0 to 1. The positions of the SIM_DRAWS
+ * draws are evenly spaced, in a random order that depends on `name` (Fisher-Yates shuffle). */
 static double position(const char *name, int draw)
 {
     enum { SEED = 1 };

@@ -11,7 +11,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* Functions that report a switch of stacks to the sanitizers. */
+/* The following functions report a switch of stacks to the sanitizers. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
 #define FIBER_LEAVE(save, bottom, size) __sanitizer_start_switch_fiber(save, bottom, size)
@@ -34,12 +34,12 @@
 #define FIBER_THREAD_CLOSE(f) ((void)(f))
 #endif
 
-/* The point at which one side of a switch continues. longjmp() switches stacks without a system call.
- * Sanitizers support only swapcontext(). */
+/* The point at which a fiber or its caller continues after a switch of stacks. longjmp() switches stacks
+ * without a system call, but sanitizers support only swapcontext(). */
 typedef struct place {
     ucontext_t context;
     jmp_buf jump;
-    bool left; /* true if the side continues at `jump`, false if at `context` */
+    bool left; /* true if the code continues at `jump`, false if it continues at `context` */
 } place;
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -58,9 +58,11 @@ static void go(place *from, place *to)
 #endif
 
 enum {
-    /* bytes of address space per stack; a page uses no memory before the first access */
+    /* Size of a stack in bytes of address space. A page of the stack uses no memory before its first
+     * access. */
     STACK_BYTES = 1 << 20,
-    /* largest number of fibers with a guard page; each of them needs two of a process's 65,530 mappings */
+    /* Largest number of fibers whose stacks have a guard page. Each of these stacks needs two mappings, and a
+     * process may have 65,530 mappings. */
     MOST_GUARDED = 16000
 };
 
@@ -71,7 +73,7 @@ typedef struct sim_fiber {
     void *context;
     place self, caller;
     void *stack;
-    const void *caller_bottom; /* used only by sanitizers, as are the next three lines */
+    const void *caller_bottom; /* the fields from here to `caller_thread` are used only with sanitizers */
     size_t caller_size;
     void *own_fake, *caller_fake;
     void *thread, *caller_thread;
@@ -126,8 +128,8 @@ static size_t guard_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Maps a stack with a guard page below. A fiber that overflows its stack ends the process instead of
- * writing into another fiber's stack. */
+/* Maps a stack with a guard page below it. If a fiber overflows its stack, the guard page ends the process,
+ * so the fiber cannot write to another fiber's stack. */
 static status map_stack(sim_fiber *f)
 {
     size_t guard = guard_bytes();

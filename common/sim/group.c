@@ -45,7 +45,7 @@ double sim_group_share(const sim_group *g, sim_collective kind, double bytes)
 {
     sim_nccl_cost cost;
     if (g->count == 1) return 0;
-    /* the ratio below is the same for all protocols */
+    /* The ratio of the two bandwidths is the same for all protocols. */
     sim_nccl_cost_of(g->rings, kind, SIM_RING, SIM_SIMPLE, &cost);
     return bytes * (cost.bus / cost.bandwidth);
 }
@@ -57,7 +57,7 @@ int64_t sim_group_messages(const sim_group *g, sim_collective kind)
     return g->ran == SIM_RING ? 2 * (g->count - 1) : sim_plan_messages(&g->plans[g->ran]);
 }
 
-/* Chooses ring or tree as NCCL does: by the shorter time in the model. */
+/* Chooses ring or tree, whichever takes less time in NCCL's model. NCCL chooses in the same way. */
 static void choose_algorithm(sim_group *g, sim_time ring)
 {
     sim_time tree = SIM_NEVER;

@@ -1,11 +1,12 @@
-/* Collectives of a group of ranks in virtual time, one after another, as NCCL runs them on a stream.
+/* Runs the collectives of a group of ranks in virtual time. The collectives of a group run one after another,
+ * as NCCL's collectives on a stream do.
  *
  * A member joins the next call of the group. When the last member has joined, data begin to move as one flow
- * over all links of the group's rings (rings.h). The rate is at most the rate that NCCL's model predicts for
- * the protocol that NCCL chooses (nccl.h), and lower if other flows use the same links. After the flow, the
- * latency of the model passes. Therefore a call that runs alone takes exactly the time of the model. All
- * members end a call at the same time. An all-reduce with another algorithm than ring is one flow per phase
- * (algorithms.h). */
+ * over all links of the group's rings (rings.h). The rate of the flow is at most the rate that NCCL's model
+ * predicts for the protocol that NCCL chooses (nccl.h). It is lower if other flows use the same links. After
+ * the flow has ended, the call lasts for the latency that the model predicts. Therefore a call that runs
+ * alone takes exactly the time that the model predicts. All members end a call at the same time. An
+ * all-reduce whose algorithm is not ring consists of one flow per phase (algorithms.h). */
 #ifndef COMMON_SIM_GROUP_H
 #define COMMON_SIM_GROUP_H
 
@@ -14,8 +15,9 @@
 
 /* Functions that notify a member. They are called at the virtual time of the event. */
 typedef struct sim_group_member {
-    void (*moving)(void *context);   /* called when all members have joined and data begin to move */
-    void (*finished)(void *context); /* the call is done, and the member may join the next call */
+    void (*moving)(void *context); /* called when all members have joined and data begin to move */
+    /* called when the call has ended and the member may join the next call */
+    void (*finished)(void *context);
     void *context;
 } sim_group_member;
 
@@ -39,25 +41,27 @@ typedef struct sim_group {
         sim_time at;
     } * members; /* [count] */
     int *ranks;
-    /* Number of members, number of members that can join, and number of members that have joined. */
+    /* `count` is the number of members, `present` the number of members that are simulated, and `joined` the
+     * number of members that have joined the next call. */
     int count, present, joined;
     sim_collective kind;
-    sim_time at; /* latest of the times at which the members joined */
-    int last;    /* member that joined at time `at`, or the first of them if there are several */
+    sim_time at; /* time at which the last member joined */
+    int last;    /* member that joined at time `at`; if several members did, the first of these members */
     double bytes, sent;
-    /* number of calls that have ended, and number of bytes that every member sent in these calls */
+    /* `calls` is the number of calls that have ended. `bytes_sent` is the number of bytes that every member
+     * sent in these calls. */
     int64_t calls;
     double bytes_sent;
 } sim_group;
 
-/* Opens the group of `ranks` [count], in ascending order. Ranks that open the same `name` share a group, and
- * the last sim_group_close() frees it. If `name` is NULL, the group is not shared. Ranks that are not
- * simulated (simulation_present()) never join. The group assumes that these ranks arrive together with the
- * simulated ranks. */
+/* Opens the group of `ranks` [count], which are in ascending order. Ranks that open the same `name` share a
+ * group, and the last sim_group_close() frees it. If `name` is NULL, the group is not shared. Ranks that are
+ * not simulated (simulation_present()) never join. The group assumes that ranks that are not simulated join
+ * at the same time as the simulated ranks. */
 status sim_group_open(simulation *s, const char *name, const int *ranks, int count, sim_group **out);
 void sim_group_close(sim_group **group);
 
-/* Lets member `member` join the group's next call at time `at`, or now if `at` has passed. `bytes` is the
+/* Joins the group's next call as member `member`, at time `at`, or now if `at` has passed. `bytes` is the
  * size of the whole buffer. `algorithm` is SIM_RING unless `kind` is an all-reduce. Data begin to move when
  * the last member has joined. Returns STATUS_PROTOCOL if other members make a different call, or if the
  * member's last call has not ended. */

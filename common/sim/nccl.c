@@ -36,8 +36,8 @@ static double inner_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[a][r->nvlink ? MEDIUM_NVLINK : MEDIUM_PCI], p);
 }
 
-/* Returns the time of a hop between machines. If a ring has one rank per machine, no hop between machines is
- * hidden, so a hop of the ring takes as long as a hop of a tree. */
+/* Returns the time of a hop between machines. If a ring has one rank per machine, every hop goes between
+ * machines and none is hidden, so a hop of the ring takes as long as a hop of a tree. */
 static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
 {
     bool exposed = a == SIM_RING && r->ranks == r->machines;
@@ -45,8 +45,8 @@ static double outer_hop(const sim_rings *r, sim_algorithm a, sim_protocol p)
     return constant(r, hops[exposed ? SIM_TREE : a][MEDIUM_NETWORK], p) + driver * (p == SIM_SIMPLE ? 2 : 1);
 }
 
-/* Returns the time of a hop of a ring within a machine, which is at least the time of posting a message to
- * the network. */
+/* Returns the time of a hop of a ring within a machine. The time is at least the time in which a message is
+ * posted to the network. */
 static double ring_inner_hop(const sim_rings *r, sim_protocol p)
 {
     double overhead = r->machines > 1 ? constant(r, SIM_NCCL_OVERHEAD, 0) * (p == SIM_SIMPLE ? 3 : 1) : 0;
@@ -81,7 +81,7 @@ static bool possible(const sim_rings *r, sim_protocol p)
 
 static double most(const sim_rings *r, sim_constant c, double channels)
 {
-    /* the constants have values for one, two, and more machines */
+    /* The constant has three values: for one machine, for two machines, and for more machines. */
     int machines = r->machines < 3 ? r->machines : 3;
     return channels * constant(r, c, machines - 1) * SIM_GB_PER_S;
 }
@@ -133,8 +133,8 @@ sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes)
     return (sim_time)llround(cost->latency * (bytes >= cost->plateau_bytes ? cost->plateau : 1));
 }
 
-/* Returns the factor by which NCCL corrects the bandwidth of a tree. NCCL has one factor for each power of
- * two from 64 bytes on, because its model does not match trees for medium numbers of bytes. */
+/* Returns the factor by which NCCL corrects the bandwidth of a tree, because the model is inaccurate for
+ * trees and buffers of medium size. NCCL has one factor for each power of two from 64 bytes on. */
 static double correction(const sim_rings *r, sim_protocol p, double bytes)
 {
     int power = 0;

@@ -19,7 +19,8 @@ typedef enum sim_algorithm {
     SIM_TWO_SHOT,
     SIM_HIERARCHICAL,
     SIM_ALGORITHM_COUNT,
-    SIM_LIBRARY = SIM_ALGORITHM_COUNT /* ring or tree, as NCCL's model chooses for the size of the call */
+    /* ring or tree, whichever NCCL's model chooses for the size of the call */
+    SIM_LIBRARY = SIM_ALGORITHM_COUNT
 } sim_algorithm;
 
 /* Collectives, and their numbers of steps for n ranks. */
@@ -33,38 +34,41 @@ typedef enum sim_collective {
 
 /* Cost of a collective over a group with one algorithm and one protocol. */
 typedef struct sim_nccl_cost {
-    double latency; /* latency of small calls, in picoseconds */
-    double plateau; /* factor that multiplies the latency of calls of at least plateau_bytes */
+    double latency; /* latency of calls that are smaller than plateau_bytes, in picoseconds */
+    double plateau; /* factor by which the latency grows for calls of at least plateau_bytes */
     double plateau_bytes;
-    double bandwidth; /* algorithm bandwidth, in bytes per picosecond; 0 if the combination is not possible */
-    double bus;       /* bus bandwidth: bytes per picosecond that every rank sends */
+    /* algorithm bandwidth, in bytes per picosecond; 0 if algorithm and protocol cannot be combined */
+    double bandwidth;
+    double bus; /* bus bandwidth, in bytes per picosecond that every rank sends */
 } sim_nccl_cost;
 
 void sim_nccl_cost_of(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p,
                       sim_nccl_cost *out);
 
-/* Returns the time in the model. For a tree, includes NCCL's correction of the bandwidth, which depends on
- * the size. Returns SIM_NEVER if the protocol or the algorithm is not possible. */
+/* Returns the time that the model predicts. For a tree, applies NCCL's correction of the bandwidth, which
+ * depends on `bytes`. Returns SIM_NEVER if the protocol or the algorithm is not possible. */
 sim_time sim_nccl_time(const sim_rings *r, sim_collective c, sim_algorithm a, sim_protocol p, double bytes);
 
 /* Returns the protocol with the shortest time, and sets *time. */
 sim_protocol sim_nccl_choose(const sim_rings *r, sim_collective c, sim_algorithm a, double bytes,
                              sim_time *time);
 
-/* Returns the latency of a call of `bytes`. */
+/* Returns the latency of a call with a buffer of `bytes` bytes. */
 sim_time sim_nccl_latency(const sim_nccl_cost *cost, double bytes);
-/* Returns the time of one hop of a ring, within a machine or between machines. */
+/* Returns the time of one hop of a ring. The hop is between machines if `crosses` is true, else within a
+ * machine. */
 sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
 
-/* Latencies in us, which algorithms.c uses: of a call, of a hop within a machine, and of a hop between
- * machines. Between machines it is the latency of a tree, because no other hop hides it. */
+/* Latencies in us that algorithms.c uses. `base_us` is the latency of a call, `hop_us` of a hop within a
+ * machine, and `outer_hop_us` of a hop between machines. A hop between machines has the latency of a tree's
+ * hop, because no other hop hides it. */
 typedef struct sim_nccl_link {
     double base_us, hop_us, outer_hop_us;
 } sim_nccl_link;
 /* Computes the latencies for a protocol. Returns false if the GPUs do not support the protocol. */
 bool sim_nccl_link_of(const sim_rings *r, sim_protocol p, sim_nccl_link *out);
-/* Returns the bus bandwidth that a protocol reaches on links with the bus bandwidth `bus`. Both are in bytes
- * per picosecond that every rank sends. */
+/* Returns the bus bandwidth that a protocol reaches on links that allow the bus bandwidth `bus`. Both
+ * bandwidths are in bytes per picosecond that every rank sends. */
 double sim_nccl_bus(const sim_rings *r, sim_protocol p, double bus);
 
 #endif

@@ -98,8 +98,8 @@ static void make_dirty(sim_network *n, int32_t resource)
     have_solved(n);
 }
 
-/* Returns true if a flow with the same route and limit has just left. Flow `f` then gets the rate of that
- * flow, so that no other rate changes. */
+/* Returns true if a flow with the same route and limit has just left. Flow `f` then takes over the rate of
+ * the flow that has left, so that no other rate changes. */
 static bool takes_place(sim_flow *f)
 {
     sim_network *n = f->network;
@@ -130,9 +130,9 @@ static void pack_ids(sim_network *n)
     n->used_ids = used;
 }
 
-/* Makes room for one more flow id of a resource by moving its ids to a range that is twice as large. All
- * resources together have at most hop_capacity ids, so an array of three times this size has room for all ids
- * and for the new range. */
+/* Makes room for one more flow id of a resource by moving the ids of the resource to a range that is twice as
+ * large. All resources together have at most hop_capacity ids. Therefore an array of 3 * hop_capacity ids has
+ * room for all ids and for the new range. */
 static void make_room(sim_network *n, sim_resource *r)
 {
     int32_t room = 2 * r->flow_count + 4;

@@ -1,12 +1,12 @@
-/* Models traffic as a fluid. Flows share directed resources, and their rates are max-min fair.
+/* Models traffic as a fluid. Flows share directed resources, and the rates of the flows are max-min fair.
  *
  * A resource is one direction of a link, a port, or a memory, and has a capacity. A flow carries bytes along
- * a route, which is a list of resources. On each resource of the route, the flow uses a capacity equal to the
+ * a route, which is a list of resources. On each resource of its route, a flow uses a capacity that is the
  * rate of the flow times a weight. A copy inside a memory has weight 2, because each byte passes the memory
- * twice. A protocol that uses half of a link's bandwidth for flags also has weight 2. Max-min fair means that
- * the rate of a flow can rise only if an equal or lower rate of another flow falls (Bertsekas and Gallager,
- * "Data Networks", 1992, section 6.5.2: progressive filling). Rates change only when flows start or end.
- * network_solve.c then computes only the rates that may have changed.
+ * twice. A protocol that uses half of a link's bandwidth for flags also has weight 2. Rates are max-min fair
+ * if the rate of a flow can rise only when an equal or lower rate of another flow falls (Bertsekas and
+ * Gallager, "Data Networks", 1992, section 6.5.2: progressive filling). Rates change only when a flow starts
+ * or ends. network_solve.c then recomputes only the rates that may have changed.
  *
  * The last byte of a flow arrives `latency` after it has left. During the latency a flow uses no capacity. */
 #ifndef COMMON_SIM_NETWORK_H
@@ -21,8 +21,9 @@ typedef struct sim_hop_use {
 
 typedef struct sim_resource {
     double capacity; /* in bytes per picosecond */
-    double used;     /* bytes per picosecond that flows use */
-    /* Upper bound of the rates of the resource's flows, except flows that are being solved. */
+    double used;     /* capacity that flows use, in bytes per picosecond */
+    /* Upper bound of the rates of the resource's flows. Flows whose rates are being solved are not
+     * included. */
     double fastest;
     /* Range of n->flow_ids that holds the ids of the resource's flows, in the order in which the flows
      * started. */
@@ -31,13 +32,13 @@ typedef struct sim_resource {
     int32_t place;
     /* True if a flow has left a full resource since the last solution. */
     bool dirty;
-    /* True if the resource has no spare rate, so that it limits its fastest flows. */
+    /* True if no capacity is left, so that the resource limits its fastest flows. */
     bool full;
 } sim_resource;
 
-/* The next three structs describe the part of the network that is being solved. They are copies, in arrays,
- * of the fields that inner loops read. Without copies, the loops would follow pointers to flows and
- * resources, and miss the caches at every step. */
+/* The next three structs describe the part of the network that is being solved. Arrays of these structs hold
+ * copies of the fields that inner loops read. Without the copies, the loops would follow pointers to flows
+ * and resources, and miss the caches at every step. */
 typedef struct sim_part_flow {
     double rate, new_rate, limit;
     struct sim_flow *flow;
@@ -50,9 +51,11 @@ typedef struct sim_part_hop {
 } sim_part_hop;
 
 typedef struct sim_part_link {
-    /* index of the resource, and number of hops of the part that use the resource */
+    /* `resource` is the index of the resource. `inside` is the number of hops of the part that use the
+     * resource. */
     int32_t resource, inside;
-    /* capacity that flows outside of the part leave, and total weight of the hops of the part */
+    /* `free` is the capacity that flows outside of the part leave to the part. `load` is the total weight of
+     * the part's hops on the link. */
     double free, load;
     double level;
     /* `filled` is true if the link became full in this round, `changed` if the rate of a flow on the link
@@ -64,14 +67,16 @@ typedef struct sim_part_link {
  * flows whose rate is not known yet. */
 typedef struct sim_filling {
     double left, weight;
-    /* rate at which the flows without a known rate fill the link, or negative if it has not been computed */
+    /* Rate at which the link becomes full if all flows without a known rate have this rate. Negative if the
+     * share has not been computed. */
     double share;
-    /* Number of flows without a known rate, and index in n->members of the first flow of the link. */
+    /* `unfixed` is the number of flows without a known rate. `first_member` is the index in n->members of the
+     * link's first flow. */
     int32_t unfixed, first_member;
 } sim_filling;
 
-/* A function that receives the number of bytes that a flow has put on a resource between two times. `what` is
- * sim_flow.what. */
+/* A function that measures traffic. It receives the number of bytes that a flow has put on a resource between
+ * two times. `what` is sim_flow.what. */
 typedef struct sim_meter {
     void (*passed)(void *context, int32_t resource, const char *what, sim_time begin, sim_time end,
                    double bytes);
@@ -80,10 +85,10 @@ typedef struct sim_meter {
 
 typedef struct sim_network {
     sim_queue *queue;
-    sim_meter meter;         /* `passed` is NULL if nobody measures */
+    sim_meter meter;         /* `passed` is NULL if traffic is not measured */
     sim_resource *resources; /* [resource_count] */
     int32_t resource_count;
-    sim_event solve; /* computes the rates, after all other events of the same time */
+    sim_event solve; /* event that computes the rates; it fires after all other events of the same time */
     int32_t *dirty;  /* [resource_count] */
     int32_t dirty_count;
     struct sim_flow **fresh; /* [flow_capacity] new flows, which have no rate yet */
@@ -92,21 +97,22 @@ typedef struct sim_network {
     sim_filling *filling; /* [resource_count] */
     int32_t *part;        /* [resource_count] indices of links that are not full yet */
     sim_part_flow *flows; /* [flow_capacity] */
-    bool *known;          /* [flow_capacity] true if a flow's new rate is known */
+    bool *known;          /* [flow_capacity] true if the new rate of the flow is known */
     sim_part_hop *hops;   /* [hop_capacity] hops of the part, flow by flow */
-    int32_t *members;     /* [hop_capacity] flows of each link, as indices into n->flows, link by link */
+    int32_t *members;     /* [hop_capacity] indices into n->flows of the flows of each link, link by link */
     int32_t flow_capacity, registered;
     int32_t hop_capacity, registered_hops;
     /* [id_room] ids of the resources' flows, and a spare array for pack_ids(). */
     int32_t *flow_ids, *other_flow_ids;
     int32_t id_room, used_ids;
     struct sim_flow **by_id; /* [flow_capacity] */
-    bool *visited;           /* [flow_capacity] by id, true if the flow is in the part that is being solved */
-    int32_t *free_ids;       /* [flow_capacity] ids of closed flows */
+    /* [flow_capacity] true if the flow with this id is in the part that is being solved */
+    bool *visited;
+    int32_t *free_ids; /* [flow_capacity] ids of closed flows */
     int32_t free_count, ids;
     int64_t solved;
-    /* The flow that has just left, or NULL. A flow that starts now on the same route gets the rate of this
-     * flow. */
+    /* The flow that has just left, or NULL. A flow that starts at the same time on the same route takes over
+     * the rate of `left`. */
     struct sim_flow *left;
     int32_t left_dirty; /* value of dirty_count before the flow left */
 } sim_network;
@@ -130,7 +136,7 @@ typedef struct sim_flow {
     void (*arrived)(void *context); /* called when the last byte has arrived */
     void *context;
     sim_time latency;
-    const char *what; /* name for a meter, e.g. "copy"; borrowed; may be NULL */
+    const char *what; /* name that a meter receives, e.g. "copy"; borrowed; may be NULL */
     double bytes;
     sim_time begun;
     int32_t hop_capacity;
@@ -139,20 +145,20 @@ typedef struct sim_flow {
     bool waiting, active, on_the_way;
 } sim_flow;
 
-/* Allocates memory for routes of up to `most_hops` hops, so that starting a transfer never fails. `rank` is
- * the rank of the flow's events (queue.h). The callbacks receive `context`. */
+/* Opens a flow. Allocates memory for routes of up to `most_hops` hops, so that sim_flow_start() never fails.
+ * `rank` is the rank of the flow's events (queue.h). The callbacks receive `context`. */
 status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, void (*left)(void *context),
                      void (*arrived)(void *context), void *context);
 /* Closes a flow, and abandons its transfer if it has not ended. Does nothing if `f` is all zeros. */
 void sim_flow_deinit(sim_flow *f);
 
-/* Starts a transfer at `at`, or now if `at` has passed. `at` may be later than now, because the local time of
- * an actor that sends may be ahead of the clock. Copies the route. A transfer without resources and without a
+/* Starts a transfer at `at`, or now if `at` has passed. `at` may be later than now, because the sending
+ * actor's local time may be ahead of the clock. Copies the route. A transfer without resources and without a
  * limit leaves at once. */
 void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
                     double limit, sim_time latency);
 
-/* network_solve.c: computes the rate and the end of every flow that a dirty resource affects. */
+/* Computes the rate and the end of every flow that a dirty resource affects (network_solve.c). */
 void sim_network_solve(void *network);
 
 static inline bool sim_flow_busy(const sim_flow *f)

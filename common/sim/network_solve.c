@@ -1,24 +1,26 @@
-/* Progressive filling over the part of the network whose rates may have changed.
+/* Computes max-min fair rates by progressive filling, only in the part of the network whose rates may have
+ * changed.
  *
  * Rates are max-min fair if every flow runs at its limit, or uses a full resource on which no flow is faster
- * (Bertsekas and Gallager, section 6.5.2). The solution starts with a region, which consists of the new
- * flows, the resources that flows have left, and all flows on these resources. The rates of the region are
- * computed, while all other rates are kept. A resource at the edge of the region has flows inside and outside
- * of the region. It joins the region in two cases, and the rates of the region are then computed again:
+ * (Bertsekas and Gallager, section 6.5.2). The solution starts with a region of the network. The region
+ * consists of the new flows, the resources that flows have left, and all flows on these resources. The rates
+ * of the region are computed, and all other rates stay unchanged. A resource at the edge of the region has
+ * flows inside and outside of the region. A resource at the edge joins the region in two cases, after which
+ * the rates of the region are computed again:
  *
  *   the resource was full, and rates on it have changed
  *   the resource is full now, limits a flow of the region, and a flow outside of the region is faster */
 #include "common/sim/network.h"
 
-/* Sizes of the region: numbers of entries in n->links, n->part, n->flows and n->hops, and number of flows
- * with a limit. */
+/* Sizes of the region. The fields are the numbers of entries in n->links, n->part, n->flows and n->hops, and
+ * the number of flows with a limit. */
 typedef struct part {
     int32_t links, filling, flows, hops, limited;
-    int32_t seen; /* number of entries of n->dirty that have been gathered */
+    int32_t seen; /* number of entries of n->dirty whose flows have been gathered */
 } part;
 
-/* Resources whose shares differ only by rounding become full together. Rates that differ only by rounding
- * are equal. */
+/* Two shares or rates count as equal if their ratio is at most SAME_LEVEL, because they then differ only by
+ * rounding. */
 #define SAME_LEVEL (1 + 1e-12)
 
 static bool differs(const sim_part_flow *f)
@@ -73,8 +75,8 @@ static void visit_flows(sim_network *n, part *p, int32_t resource)
     }
 }
 
-/* Gathers the new flows, the flows of the region's resources (n->dirty), and all resources that these
- * flows use. Skips resources that an earlier round gathered. */
+/* Adds to the region the new flows, the flows of the region's resources (n->dirty), and all resources that
+ * these flows use. Skips resources that an earlier round has added. */
 static void gather(sim_network *n, part *p)
 {
     for (int32_t i = 0; i < n->fresh_count && p->seen == 0; i++)
@@ -88,7 +90,7 @@ static void list_members(sim_network *n, const part *p)
 {
     int32_t end = 0;
     for (int32_t l = 0; l < p->links; l++) {
-        /* first_member is incremented for each listed member, and is reset below */
+        /* `first_member` serves as the insertion position of the link, and is reset afterwards. */
         n->filling[l].first_member = end;
         end += n->links[l].inside;
     }
@@ -106,7 +108,8 @@ static void start_round(sim_network *n, part *p)
         sim_part_link *l = &n->links[i];
         const sim_resource *r = resource_of(n, l);
         sim_filling *f = &n->filling[i];
-        /* If all flows are in the region, the capacity is exact. */
+        /* If all flows of the resource are in the region, the whole capacity is left. It has no rounding
+         * error, unlike `free`. */
         f->left = l->inside == r->flow_count ? r->capacity : l->free;
         f->weight = l->load;
         f->share = -1;
@@ -140,8 +143,8 @@ static double share_of(sim_filling *l)
     return l->share;
 }
 
-/* Returns the rate at which the first links become full if all unknown rates rise together. Drops links on
- * which all rates are known. */
+/* Returns the common rate at which the first link becomes full if all unknown rates rise together. Removes
+ * links from the list if all rates on the link are known. */
 static double find_level(sim_network *n, part *p)
 {
     double level = INFINITY;
@@ -198,7 +201,7 @@ static int32_t fix_full(sim_network *n, part *p, double level)
 }
 
 /* Raises all rates together until a link is full. The flows on the full link keep the rate that they have
- * reached, and the rates of the other flows rise further. */
+ * reached. Then the rates of the other flows rise further, until all rates are known. */
 static void fill(sim_network *n, part p)
 {
     for (int32_t left = p.flows; left > 0;) {
@@ -279,7 +282,7 @@ static void settle(sim_network *n, const part *p)
         bool all = l->inside == r->flow_count;
         r->full = l->filled || (r->full && !all);
         r->place = -1;
-        if (all) r->used = r->capacity - n->filling[i].left; /* drops accumulated rounding errors */
+        if (all) r->used = r->capacity - n->filling[i].left; /* removes accumulated rounding errors */
     }
     for (int32_t i = 0; i < n->dirty_count; i++) n->resources[n->dirty[i]].dirty = false;
     n->dirty_count = n->fresh_count = 0;

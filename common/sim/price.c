@@ -38,12 +38,13 @@ static sim_constant efficiency_in(const sim_profile *p, const op_desc *op)
 {
     sim_constant own = sim_efficiency_of(op);
     if (sim_profile_has(p, own)) return own;
-    /* Every profile contains the following two constants. */
+    /* If the profile has no separate constant, the constant of all other convolutions applies, which every
+     * profile contains. */
     return own == SIM_CONVOLUTION_3X3_FORWARD ? SIM_CONVOLUTION_FORWARD : SIM_CONVOLUTION_BACKWARD;
 }
 
-/* Returns true for operations that are computed as matrix products. They run in the chosen precision, and all
- * other operations run in float32. */
+/* Returns true for operations that are computed as matrix products. These operations run in the chosen
+ * precision, and all other operations run in float32. */
 static bool is_product(op_kind kind)
 {
     op_class c = op_class_of(kind);
@@ -132,7 +133,8 @@ double sim_price_core_share(const sim_profile *p, int ranks, double *crowding)
     double threads = sim_profile_has(p, SIM_RANK_THREADS) ? sim_profile_get(p, SIM_RANK_THREADS) : 1;
     double left = sim_profile_get(p, SIM_HOST_CORES) - ranks * threads;
     if (left < 0) *crowding = ranks * threads / sim_profile_get(p, SIM_HOST_CORES);
-    /* Threads that are bound to processors cannot move to a less crowded processor. */
+    /* If threads are bound to processors, they cannot move to a less crowded processor, so the factor is
+     * rounded up. */
     if (sim_profile_has(p, SIM_RANK_PROCESSORS)) {
         *crowding = ceil(*crowding);
         return sim_profile_get(p, SIM_RANK_PROCESSORS) > threads && left >= 0 ? 0 : 1;

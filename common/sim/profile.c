@@ -11,10 +11,11 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Folders that the build sets: one in the source tree, and one for installed files. */
+/* Folders that the build sets. The first is in the source tree, the second contains installed profiles. */
 static const char *const folders[] = {PSRING_SOURCE_PROFILES, PSRING_INSTALLED_PROFILES};
 enum { PROFILE_MOST_BYTES = 16 << 20 };
-/* The third folder belongs to an installation that has been moved, the last folder to the user. */
+/* The third folder is the folder of installed profiles if the installation has been moved. The last folder
+ * contains the user's profiles. */
 enum { FOLDERS = 4 };
 
 status sim_profile_user_folder(char *path, size_t size)

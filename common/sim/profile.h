@@ -1,19 +1,19 @@
-/* Profiles describe machines as data. A profile is a JSON file that contains constants and a topology. Each
- * constant has a unit, a source and a tag. docs/simulation.md describes the format. The tags:
+/* A profile describes machines. It is a JSON file that contains constants and a topology. Each constant has a
+ * unit, a source and a tag. docs/simulation.md describes the format. The tags are:
  *
  *   datasheet           given by the manufacturer
- *   published           measured or used by others, as the source says
- *   calibrated on ...   fitted here, to the named data
+ *   published           measured or used by others, whom the source names
+ *   calibrated on ...   fitted by this project to the named data
  *   assumed             a guess; the source gives the reason
  *
  * A constant may have a range, [low, high], which contains the value. `range_is` is "source" if the sources
  * of the constant give the range, and "guess", the default, if the range is a guess. A constant without a
- * range counts as exact. Predictions are computed from the values, and limits of predictions from draws out
- * of the ranges (draw.c).
+ * range counts as exact. Predictions are computed from the values. The limits of a prediction are computed
+ * from values that are drawn from the ranges (draw.c).
  *
- * A profile may extend another profile (`base`) and replace some constants of the base. Loading fails with
- * STATUS_DATA if a key is unknown, or if a constant is missing, is outside of its limits, or has another
- * unit. */
+ * A profile may extend another profile (`base`) and replace some constants of the base. sim_profile_load()
+ * fails with STATUS_DATA if a key is unknown, or if a constant is missing, is outside of its limits, or has a
+ * wrong unit. */
 #ifndef COMMON_SIM_PROFILE_H
 #define COMMON_SIM_PROFILE_H
 
@@ -28,7 +28,8 @@
 typedef struct sim_provenance {
     const char *tag, *source; /* NULL if the constant is absent */
     const char *from;         /* name of the profile whose file contains the constant */
-    bool guessed;             /* true unless the constant's sources give the range */
+    /* true if the range is a guess; false if the constant's sources give the range */
+    bool guessed;
 } sim_provenance;
 
 enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32, SIM_LINKS_MOST = 256 }; /* per machine */
@@ -69,7 +70,8 @@ typedef struct sim_wiring {
         };
         int counts[SIM_NODE_KINDS];
     };
-    bool peer_access; /* true if GPUs copy to each other; else they copy through host memory */
+    /* true if GPUs can copy directly to each other; if false, they copy through host memory */
+    bool peer_access;
     sim_node nodes[SIM_NODES_MOST];
     int node_count;
     sim_link links[SIM_LINKS_MOST];
@@ -77,10 +79,10 @@ typedef struct sim_wiring {
     const char *source;
 } sim_wiring;
 
-/* A loaded profile. The texts belong to the JSON of the files. */
+/* A loaded profile. The texts are owned by the JSON objects in `files`. */
 typedef struct sim_profile {
     const char *name, *summary;
-    char *asked, *file; /* requested name or file, and the file that was loaded */
+    char *asked, *file; /* name or file that was requested, and file that was loaded */
     struct json_t *files[SIM_BASES_MOST + 1];
     double values[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
     double low[SIM_CONSTANT_COUNT][SIM_VALUES_MOST], high[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
@@ -88,8 +90,8 @@ typedef struct sim_profile {
     sim_wiring wiring;
 } sim_profile;
 
-/* Loads a profile by name from the folders of profiles, or from a file if `name` has a '/' or ends in
- * .json. Returns STATUS_USAGE, with the existing names, if the profile does not exist. */
+/* Loads a profile by name from the folders of profiles, or from a file if `name` has a '/' or ends in .json.
+ * Returns STATUS_USAGE if the profile does not exist. The error message lists the existing names. */
 status sim_profile_load(const char *name, sim_profile **out);
 void sim_profile_free(sim_profile **profile);
 
@@ -120,15 +122,15 @@ static inline double sim_profile_get(const sim_profile *p, sim_constant c)
 
 enum { SIM_DRAWS = 16 };
 
-/* Replaces every value by a value from its range: draw number `draw`, from 1 to SIM_DRAWS. If `draw` is 0,
- * nothing changes.
+/* Replaces every value by a value from its range. `draw` is the number of the draw, from 1 to SIM_DRAWS. If
+ * `draw` is 0, changes nothing.
  *
  * The draws are a Latin hypercube (McKay, Beckman, Conover, Technometrics 1979). Position 0 is the low end of
  * a constant's range, position 0.5 is the value, and position 1 is the high end. Each of the SIM_DRAWS draws
- * uses a different position, in an order that depends on the name of the constant. All values of a constant
- * have the same position. All efficiencies have the same position, too, because they all depend on how well a
- * library uses the GPU. All predictions of a draw use the same constants, so ratios of these predictions are
- * meaningful. */
+ * uses a different position of the constant. Which draw uses which position depends on the name of the
+ * constant. All values of a constant have the same position. All efficiencies have the same position, too,
+ * because they all depend on how well a library uses the GPU. All predictions of a draw use the same
+ * constants, so ratios of these predictions are meaningful. */
 void sim_profile_draw(sim_profile *p, int draw);
 
 static inline bool sim_profile_has_range(const sim_profile *p, sim_constant c)

@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <limits.h>
 
-/* A profile file: the name for messages, and the JSON. */
+/* The JSON of a profile file, and the names that messages use. */
 typedef struct profile_file {
     const char *name;
     char path[PATH_MAX];

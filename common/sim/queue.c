@@ -3,7 +3,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* A heap with four children per node is flatter than a binary heap, and siblings share cache lines. */
+/* The heap has four children per node, so it is flatter than a binary heap, and siblings share cache
+ * lines. */
 enum { CHILDREN = 4, SEQUENCE_BITS = 43 };
 
 void sim_queue_deinit(sim_queue *q)
@@ -97,7 +98,8 @@ void sim_event_schedule(sim_queue *q, sim_event *e, sim_time at)
     if (slot > 0 && before(&entry, &q->heap[(slot - 1) / CHILDREN]))
         sift_up(q, slot, entry);
     else
-        sift_down(q, slot, entry); /* a new entry is the last and stays in its slot */
+        /* A new entry is the last of the heap, so sift_down() leaves it in its slot. */
+        sift_down(q, slot, entry);
 }
 
 bool sim_queue_step(sim_queue *q)

@@ -1,9 +1,9 @@
-/* The event queue, which orders events in virtual time.
+/* The event queue orders events in virtual time.
  *
  * Time is an integer number of picoseconds since the simulation began. The time of each ring step is rounded
- * once, so the total of thousands of steps differs from the formula by at most nanoseconds. 63 bits are
- * enough for 106 days. Engines receive times in nanoseconds, rounded down. The deadlines of engines, which
- * are in nanoseconds, are met exactly.
+ * once, so the time of thousands of steps differs from the exact time by at most a few nanoseconds. 63 bits
+ * are enough for 106 days. Engines read the time in nanoseconds, rounded down. Engines set deadlines in
+ * nanoseconds, and a deadline passes exactly at its time.
  *
  * Events fire in the order of (time, rank, sequence number). Events of the same time fire in the order of
  * their ranks, and events of the same rank in the order in which they were scheduled. A run therefore depends
@@ -89,7 +89,7 @@ typedef struct sim_queue {
     int64_t fired;
 } sim_queue;
 
-/* Frees the memory of the queue. A queue that is all zeros is empty. */
+/* Frees the memory of the queue. A queue of zeros is an empty queue. */
 void sim_queue_deinit(sim_queue *q);
 
 /* Returns STATUS_SYSTEM if memory is short. After a failure the event needs no sim_event_deinit(). */

@@ -5,23 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The path of a ring in a machine. The ring enters the machine at position `start` of a cycle, and follows
- * the cycle. */
+/* The path of a ring in a machine. The ring enters the machine at position `start` of cycle number `cycle`,
+ * and follows the cycle. */
 typedef struct cut {
     int8_t cycle, start;
     bool reversed;
 } cut;
 
-/* The members of the group that are in one machine: [first, first + count). */
+/* The members of the group that are in one machine. The members have the numbers [first, first + count). */
 typedef struct local_group {
     int first, count;
-    sim_cycles cycles; /* cycles of members; number 0 is member `first` */
-    /* `nvlink` is true if rings use NVLink, and `mesh` if NVLinks connect pairs of GPUs directly. */
+    sim_cycles cycles; /* cycles over the members; number 0 in a cycle is member `first` */
+    /* `nvlink` is true if rings use NVLink. `mesh` is true if NVLinks connect pairs of GPUs directly. */
     bool nvlink, mesh;
     int links;
     cut cuts[SIM_CYCLES_MOST]; /* path of each ring in the machine */
-    /* [near] Adapter at which each ring starts. The first `own` adapters are the members' own adapters. The
-     * others are adapters that are as near to a member. */
+    /* [near] Adapters at which rings may start. The first `own` adapters are the adapters that members own.
+     * The other adapters are at the same distance from a member. */
     int8_t nics[SIM_NICS_MOST];
     int own, near;
 } local_group;
@@ -52,7 +52,7 @@ static void find_local_rings(const sim_topology *t, const sim_place *gpus, local
     for (int i = 0; i < g->count; i++) g->cycles.order[0][i] = (int8_t)i;
     if (g->count == 1) return;
     bool all = all_linked(t, gpus + g->first, g->count, links);
-    /* A single ring uses NVLink if all neighbors are linked. */
+    /* If NCCL builds only one ring, the ring uses NVLink if all neighbors in the ring are linked. */
     if (sim_profile_get(t->profile, SIM_NCCL_RINGS_MOST) == 1) {
         g->nvlink = true;
         for (int i = 0; i < g->count; i++) g->nvlink = g->nvlink && links[i][(i + 1) % g->count] > 0;
@@ -93,8 +93,8 @@ static void add_nic(local_group *g, int nic)
 
 /* Lists the adapters at which NCCL's rings may start (src/graph/search.cc, ncclTopoSelectNets). The adapters
  * that GPUs own come first. If several adapters are equally near to a GPU, different GPUs own different
- * adapters (ncclTopoGetLocalNet). Other adapters at the same distance from the GPU follow. Adapters
- * that are farther away are not listed, because a ring does not cross to another socket for one. */
+ * adapters (ncclTopoGetLocalNet). Other adapters at the same distance from the GPU follow. Adapters that are
+ * farther away are not listed, because a ring does not cross to another socket to reach an adapter. */
 static void list_nics(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     for (int i = 0; i < g->count; i++) add_nic(g, t->gpu_nic[gpus[i].index]);
@@ -104,7 +104,8 @@ static void list_nics(const sim_topology *t, const sim_place *gpus, local_group 
             if (sim_topology_is_near(t, gpus[i].index, nic)) add_nic(g, nic);
 }
 
-/* Numbers of rings that enter the machine at each member, that leave it there, and that follow each cycle. */
+/* Numbers of rings that enter the machine at each member, that leave the machine at each member, and that
+ * follow each cycle. */
 typedef struct cut_uses {
     int enters[SIM_CYCLE_GPUS], leaves[SIM_CYCLE_GPUS], cycles[SIM_CYCLES_MOST];
 } cut_uses;
@@ -127,9 +128,9 @@ static cut best_cut(const sim_topology *t, const sim_place *gpus, const local_gr
     return best;
 }
 
-/* Chooses, for every adapter, a cycle and the position at which the cycle is cut open, so that both ends are
- * near the adapter. If several cuts are equally near, prefers GPUs at which fewer rings enter and leave, and
- * cycles that fewer rings follow. */
+/* For every adapter, chooses a cycle and the position at which the cycle is opened, so that both ends of the
+ * path are near the adapter. If several positions are equally near, prefers GPUs at which fewer rings enter
+ * and leave, then cycles that fewer rings follow. */
 static void cut_rings(const sim_topology *t, const sim_place *gpus, local_group *g)
 {
     cut_uses uses = {{0}, {0}, {0}};
@@ -161,7 +162,7 @@ static int split_by_machine(const sim_place *gpus, int ranks, local_group *group
     return count;
 }
 
-/* Returns true if two machines have members at the same GPUs, and therefore the same rings. */
+/* Returns true if two machines have members at the same GPUs. The machines then have the same rings. */
 static bool same_places(const sim_place *gpus, const local_group *a, const local_group *b)
 {
     if (a->count != b->count) return false;
@@ -207,7 +208,8 @@ status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **u
     return STATUS_OK;
 }
 
-/* Adds up the load of all edges on every link, and finds the link that becomes full first. */
+/* Adds up the load that the edges of all rings put on every link, and finds the link that becomes full
+ * first. */
 static status measure(sim_rings *r)
 {
     int32_t resources = r->topology->resource_count;
@@ -248,8 +250,8 @@ static status lay_rings(sim_rings *r, const local_group *groups, int count)
     return measure(r);
 }
 
-/* Lays one ring for each adapter that members own. If machines differ in the number of these adapters, the
- * smallest number counts. Then adds further rings as long as they add bandwidth. */
+/* Builds one ring for each adapter that members own. If machines differ in the number of these adapters,
+ * builds the smallest of the numbers. Then adds further rings as long as each of them adds bandwidth. */
 static status lay_rings_between(sim_rings *r, const local_group *groups)
 {
     int own = SIM_NICS_MOST, near = SIM_NICS_MOST;

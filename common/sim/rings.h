@@ -1,10 +1,11 @@
 /* The rings that NCCL would build over a group of GPUs, and the links that the rings use.
  *
- * Within a machine there is one ring over NVLink for every cycle of links through all GPUs. If GPUs are
- * connected by NVSwitch, one ring represents all rings. If there is no NVLink, there is one ring over PCIe,
- * in the order of the GPUs. Between machines there is one ring for each adapter that is nearest to a member.
- * The ring enters and leaves a machine at the GPUs that are nearest to the adapter. A group of one GPU per
- * machine therefore has one ring, over the GPU's adapter. All rings carry the same number of bytes. */
+ * Within a machine there is one ring over NVLink for every cycle of links through all GPUs. If an NVSwitch
+ * connects the GPUs, one ring represents all rings of NCCL. If there is no NVLink, there is one ring over
+ * PCIe, in the order of the GPUs. Between machines there is one ring for each adapter that is nearest to a
+ * member. The ring enters and leaves a machine at the GPUs that are nearest to the adapter. A group of one
+ * GPU per machine therefore has one ring, over the GPU's adapter. All rings carry the same number of
+ * bytes. */
 #ifndef COMMON_SIM_RINGS_H
 #define COMMON_SIM_RINGS_H
 
@@ -16,25 +17,26 @@ typedef struct sim_rings {
     sim_place *places;   /* [ranks] places of the members, ordered by machine */
     int count;
     int32_t *order; /* [count * ranks] indices of members, ring by ring */
-    /* [count * ranks] adapter by which the ring enters and leaves the member's machine. */
+    /* [count * ranks] Adapter at which the ring enters and leaves the member's machine. */
     int8_t *nics;
-    /* number of NCCL's channels: one per parallel link in a single machine, one per ring between machines */
+    /* Number of NCCL's channels. In a single machine there is one channel per parallel link. Between machines
+     * there is one channel per ring. */
     int channels;
     bool nvlink; /* true if rings use NVLink inside the machines */
-    double bus;  /* bytes per picosecond that every rank sends when nothing else uses the links */
+    double bus;  /* rate at which every rank sends if nothing else uses the links, in bytes per picosecond */
     /* [use_count] Links that the rings use. The weight of a link is the number of bytes that pass the link
      * for each byte that every rank sends. */
     sim_hop_use *uses;
     int use_count;
 } sim_rings;
 
-/* Lays the rings of the GPUs `gpus` [ranks], where `ranks` is at least 1. GPUs of the same machine must be
+/* Builds the rings over the GPUs `gpus` [ranks]. `ranks` is at least 1. GPUs of the same machine must be
  * adjacent. Returns STATUS_SYSTEM if memory is short. */
 status sim_rings_open(const sim_topology *t, const sim_place *gpus, int ranks, sim_rings **out);
 void sim_rings_close(sim_rings **rings);
 
 /* Lists the links whose `load` [t->resource_count] is not 0, with the load as the weight. The caller frees
- * *uses. Sets *bus to the rate at which the first link becomes full. */
+ * *uses. Sets *bus to the rate per rank at which the first link becomes full. */
 status sim_rings_uses(const sim_topology *t, const double *load, sim_hop_use **uses, int *count, double *bus);
 
 /* Finds the route of ring `ring` from the i-th member of the ring to the next member. */

@@ -126,7 +126,7 @@ static status check(const simulation_config *c, const sim_profile *p)
         return fail(STATUS_CONFIG, "simulation: expected 1 machine or more, got %d", c->machines);
     if (c->present < 0 || c->present > c->world)
         return fail(STATUS_INTERNAL, "simulation: found %d of %d ranks present", c->present, c->world);
-    /* GPUs that have TF32 also have bfloat16. Older GPUs with half precision have only float16. */
+    /* A GPU that has TF32 also has bfloat16. Older GPUs have no bfloat16, only float16. */
     if (c->precision != SIM_FP32 && !sim_profile_has(p, SIM_PEAK_TF32))
         return fail(STATUS_CONFIG, "profile %s: expected precision fp32, got %s", p->name,
                     c->precision == SIM_TF32 ? "tf32" : "bf16");

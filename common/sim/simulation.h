@@ -1,11 +1,11 @@
-/* A simulation: the virtual clock, the machines and all ranks of a job. One thread drives the simulation,
- * which has no global state.
+/* A simulation contains the virtual clock, the machines and all ranks of a job. One thread drives the
+ * simulation. There is no global state.
  *
  * Rank r is GPU r % ranks_per_machine of machine r / ranks_per_machine. If a process drives several GPUs
  * (per_process), every GPU counts as a rank. If there are n processes, rank s * n + r is GPU s of process r,
  * and the GPUs of a process are adjacent.
  *
- * The files, in the order in which data flow through them:
+ * The files of this folder, in the order in which data flow through them:
  *
  *     constants.h       the constants of a profile
  *     profile.c         finds profiles, reads the top level of their files
@@ -33,15 +33,15 @@
 struct simulation;
 
 /* An actor is a virtual host thread, such as the compute thread of a rank, an agent, or a server. Each actor
- * has a local time. Work of the actor advances the local time, which may be ahead of the clock. A launch, for
- * example, only costs host time, so the actor continues until it must wait for an event that is later than
- * the clock.
+ * has a local time, which its work advances. The local time may be ahead of the clock, because an actor
+ * continues until it must wait for an event. For example, a kernel launch only adds host time to the local
+ * time.
  *
  * The event queue wakes an actor. The local time of the actor then advances to the time of the clock, unless
  * the local time is already later, and `run` does the work that is possible now. To wait, `run` calls
  * sim_actor_block(), makes sure that an event will wake the actor, and returns STATUS_AGAIN. An actor acts at
- * its local time. Therefore an actor must wake other actors with sim_actor_wake(), which uses the local time
- * instead of the time of the clock. */
+ * its local time. Therefore it must pass its local time, and not the time of the clock, to sim_actor_wake()
+ * when it wakes another actor. */
 typedef struct sim_actor {
     struct simulation *simulation;
     sim_event event;
@@ -49,13 +49,15 @@ typedef struct sim_actor {
     const char *name;      /* name for messages, such as "compute"; borrowed */
     const char *waits_for; /* description of the awaited event, or NULL */
     int rank;
-    bool woken;                   /* true if the actor has been woken since it last blocked */
-    status (*run)(void *context); /* function that does the work, or NULL if the driver checks `woken` */
+    bool woken; /* true if the actor has been woken since it last blocked */
+    /* function that does the actor's work, or NULL if the driver checks `woken` instead */
+    status (*run)(void *context);
     void *context;
     struct sim_fiber *fiber; /* fiber of the actor (fiber.h), or NULL if the actor is no fiber */
     struct sim_actor *core;  /* compute thread on whose core the actor works, or NULL for a separate core */
-    double core_share;       /* fraction of the actor's work time that the thread on `core` loses */
-    /* time that this thread has lost to actors on its core, and that has not been added to its work yet */
+    double core_share;       /* fraction of the actor's working time that `core` loses */
+    /* Time for which other actors have occupied this actor's core, and that has not been added to this
+     * actor's work yet. */
     sim_time lost;
     struct sim_actor *next, *previous;
     struct sim_actor *next_waiting; /* next actor that waits for the same stream or fence */
@@ -79,10 +81,10 @@ static inline void sim_actor_spend(sim_actor *a, sim_time duration)
     if (a->core) a->core->lost += (sim_time)((double)duration * a->core_share);
 }
 
-/* Marks the actor as waiting for `what`, e.g. "synchronize", which is borrowed. Returns STATUS_AGAIN. */
+/* Marks the actor as waiting for `what`, e.g. "synchronize". Borrows `what`. Returns STATUS_AGAIN. */
 static inline status sim_actor_block(sim_actor *a, const char *what)
 {
-    assert(a->simulation); /* only the clock has no simulation, and it cannot wait */
+    assert(a->simulation); /* The clock is the only actor without a simulation, and the clock cannot wait. */
     a->waits_for = what;
     a->woken = false;
     return STATUS_AGAIN;
@@ -90,7 +92,7 @@ static inline status sim_actor_block(sim_actor *a, const char *what)
 
 /* ---- the simulation ---- */
 
-/* Precision of matrix products and convolutions. Storage is float32. */
+/* Precision of matrix products and convolutions. Tensors are stored in float32. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16 } sim_precision;
 
 /* The results that DataParallel gathers from each replica of a module. */
@@ -100,7 +102,7 @@ typedef enum sim_gathered {
     SIM_GATHERS_CACHES   /* losses, outputs, and the keys and values of attention */
 } sim_gathered;
 
-/* Describes a change of a constant of the profile: all its values are replaced or multiplied. */
+/* A change of a constant of the profile. All values of the constant are replaced or multiplied. */
 typedef struct sim_override {
     sim_constant constant;
     double value;
@@ -111,34 +113,38 @@ typedef struct simulation_config {
     const char *profile; /* name or file of the profile; NULL for SIM_DEFAULT_PROFILE */
     int world;           /* number of ranks, at least 1 */
     int machines;        /* number of machines, or 0 for as many as the ranks fill */
-    /* Number of processes per machine, or 0 for one process per rank. If there is more than one process per
-     * machine, kappa applies. */
+    /* Number of processes per machine, or 0 for one process per rank. If a machine runs several processes,
+     * kappa slows down their operations (sim_price_contention()). */
     int processes;
-    /* Number of GPUs that each process drives, all in one machine. A divisor of `world`, or 0 for one GPU. */
+    /* Number of GPUs that each process drives, or 0 for one GPU. The GPUs of a process are in one machine.
+     * The number must divide `world`. */
     int per_process;
     sim_precision precision;
-    /* Number of ranks that are simulated, from rank 0 on, or 0 for all ranks. See simulation_present(). */
+    /* Number of ranks that are simulated, or 0 for all ranks. The simulated ranks begin with rank 0. See
+     * simulation_present(). */
     int present;
-    /* True if launches are synchronous whatever the profile says. Used if the host reads device memory. */
+    /* True if launches are always synchronous, even if the profile says otherwise. Used if the host reads
+     * device memory. */
     bool launches_are_calls;
     bool unlimited_memory; /* true if GPUs never run out of memory */
-    /* Seed of the jitter. If it is 0, there is no jitter: all GPUs are equal, and every kernel takes its
-     * expected time. */
+    /* Seed of the jitter. If the seed is 0, all GPUs are equal, and every kernel takes its expected time. */
     uint64_t jitter_seed;
-    /* Bandwidth in GB/s and latency in us of the network, or 0 for the profile's values. */
+    /* Bandwidth of the network in GB/s and latency of the network in us. For a value of 0, the profile's
+     * value is used. */
     double link_rate, link_latency;
-    /* True if DataParallel's replicas are threads of one Python process. If false, the host takes no time. */
+    /* True if DataParallel's replicas are threads of one Python process. If false, the Python code takes no
+     * time. */
     bool python;
-    sim_gathered gathered; /* results that are gathered if replicas compute losses */
+    sim_gathered gathered; /* results that are gathered from the replicas if the replicas compute losses */
     /* Number of a random draw from the ranges of the constants, 1 to SIM_DRAWS, or 0 for the values of the
      * constants (profile.h). */
     int draw;
-    /* [override_count] Changes of constants, borrowed. They are applied after `draw`. */
+    /* [override_count] Changes of constants, which are applied after `draw`. Borrowed. */
     const sim_override *overrides;
     int override_count;
 } simulation_config;
 
-/* A function that receives the work that a stream of a rank has run. `stream` is the number of the stream on
+/* A function that records the work that a stream of a rank has run. `stream` is the number of the stream on
  * the device. `what` is the name of an operation, "copy", or the pointer SIM_WAIT for a wait on a fence. */
 #define SIM_WAIT "wait"
 typedef struct sim_recorder {
@@ -155,8 +161,9 @@ typedef struct simulation {
     sim_network network;
     int ranks_per_machine;
     sim_actor *actors;  /* all actors, newest first */
-    sim_actor *current; /* actor that runs, or NULL for the driver */
-    /* actor of the events that belong to no other actor; its local time is always the time of the clock */
+    sim_actor *current; /* actor that is running, or NULL if the driver is running */
+    /* Actor of the events that belong to no other actor. The local time of this actor is always the time of
+     * the clock. */
     sim_actor clock;
     bool firing;
     status failure; /* first failure of an actor; after a failure no actor runs */
@@ -164,12 +171,12 @@ typedef struct simulation {
     void *devices; /* state of the device back end, shared by all ranks */
     void (*free_devices)(void *devices);
     struct sim_group *groups; /* group.h */
-    /* Time at which the host of DataParallel has created the replicas of this step. */
+    /* Time at which DataParallel's process has created the replicas of the current step. */
     sim_time wired;
 } simulation;
 
-/* Returns STATUS_USAGE if the profile does not exist, STATUS_DATA if it is not valid, and STATUS_CONFIG if
- * there are more ranks than GPUs or if the GPUs do not have the precision. */
+/* Returns STATUS_USAGE if the profile does not exist, STATUS_DATA if the profile is not valid, and
+ * STATUS_CONFIG if there are more ranks than GPUs or if the GPUs do not support the precision. */
 status simulation_open(const simulation_config *config, simulation **out);
 /* Closes the simulation. All actors, flows and devices must be closed before the simulation. */
 void simulation_close(simulation **s);
@@ -179,7 +186,7 @@ int simulation_processes(const simulation *s);
 
 /* Returns the place of a rank's GPU. */
 sim_place simulation_gpu(const simulation *s, int rank);
-/* returns the socket that is nearest to the rank's GPU */
+/* Returns the place of the socket that is nearest to the rank's GPU. */
 sim_place simulation_host(const simulation *s, int rank);
 
 static inline sim_time simulation_now(const simulation *s)
@@ -187,8 +194,8 @@ static inline sim_time simulation_now(const simulation *s)
     return s->queue.now;
 }
 
-/* Returns the actor that acts now. This is the running actor, or the clock in an event that belongs to no
- * actor, or `driver` outside of events. */
+/* Returns the actor that acts now. If an actor is running, returns this actor. In an event that belongs to no
+ * actor, returns the clock. Outside of events, returns `driver`. */
 static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
 {
     if (s->current || !s->firing) return s->current ? s->current : driver;
@@ -196,8 +203,8 @@ static inline sim_actor *simulation_actor(simulation *s, sim_actor *driver)
     return &s->clock;
 }
 
-/* Returns the number of ranks that are simulated, from rank 0 on. The other ranks are assumed to do the same
- * at the same time. */
+/* Returns the number of ranks that are simulated. The simulated ranks begin with rank 0. The other ranks are
+ * assumed to do the same work at the same times. */
 static inline int simulation_present(const simulation *s)
 {
     return s->config.present ? s->config.present : s->config.world;
@@ -206,8 +213,8 @@ static inline int simulation_present(const simulation *s)
 /* Runs events until none are left or simulation_stop() is called. Returns the first failure of an actor. */
 status simulation_run(simulation *s);
 
-/* Ends simulation_run() after the current event. The actor that finds that the job is done must call this
- * function, because other actors may keep scheduling deadlines. */
+/* Ends simulation_run() after the current event. The actor that ends the job must call this function, because
+ * other actors may schedule deadlines for ever. */
 void simulation_stop(simulation *s);
 
 /* Runs events until an event wakes `a`. Returns at once if `a` has been woken before. Returns

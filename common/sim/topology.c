@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Costs of links. The cheapest path prefers NVLink to PCIe, and PCIe to the link between sockets. */
+/* Costs of links. The costs make the cheapest path prefer NVLink to PCIe, and PCIe to the link between
+ * sockets. */
 static const int link_costs[] = {[SIM_LINK_PCIE] = 8, [SIM_LINK_NVLINK] = 1, [SIM_LINK_SOCKET] = 12};
 static const sim_constant link_rates[] = {
     [SIM_LINK_PCIE] = SIM_PCIE, [SIM_LINK_NVLINK] = SIM_NVLINK, [SIM_LINK_SOCKET] = SIM_SOCKET_LINK};
@@ -99,7 +100,7 @@ static void find_paths(sim_topology *t, int start)
 }
 
 /* Returns the index in `to` [count] of the node that is nearest to `from`. If several nodes are equally near,
- * `turn` selects one, so that callers are spread over these nodes. */
+ * `turn` selects one of these nodes, so that different callers get different nodes. */
 static int nearest(const sim_topology *t, int from, const int *to, int count, int turn)
 {
     int best = UNREACHED, equals = 0;
@@ -246,8 +247,8 @@ static void route_within(const sim_topology *t, sim_route *r, sim_place from, si
     if (!from.host || !to.host) r->latency += sim_from_us(sim_profile_get(t->profile, SIM_COPY_LATENCY));
 }
 
-/* Removes the link that leads only to the adapter from a route if the link is not slower than the adapter,
- * because the link then never limits a flow. */
+/* One link of the route leads only to the adapter. If this link is not slower than the adapter, the link
+ * never limits a flow, so this function removes the link from the route. */
 static void drop_link_of_nic(const sim_topology *t, sim_route *r, int first, int nic, int way)
 {
     int links = 0;

@@ -1,9 +1,9 @@
-/* The machines of a simulation as resources of its network, and the routes between places.
+/* Describes the machines of a simulation as resources of a network, and finds the routes between places.
  *
- * The resources of a machine are the two directions of every link of the profile's topology, one memory per
- * socket (one resource for reading and writing), and the two directions of every network adapter. The network
- * between the adapters never limits a flow. All machines are alike, so paths are computed only once, in one
- * machine. */
+ * The resources of a machine are the two directions of every link in the profile's topology, the memory of
+ * every socket, and the two directions of every network adapter. Reads and writes of a memory share one
+ * resource. The network between the adapters never limits a flow. All machines are alike, so paths are
+ * computed for only one machine. */
 #ifndef COMMON_SIM_TOPOLOGY_H
 #define COMMON_SIM_TOPOLOGY_H
 
@@ -28,7 +28,8 @@ typedef struct sim_route {
 /* The last step of the cheapest path from one node to another node. */
 typedef struct sim_path_step {
     int cost;
-    int link, before; /* last link, and the node before it; -1 at the start */
+    /* last link of the path, and the node before this link; -1 for the path from a node to itself */
+    int link, before;
 } sim_path_step;
 
 typedef struct sim_topology {
@@ -38,13 +39,14 @@ typedef struct sim_topology {
     /* [resource_count] capacities of the resources of all machines, for sim_network_init() */
     double *capacities;
     int32_t resource_count;
-    /* Number of resources per machine. Resource 2 l is link l from a to b, and 2 l + 1 is link l from b to a.
-     * The memories follow, then both directions of the adapters. */
+    /* Number of resources per machine. Resource 2 l is link l from a to b, and resource 2 l + 1 is link l
+     * from b to a. The memories of the sockets follow the links, and both directions of the adapters follow
+     * the memories. */
     int per_machine;
     sim_path_step *steps; /* [node_count * node_count] last step of the path, by start and end of the path */
     int gpu_node[SIM_GPUS_MOST], socket_node[SIM_NODES_MOST], nic_node[SIM_NICS_MOST];
-    /* Socket that is nearest to each GPU, adapter that is nearest to each GPU, and adapter that is nearest to
-     * each socket. */
+    /* The three arrays hold the socket that is nearest to each GPU, the adapter that is nearest to each GPU,
+     * and the adapter that is nearest to each socket. */
     int gpu_socket[SIM_GPUS_MOST];
     int gpu_nic[SIM_GPUS_MOST], socket_nic[SIM_NODES_MOST];
 } sim_topology;
@@ -53,24 +55,26 @@ typedef struct sim_topology {
 status sim_topology_open(const sim_profile *profile, int machines, sim_topology **out);
 void sim_topology_close(sim_topology **topology);
 
-/* Finds the route of a copy from one place to another. The route leads over NVLink if it connects the GPUs,
- * else over PCIe. If GPUs cannot access each other's memory, the copy passes through host memory. Between
- * machines a copy uses the nearest adapters. A copy within the memory of a socket reads and writes this
- * memory. A copy within a GPU uses no resource. */
+/* Finds the route of a copy from one place to another. If NVLink connects the two GPUs, the route uses
+ * NVLink, else PCIe. If GPUs cannot access each other's memory, the copy passes through host memory. A copy
+ * between machines uses the adapter that is nearest to each place. A copy within the memory of a socket reads
+ * and writes this memory. A copy within a GPU uses no resource. */
 void sim_topology_route(const sim_topology *t, sim_place from, sim_place to, sim_route *out);
 
 /* Finds the route between GPUs of two machines over the given adapters. */
 void sim_topology_route_over(const sim_topology *t, sim_place from, int nic_from, sim_place to, int nic_to,
                              sim_route *out);
 
-/* Returns true if no adapter is nearer to the GPU. */
+/* Returns true if no adapter is nearer to the GPU than `nic`. */
 bool sim_topology_is_near(const sim_topology *t, int gpu, int nic);
 
-/* Writes the name of a resource within its machine: "gpu0 -> switch0", "memory of socket0" or "nic1 sends".
- * The machine is resource / per_machine. Returns `buffer`; 64 bytes are enough. */
+/* Writes the name that a resource has in its machine, for example "gpu0 -> switch0", "memory of socket0"
+ * or "nic1 sends". The number of the machine is resource / per_machine. Returns `buffer`; 64 bytes are
+ * enough. */
 char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *buffer, size_t size);
 
-/* Returns the number of NVLinks from one GPU to another, or to their NVSwitch, or 0 if there is none. */
+/* Returns the number of NVLinks that connect a GPU with another GPU, or with the NVSwitch that both GPUs
+ * share. Returns 0 if there is none. */
 int sim_topology_nvlinks(const sim_topology *t, int from, int to);
 
 #endif

@@ -38,8 +38,9 @@ typedef struct sim_way {
     sim_transport *to;
     int link; /* number of the link in transport `to` */
     sim_route route;
-    sim_message *first, *last; /* queue of sent messages; the first message is leaving */
-    int on_the_way;            /* number of messages that have been sent and not yet received */
+    /* queue of messages that have not left; the bytes of the first message are leaving */
+    sim_message *first, *last;
+    int on_the_way; /* number of messages that have been sent but not received yet */
 } sim_way;
 
 struct sim_transport {
@@ -47,8 +48,9 @@ struct sim_transport {
     sim_hub *hub;
     sim_transport *next;
     char url[128];
-    sim_actor *owner; /* agent that receives from this transport, or NULL before the first receive */
-    sim_way *ways;    /* [2 * peers] */
+    /* agent that receives messages from this transport, or NULL before the agent's first receive */
+    sim_actor *owner;
+    sim_way *ways; /* [2 * peers] */
     sim_message *inbox, *inbox_last;
     /* true if the last send found no room, so that the owner must be woken when there is room */
     bool refused;
@@ -109,7 +111,7 @@ static status wait_for_nothing(transport *t, int64_t deadline_ns)
 
 static sim_way *way_of(const sim_message *m)
 {
-    /* The receiver's way back to the sender contains the number of the sender's way. */
+    /* The receiver's way to the sender contains the number of the link in the sender's transport. */
     sim_way *back = &m->to->ways[m->link];
     return &back->to->ways[back->link];
 }
@@ -122,7 +124,8 @@ static void leave_next(sim_way *w)
                        w->route.latency);
 }
 
-/* Called when the last byte of a message has left. Releases the sender's memory, as a real transport does. */
+/* Called when the last byte of a message has left. Releases the frames of the sender, as a real transport
+ * does. */
 static void on_left(void *context)
 {
     sim_message *m = context;
@@ -194,16 +197,16 @@ static status copy_frames(sim_message *m, const message_frame *frames, int count
     return STATUS_OK;
 }
 
-/* Returns the host of an agent. There may be more separate servers than ranks, so hosts are assigned to
- * servers round robin. */
+/* Returns the host of an agent. Hosts are assigned to separate servers round robin, because there may be more
+ * servers than ranks. */
 static sim_place host_of(const sim_transport *t)
 {
     const simulation *s = t->hub->simulation;
     return simulation_host(s, t->base.options.rank % s->config.world);
 }
 
-/* Returns the number of bytes that a message moves. If ranks compute on the processor of one machine and read
- * each other's tensors, a message between them moves no bytes. */
+/* Returns the number of bytes that a message moves. If ranks compute on the CPU of one machine and read each
+ * other's tensors, a message between these ranks moves no bytes. */
 static double bytes_moved(const sim_hub *hub, const sim_transport *t, const sim_message *m)
 {
     const simulation *s = hub->simulation;

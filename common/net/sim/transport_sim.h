@@ -1,6 +1,6 @@
-/* Messages between the virtual ranks of a simulation. A message is a flow over the links between the places
- * of its tensors. The sender and the receiver also spend a fixed time on each message. The messages of a link
- * leave one after another. No bytes move. */
+/* Messages between the virtual ranks of a simulation. A message is a flow over the links between the sender's
+ * memory and the receiver's memory. The sender and the receiver also spend a fixed time on each message. The
+ * messages of a link leave one after another. No bytes are copied. */
 #ifndef COMMON_NET_SIM_TRANSPORT_SIM_H
 #define COMMON_NET_SIM_TRANSPORT_SIM_H
 
