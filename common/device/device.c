@@ -132,6 +132,14 @@ status device_add(device_stream *s, void *to, const void *a, const void *b, dtyp
     return s->device->backend->add(s, to, a, b, type, count);
 }
 
+status device_copy_from(device_stream *s, void *to, const device *owner, const void *from, dtype type,
+                        int64_t count)
+{
+    const device_backend *b = s->device->backend;
+    return b->copy_from ? b->copy_from(s, owner, type, count)
+                        : device_convert(s, to, type, from, type, count, 1);
+}
+
 status device_clear(device_stream *s, void *data, size_t bytes)
 {
     status rc;
@@ -321,6 +329,12 @@ status device_mark(device_stream *s, int slot)
 int64_t device_mark_ns(device_stream *s, int slot)
 {
     return s->device->backend->mark_ns(s, slot);
+}
+
+int64_t device_mark_slowed_ns(device_stream *s, int slot)
+{
+    const device_backend *b = s->device->backend;
+    return b->mark_slowed_ns ? b->mark_slowed_ns(s, slot) : -1;
 }
 
 status device_stream_wait_mark(device_stream *s, device_stream *of, int slot)

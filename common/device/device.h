@@ -154,6 +154,11 @@ status device_pack(device_stream *s, const device_range *ranges, int count, dtyp
  * memory. */
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 
+/* Copies `count` elements in stream order from the memory of the device `owner`, which this process opened,
+ * too. A virtual device copies only between the GPUs of a process (simulation_config.per_process). */
+status device_copy_from(device_stream *s, void *to, const device *owner, const void *from, dtype type,
+                        int64_t count);
+
 /* Clears the bytes in stream order. */
 status device_clear(device_stream *s, void *data, size_t bytes);
 
@@ -284,6 +289,9 @@ void device_set_idle(device *d, device_idle_function idle, void *context);
 enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
+/* Returns the total time in ns by which simultaneous communication has delayed kernels of the stream, from
+ * the opening of the stream to the mark. Returns -1 on real devices, where this time cannot be measured. */
+int64_t device_mark_slowed_ns(device_stream *s, int slot);
 
 /* Makes work launched on `s` from now on wait until the stream `of` has reached the mark. The mark must have
  * been made before the call. The slot may be reused after the call. The host does not wait. Does nothing if

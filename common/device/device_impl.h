@@ -41,6 +41,8 @@ typedef struct device_backend {
     status (*pack)(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
                    double divisor);
     status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
+    /* NULL if `convert` reaches the memory of other devices. */
+    status (*copy_from)(device_stream *s, const device *from, dtype type, int64_t count);
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes); /* NULL if there is no driver */
 
@@ -84,6 +86,7 @@ typedef struct device_backend {
 
     status (*mark)(device_stream *s, int slot);
     int64_t (*mark_ns)(device_stream *s, int slot);
+    int64_t (*mark_slowed_ns)(device_stream *s, int slot); /* NULL if the device does not know the time */
     int64_t (*now_ns)(device *d);
 } device_backend;
 

@@ -14,7 +14,6 @@
  *
  * If several stages have a parameter, the last of these stages sums the gradients before engines reduce
  * them. */
-#include "common/device/sim/device_sim.h"
 #include "common/memory/plan.h"
 #include "common/trace/trace.h"
 #include "harness/train/stages.h"
@@ -69,8 +68,7 @@ static status copy(trainer *to, void *target, trainer *from, const void *source,
     trainer_devices *d = from->devices;
     TRY(device_stream_signal(from->stream, d->passed, ++d->passes));
     TRY(device_stream_wait(to->stream, d->passed, d->passes));
-    if (sim_device_simulation(to->device)) return sim_device_copy_from(to->stream, from->device, type, count);
-    return device_convert(to->stream, target, type, source, type, count, 1);
+    return device_copy_from(to->stream, target, from->device, source, type, count);
 }
 
 static status copy_value(trainer *to, const trainer_program_slot *ours, int value, trainer *from,
@@ -126,20 +124,17 @@ static status sum_shared(trainer *t, int param)
     const nn_param *p = &t->config.model->params[param];
     int64_t count = t->params->pieces[param].count;
     dtype type = t->params->type;
-    device_range sum = {param_set_gradient(t->params, param), t->devices->arrived.data, count};
+    void *sum = param_set_gradient(t->params, param);
     for (int s = 0; s < stage_of(t); s++) {
         trainer *other = t->devices->stages[s];
         if (!(p->stages >> s & 1)) continue;
         TRY(copy(t, t->devices->arrived.data, other, gradient_of(other, p), type, count));
-        if (sim_device_simulation(t->device))
-            TRY(device_pack(t->stream, &sum, 1, type, type, 1)); /* takes as long as an addition */
-        else
-            TRY(device_add(t->stream, sum.to, sum.to, sum.from, type, count));
+        TRY(device_add(t->stream, sum, sum, t->devices->arrived.data, type, count));
     }
     for (int s = 0; s < stage_of(t); s++) {
         trainer *other = t->devices->stages[s];
         if (!(p->stages >> s & 1)) continue;
-        TRY(copy(other, gradient_of(other, p), t, sum.to, type, count));
+        TRY(copy(other, gradient_of(other, p), t, sum, type, count));
     }
     return STATUS_OK;
 }

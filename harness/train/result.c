@@ -4,7 +4,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/device/sim/device_sim.h"
 #include "common/trace/trace.h"
 
 #include <math.h>
@@ -86,10 +85,9 @@ status trainer_report_backward(trainer *t, int step, int64_t micro)
  * STEP_NOT_MEASURED on real devices. */
 static int64_t slowdown(trainer *t, int end)
 {
-    if (!sim_device_simulation(t->device)) return STEP_NOT_MEASURED;
     int64_t before = t->slowed_ns;
-    t->slowed_ns = sim_mark_slowed_ns(t->stream, end);
-    return t->slowed_ns - before;
+    t->slowed_ns = device_mark_slowed_ns(t->stream, end);
+    return t->slowed_ns < 0 ? STEP_NOT_MEASURED : t->slowed_ns - before;
 }
 
 /* Adds the phase of the update. An older mark means that this rank made no update in the step. */

@@ -7,11 +7,12 @@
 #include "common/device/device_impl.h"
 
 /* host_NAME implements the slot NAME of device_backend. */
-#define HOST_SHARED(X) X(convert) X(add) X(clear) /* slots that back ends without computation use, too */
+#define HOST_SHARED(X) X(convert) X(clear) /* slots that back ends without computation use, too */
 #define HOST_STREAMS(X) X(stream_signal) X(stream_synchronize) X(fence_reach) X(fence_fail) X(mark)
 #define HOST_OTHERS(X)                                                                                       \
     X(allocate)                                                                                              \
-    X(free) X(upload) X(download) X(pack) X(stream_wait) X(fence_reached) X(mark_ns) X(now_ns) X(release)
+    X(free)                                                                                                  \
+    X(add) X(upload) X(download) X(pack) X(stream_wait) X(fence_reached) X(mark_ns) X(now_ns) X(release)
 #define HOST_DECLARE(name) DEVICE_FUNCTION(host, name)
 HOST_SHARED(HOST_DECLARE)
 HOST_STREAMS(HOST_DECLARE)

@@ -117,6 +117,7 @@ const device_backend device_plan = {
     .free = host_free,
     .upload = host_upload,
     .download = plan_download,
+    .add = host_add,
     .pack = host_pack,
     .choose_layout = plan_choose_layout,
     .prepare = plan_prepare,

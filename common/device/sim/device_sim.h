@@ -56,10 +56,6 @@ void sim_device_leave(device *d, sim_listener *listener);
 void sim_device_begin_communication(device *d, sim_load load);
 void sim_device_end_communication(device *d, sim_load load);
 
-/* Returns the total time in ns by which simultaneous communication has delayed kernels of the stream, from
- * the opening of the stream to the mark in `slot`. */
-int64_t sim_mark_slowed_ns(const device_stream *s, int slot);
-
 /* Makes the current actor spend the time of a launch that does not run a kernel. */
 void sim_device_spend_launch(device *d);
 
@@ -90,10 +86,5 @@ void sim_device_share_interpreter(device *d, int threads);
 void sim_device_wire(device *d, int replicas, int parameters);
 /* Makes the current actor wait until the replicas are built. */
 void sim_device_await_wiring(device *d);
-
-/* Copies `count` elements in stream order from the memory of another device of the simulation, over the links
- * between the two GPUs. May be called only if launches are asynchronous and a process drives several devices
- * (simulation_config.per_process). */
-status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count);
 
 #endif

@@ -135,6 +135,9 @@ static inline void sim_record(const sim_device *d, device_stream_role role, cons
     X(prepare)                                                                                               \
     X(release)                                                                                               \
     X(launch)                                                                                                \
+    X(add)                                                                                                   \
+    X(copy_from)                                                                                             \
+    X(mark_slowed_ns)                                                                                        \
     X(pack)                                                                                                  \
     X(upload)                                                                                                \
     X(download)                                                                                              \

@@ -136,6 +136,12 @@ status sim_pack(device_stream *s, const device_range *ranges, int count, dtype t
     return STATUS_OK;
 }
 
+/* An addition takes as long as a pass that divides. */
+status sim_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count)
+{
+    return pack_range(s, count);
+}
+
 static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
 {
     sim_device *d = device_of(s);
@@ -182,7 +188,7 @@ static sim_peer *find_peer(sim_device *d, const device *from)
     return d->peers = p;
 }
 
-status sim_device_copy_from(device_stream *s, const device *from, dtype type, int64_t count)
+status sim_copy_from(device_stream *s, const device *from, dtype type, int64_t count)
 {
     sim_peer *peer = find_peer((sim_device *)s->device, from);
     if (!peer) return fail(STATUS_SYSTEM, "no memory for the route between two GPUs");
@@ -297,7 +303,7 @@ int64_t sim_mark_ns(device_stream *base, int slot)
     return slot < s->mark_capacity ? s->marks[slot].at_ns : 0;
 }
 
-int64_t sim_mark_slowed_ns(const device_stream *base, int slot)
+int64_t sim_mark_slowed_ns(device_stream *base, int slot)
 {
     const sim_stream *s = (const sim_stream *)base;
     return slot < s->mark_capacity ? s->marks[slot].slowed_ns : 0;

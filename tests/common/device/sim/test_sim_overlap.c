@@ -58,7 +58,7 @@ static void communication_takes_its_share_of_the_memory(void **context)
         open_talk(&b, &t, (sim_load){.sms = 0.9, .memory = shares[i]}, 50, 90);
         bench_launch(&b, b.streams[0], 100);
         check_us("the end of the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + shares[i] * 40);
-        check_us("the slowdown", (double)sim_mark_slowed_ns(b.streams[0], 0) / 1000, shares[i] * 40);
+        check_us("the slowdown", (double)device_mark_slowed_ns(b.streams[0], 0) / 1000, shares[i] * 40);
         sim_actor_close(&t.actor);
         bench_close(&b);
     }
@@ -203,7 +203,7 @@ static void a_copy_between_gpus_of_a_process_takes_the_link_between_them(void **
     bench_launch(&b, b.streams[0], 100);
     must(device_stream_signal(b.streams[0], passed, 1));
     must(device_stream_wait(b.streams[1], passed, 1));
-    must(sim_device_copy_from(b.streams[1], b.devices[0], DTYPE_F32, 3000000));
+    must(device_copy_from(b.streams[1], NULL, b.devices[0], NULL, DTYPE_F32, 3000000));
     bench_launch(&b, b.streams[1], 50);
     check_us("the end", bench_mark_us(&b, 1, b.streams[1], 0), 110 + 25 + 1000 + 50);
     check_us("the first GPU", bench_mark_us(&b, 0, b.streams[0], 0), 110);
