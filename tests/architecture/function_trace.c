@@ -1,6 +1,6 @@
 /* Preloaded into a program that gcc built with -finstrument-functions: writes which functions were entered,
- * and on which thread, in one stretch of the program. Environment, addresses in hexadecimal as nm prints
- * them:
+ * and on which thread, during one part of the program (the "stretch"). The environment gives the addresses of
+ * functions, in hexadecimal as nm prints them:
  *
  *   FUNCTION_TRACE_BEGIN   a function: its last call before the end begins the stretch
  *   FUNCTION_TRACE_CALL    a function: its next call ends it, without being in it

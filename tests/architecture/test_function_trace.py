@@ -65,7 +65,7 @@ def in_tree(path):
 
 
 def trace(call, returns, *options):
-    """{file: {(rank, thread, function)}}; ranks are numbered in the order of their processes."""
+    """{file: {(rank, thread, function)}}. Ranks are numbered in the order of their process ids."""
     known = addresses()
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "trace")

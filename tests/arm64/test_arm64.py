@@ -32,13 +32,15 @@ FOLDERS = ["common/base", "common/memory", "common/ops", "common/reduce", "commo
 GOLDEN = ["toy_w1", "toy_w4", "wine_mlp_w2", "wine_mlp_w4", "bert_tiny_w1", "gpt2_tiny_w2", "resnet18_32_w2"]
 # Cases that fail because of the emulator.
 EMULATOR = {"the_size_needed_is_named_where_the_system_refuses_it": "qemu does not pass RLIMIT_AS on"}
-# What its processes find: the kernel hands programs for AArch64 to qemu, and ROOT has devices, processes and students' files.
+# What the test's processes find in the namespace: the kernel hands programs for AArch64 to qemu, and ROOT has
+# devices, processes and students' files.
 SET_UP = f"""mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc && cat {QEMU} >/proc/sys/fs/binfmt_misc/register &&
 mount --rbind /dev "$0/dev" && mount --rbind /proc "$0/proc" && mount --rbind /tmp "$0/tmp" && exec "$@" """
 
 
 def packages():
-    """Of `make deps`, what a sysroot needs, and what the container of the labs holds besides the program."""
+    """The packages of `make deps` that a sysroot needs, and the packages that the container of the labs holds besides
+    the program."""
     with open(os.path.join(SOURCE, ".ci/install-packages.sh"), encoding="utf-8") as file:
         build = re.search(r'build="(.*?)"', file.read(), re.S)[1].split()
     with open(os.path.join(SOURCE, "labs/Dockerfile"), encoding="utf-8") as file:
@@ -76,7 +78,7 @@ def run(*words, limit=3600, code=0, **options):
 
 @test
 def only_these_files_name_a_processor():
-    """Whatever else differs between processors is in one of them; a loop that waits calls processor_pause()."""
+    """All other code is the same for every processor; a loop that waits calls processor_pause()."""
     expected = ["common/base/processor.h", "common/device/cpu/isa/table.c", "common/device/cpu/isa/vector.h", "common/net/message_wire.c", "harness/result/json_schema.c",
                 "labs/runner/confine.h"]
     words = r"x86_64__|aarch64__|ARM_NEON|_SSE|_AVX|immintrin|__builtin_ia32|__builtin_cpu_|__asm__"
@@ -127,7 +129,7 @@ def both_engines_train_lenet_on_two_ranks_to_the_losses_of_the_native_program():
 
 @long_cases([(lab.name, lab) for lab in LABS])
 def the_solution_of_a_lab_has_full_points(lab):
-    """In a root that holds Debian for arm64 only: compiler and sanitizers are those of AArch64, too."""
+    """Runs in a root that holds Debian for arm64 only, so compiler and sanitizers are those of AArch64, too."""
     wrapper = os.path.join(BASE, "harness")
     with open(wrapper, "w", encoding="utf-8") as file:
         file.write(f'#!/bin/sh\nexec chroot {ROOT} /usr/bin/env -C "$PWD" /usr/local/bin/harness "$@"\n')
@@ -141,7 +143,7 @@ def the_solution_of_a_lab_has_full_points(lab):
 
 @long_test
 def the_container_of_the_labs_is_built_and_a_student_solves_a_lab_in_it():
-    """Each instruction of the Dockerfile emulated, the compiler of the program as well."""
+    """Runs each instruction of the Dockerfile emulated, also the compiler that builds the program."""
     with tempfile.TemporaryDirectory(prefix="container-") as folder:
         walk(*build(folder, "--arch=arm64"), confined=False)
 

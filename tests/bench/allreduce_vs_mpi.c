@@ -79,7 +79,8 @@ static double run_once(bench *b, int system, int64_t count)
     else if (collective_run(b->groups[system], &call) != STATUS_OK)
         stop(names[system]);
     double spent = MPI_Wtime() - begin, slowest;
-    /* At once: a rank that checks its result would keep the processor from one that has not seen its end. */
+    /* Collects the times before any rank checks its result. A rank that checks would keep the processor from
+     * a rank that has not yet seen the end of the call. */
     MPI_Allreduce(&spent, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     float right = (float)(b->ranks * (b->ranks + 1) / 2);
     for (int64_t i = 0; i < count; i++) {

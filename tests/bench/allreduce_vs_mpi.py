@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""All-reduce compared with Open MPI: runs allreduce_vs_mpi for several numbers of ranks, with Open MPI's default settings and
-with two others that win here and there: malloc keeps what it frees, and blocks are copied through shared memory or, once, by
-the kernel (CMA). Of each size the run in which Open MPI is faster counts; within a run the implementations take turns.
+"""All-reduce compared with Open MPI: runs allreduce_vs_mpi for several numbers of ranks, with Open MPI's default
+settings and with two others that are faster in some cases: malloc keeps freed memory, and blocks are copied either
+through shared memory or by the kernel (CMA), which copies them only once. For each size, the run in which Open MPI is
+fastest counts. Within a run the implementations alternate.
 
     python3 allreduce_vs_mpi.py [--build build] [--results FOLDER] [--ranks 2,4,8] [--sizes 4096,...] [--rounds 1]
 
-Prints the times and ratios, and the ratios asked for with what was found; writes them to FOLDER/allreduce.json with their
-provenance. A ratio is met if that of every round is. Exits 1 where one is not.
+Prints the times and ratios, and each required ratio next to the measured one. Writes them to FOLDER/allreduce.json with
+their provenance. A requirement is met if every round meets it. Exits with 1 if one is not met.
 """
 import argparse
 import os
@@ -50,7 +51,7 @@ def run(program, ranks, sizes, setting):
 
 
 def better(runs):
-    """Of every ranks and size the run with the faster Open MPI, and its setting."""
+    """For each number of ranks and each size: the run in which Open MPI is fastest, and the setting of that run."""
     chosen = {}
     for setting, found in runs:
         for key, times in found.items():

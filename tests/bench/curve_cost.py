@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What CURVE costs in a step whose tensors travel in ZeroMQ messages: the same run without it, over ipc, and with it,
-over tcp, by turns. With --curve-program PATH the second is another build of the program over ipc, such as one whose
-server draws a key for ipc addresses, too (find_key in common/net/transport_zmq.c).
+"""What CURVE costs in a step whose tensors travel in ZeroMQ messages. Runs without CURVE over ipc and runs with CURVE
+over tcp alternate. With --curve-program PATH the runs with CURVE are another build of the program, over ipc, such as
+one whose server draws a key for ipc addresses, too (find_key in common/net/transport_zmq.c).
 
     python3 curve_cost.py [--build build] [--rounds 15] [--steps 12] [--curve-program PATH]
 

@@ -109,7 +109,8 @@ def wire(model, count):
 
 
 def in_threads(models, x):
-    """All at a time, a thread each, as parallel_apply; processor and wall seconds."""
+    """Calls all modules at the same time, each in a thread of its own, as parallel_apply does; returns processor and
+    wall seconds."""
     barrier = threading.Barrier(len(models) + 1)
 
     def run(model):
@@ -146,7 +147,8 @@ def loader_round(files, found):
 
 
 def copy_round(found):
-    """A worker stacks images into new shared memory; another process's thread reads that into memory it has."""
+    """A worker stacks images into new shared memory; a thread of another process copies them into memory that it has
+    already."""
     samples = [torch.rand(3, 224, 224) for _ in range(BATCH)]
     warm = torch.zeros(BATCH, 3, 224, 224)
 

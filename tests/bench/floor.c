@@ -4,7 +4,7 @@
 
 enum { REPEATS = 7, MOST = 3, MARK_BEGIN = 1, MARK_END = 2 };
 
-/* What fills a device: the side of the matrices, elements of the tensors. */
+/* Sizes that fill a device: the side of the square matrices, and the number of elements of the tensors. */
 typedef struct floor_size {
     int64_t side, elements;
 } floor_size;
@@ -15,7 +15,8 @@ static floor_size size_for(const device_info *info)
     return info->host_addressable ? (floor_size){1024, 16 << 20} : (floor_size){8192, 64 << 20};
 }
 
-/* The least time of an operation on fresh memory; `sizes` are elements of its operands in the first slots. */
+/* Returns the shortest time of an operation on fresh memory. `sizes` holds the numbers of elements of the
+ * operands in the first slots. */
 static status best_time(device *d, device_stream *s, const op_desc *op, const int64_t sizes[MOST],
                         const int slots[MOST], double *best)
 {

@@ -3,10 +3,11 @@
 
     python3 link_overlap.py [--build build] [--results FOLDER] [--rounds 3] [--steps 10] [--data DATA] [--trace FOLDER]
 
-Prints exposed communication (the median over rounds of each run's median step), how much less ddp exposes, and the
-bound: the last bucket's bytes over the link, which no overlap can hide, nor what is longer than the backward pass. The limit is 40% less in every round. Writes
-FOLDER/link-overlap.json with its provenance, with the data in its name where they are others; every figure is emulated.
-Exits 1 where less was saved.
+Prints exposed communication (the median over rounds of each run's median step), how much less ddp exposes, and a bound
+for any overlap: the time of the last bucket on the link, and any communication that takes longer than the backward
+pass, cannot be hidden. In every round ddp must expose at least 40% less. Writes FOLDER/link-overlap.json with its
+provenance, and with the name of the data in the file name if they are not the default; every figure is emulated. Exits
+with 1 if less was saved.
 """
 import argparse
 import json

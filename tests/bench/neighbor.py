@@ -3,8 +3,8 @@
 
     neighbor.py [--harness FILE] [--python PYTHON] [--rounds N]
 
-In every round each of the four runs once, in turn. A ratio is the step next to the loop / the step alone of the same round.
-Promised: ours takes at most 1.5 times as long.
+In every round each of the four configurations runs once. A ratio is the time of a step next to the loop, divided by the
+time of a step alone in the same round. Promised: ours takes at most 1.5 times as long.
 """
 import argparse
 import contextlib

@@ -19,7 +19,7 @@ typedef struct bench_model {
     int64_t batch;
 } bench_model;
 
-/* Shapes as in the published comparisons; options that are 0 are the model's own. */
+/* Shapes as in the published comparisons. An option that is 0 has the model's default. */
 static const bench_model bench_models[] = {
     {{.name = "wine_mlp"}, 32},
     {{.name = "lenet"}, 32},
@@ -35,7 +35,7 @@ enum { BENCH_MODELS = sizeof bench_models / sizeof bench_models[0] };
 
 typedef struct bench_options {
     const char *device;
-    int precision; /* device_precision */
+    int precision; /* A device_precision. */
     int64_t threads, steps, batch;
 } bench_options;
 
@@ -84,7 +84,7 @@ static const option_table bench_option_table = {"Bench", bench_option_list,
 /* Operations of one kind and shape. */
 typedef struct group {
     op_desc desc;
-    int count;      /* in a step */
+    int count;      /* Number in a step. */
     int64_t *times; /* [steps * count] */
     int64_t used;
 } group;
@@ -102,9 +102,9 @@ typedef struct bench {
     device_memory input, target;
     group *groups;
     int group_count;
-    int64_t last;          /* when the operation before ended */
-    bool by_marks;         /* the device runs behind the host */
-    int marked;            /* operations of the step so far */
+    int64_t last;          /* Time at which the previous operation ended. */
+    bool by_marks;         /* True if the device runs behind the host, so that marks measure the times. */
+    int marked;            /* Operations of the step so far. */
     const op_desc **order; /* [op_count + 1] which */
     bool timed;
     ledger ledger;
@@ -212,7 +212,7 @@ static group *group_of(bench *b, const op_desc *desc)
     return &b->groups[b->group_count++];
 }
 
-/* One more group than the program has: the optimizer's. */
+/* Opens one more group than there are operations in the program: the last one is for the optimizer. */
 static status open_groups(bench *b)
 {
     const nn_program *p = b->program;
@@ -235,7 +235,7 @@ static status open_groups(bench *b)
     return STATUS_OK;
 }
 
-/* Mark i is after operation i - 1 of the step. */
+/* Mark i stands after operation i - 1 of the step. */
 static status take_marks(bench *b)
 {
     TRY(device_stream_synchronize(b->stream));

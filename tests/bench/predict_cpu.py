@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Calibrates this machine and compares predicted step times with measured ones, of models that the calibration does
-not run: ResNet-34, ResNet-50, VGG-16, another BERT and GPT on one rank and on two, under ps and ring. Measured is the
-job's step: from the last rank's end of a step to the last rank's end of the next, its median. A processor's clock and
-its neighbors change within seconds: a round measures everything three times, in a drawn order, calibrates before,
-between and after, and compares the median of the three with the median of the four predictions. The limit of 15 % is
-met by a model and an engine if four rounds of five are within it; the program ends with 1 where one misses it. The
-error against the median of a rank's own steps is shown too. Rounds may be spread over time: --keep FILE adds a round
-to those that are there, --rounds 0 shows them. Needs a quiet machine; a round takes four minutes.
+not run: ResNet-34, ResNet-50, VGG-16, another BERT and GPT on one rank and on two, under ps and ring. The measured
+step time is that of the job: from the last rank's end of a step to the last rank's end of the next step. Its median
+is used. A processor's clock and its neighbors change within seconds: a round measures everything three times, in a
+drawn order, calibrates before, between and after, and compares the median of the three with the median of the four
+predictions. A model under an engine meets the limit of 15 % if four rounds of five are within it. The program ends
+with 1 if a model misses it. The error against the median of a rank's own steps is shown too. Rounds may be spread
+over time: --keep FILE adds a round to those that are there, --rounds 0 shows them. Needs a quiet machine; a round
+takes four minutes.
 usage: predict_cpu.py [--harness FILE] [--rounds N] [--keep FILE]"""
 import argparse
 import json
@@ -41,7 +42,7 @@ def job_of(program, folder, *words):
 
 
 def run_round(program):
-    """What the first calibration said; and for every model and engine measured and predicted ms."""
+    """Results of the first calibration; and measured and predicted ms of every model and engine."""
     runs = [{"model": model, "engine": engine, "measured": [], "own": [], "words": [*mode, *words], "steps": steps}
             for model, words, steps in MODELS for engine, mode in ENGINES]
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +64,7 @@ def run_round(program):
 
 
 def show(rounds):
-    """The table; how many are not within the limit in enough rounds."""
+    """Shows the table; returns how many predictions are not within the limit in enough rounds."""
     misses, ratios = 0, []
     print("%-12s %-12s %12s %13s %8s   %s" % ("model", "engine", "job's step", "predicted, ms", "error",
                                               "of each round, %; against a rank's own steps"))

@@ -1,7 +1,8 @@
-/* ps_exchange [--model NAME] [--ranks N] [--steps N] [parameter-server options]: what a step's exchange of
- * gradients and parameters takes without any computation, ranks being processes: from the first gradient
- * that is ready to the last parameter that has come. Prints one line: median, quartiles and minimum over the
- * steps of the slowest rank, and what went over links a step. */
+/* ps_exchange [--model NAME] [--ranks N] [--steps N] [parameter-server options]: measures how long the
+ * exchange of gradients and parameters takes in a step without any computation. Ranks are processes. The time
+ * is from the first gradient that is ready to the arrival of the last parameter. Prints one line: median,
+ * quartiles and minimum of the slowest rank's times over the steps, and the bytes that the links carried per
+ * step. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/net/status_table.h"

@@ -3,12 +3,13 @@
 
     ps_exchange.py [--build build] [--rounds N] [--workers N] [--python PYTHON]
 
-The peer: a process more than there are workers holds ResNet-18's parameters; it receives every worker's
-flattened gradients over Gloo, averages them, runs SGD with momentum, and sends the parameters back. Its time
-is a worker's, from flattening the gradients to parameters in place, the median over the steps after the
-first three. Ours is tests/bench/ps_exchange.c. In every round each runs once, in turn; printed is the ratio of
-a round, ours / the peer's, for ZeroMQ carrying all (target: at most 0.6) and for shared memory (0.18).
-A target is met if the ratios of all rounds are within it; exits with 1 where one is not.
+The peer has one process in addition to the workers, which holds ResNet-18's parameters. It receives every
+worker's flattened gradients over Gloo, averages them, runs SGD with momentum, and sends the parameters back.
+The peer's time is measured on a worker: from flattening the gradients until the parameters are in place, the
+median over the steps after the first three. Ours is tests/bench/ps_exchange.c. In every round each runs once,
+in turn; printed is the ratio of a round, ours / the peer's, for ZeroMQ carrying all (target: at most 0.6) and
+for shared memory (0.18). A target is met if the ratios of all rounds are within it; exits with 1 where one is
+not.
 """
 import argparse
 import os

@@ -1,8 +1,8 @@
-/* bench_server_sum [MiB]: the sum of a parameter server, by its threads and kernels: gradients of n
- * ranks, in memory that no cache holds, added by 1 thread and by as many as there are processors. Bytes are n
- * + 1 per byte of the result, as sim_price_sum() counts them. Per thread is what one reaches while the others
- * work, from the processor time of the process; total is by the wall clock and needs a quiet machine. The
- * best of all repetitions. */
+/* bench_server_sum [MiB]: measures how fast a parameter server adds gradients with its threads and kernels.
+ * The gradients of n ranks lie in memory that no cache holds. They are added by 1 thread, and then by as many
+ * threads as there are processors. For each byte of the result, n + 1 bytes count, as in sim_price_sum(). The
+ * rate per thread follows from the processor time of the process. The total rate follows from the wall clock,
+ * so it needs a quiet machine. Prints the best of all repetitions. */
 #include "common/base/clock.h"
 #include "common/reduce/reduce.h"
 #include "common/sync/average.h"

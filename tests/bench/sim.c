@@ -1,5 +1,6 @@
-/* bench_sim [MODEL [RANKS [STEPS]]]: what it costs to simulate. Ranks train MODEL with engine `none` on
- * virtual devices, in one thread; then a launch, an event and a flow alone. Wall-clock times. */
+/* bench_sim [MODEL [RANKS [STEPS]]]: measures what a simulation costs. Ranks train MODEL with engine `none`
+ * on virtual devices, in one thread. Then a launch, an event and a flow are measured separately. Prints
+ * wall-clock times. */
 #include "common/base/clock.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sim/nccl.h"
@@ -57,7 +58,7 @@ static void close_blank(batch_source *s)
 static const batch_source_type blank_type = {"blank", next_blank, batch_source_always_ready, return_blank,
                                              close_blank};
 
-/* All ranks' batches are this one. */
+/* Opens a source that gives the same batch to all ranks. */
 static blank_source open_blank(const nn_model *m, int64_t batch)
 {
     int64_t targets = batch * m->rows_per_sample * (m->loss == NN_LOSS_MSE ? m->classes : 1);
@@ -187,7 +188,7 @@ static sim_rings *open_rings(simulation *s, int world)
     return rings;
 }
 
-/* A ring as one flow over all its links, and step by step. */
+/* Simulates a ring as one flow over all its links, and step by step. */
 static void ring_as_flow(int world)
 {
     enum { ROUNDS = 100 };
@@ -228,7 +229,8 @@ static void ring_in_steps(int world)
     simulation_close(&s);
 }
 
-/* Every one of n sends to every other at once, with bytes that differ: each end changes all rates. */
+/* Sends from each of n members to every other at the same time. The sizes differ, so the end of each flow
+ * changes all rates. */
 static void all_to_all(int n)
 {
     simulation *s = open_simulation("v100-pcie-10gbe", n);

@@ -1,5 +1,5 @@
-/* bench_trace: what recording one event costs, in nanoseconds: two readings of the clock and a slice, into
- * memory that nobody has touched yet, as in a run. The best of several recorders. */
+/* bench_trace: measures what it costs to record one event, in nanoseconds: two readings of the clock and a
+ * slice. As in a run, the memory has not been touched before. Prints the best of several recorders. */
 #include "common/trace/trace.h"
 #include "common/base/clock.h"
 

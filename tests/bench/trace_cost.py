@@ -4,8 +4,8 @@ the same run with and without --trace over all its steps, by turns.
 
     python3 trace_cost.py [--build build] [--rounds 15] [--steps 40]
 
-The first says how small the cost is where the second drowns in the machine's noise, which the quartiles show.
-Under 1% is asked for: it is met if the first and every round of the second are under it.
+The first way gives the cost even if it is too small for the second way, whose noise the quartiles show. The
+cost must be under 1%, by the first way and in every round of the second.
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ def step_ns(a, words):
 
 
 def events_of_a_step(a, path):
-    """A slice in flight is recorded once and written twice, as its begin and its end."""
+    """A slice in flight is recorded once and written as two events, its begin and its end."""
     with open(path) as file:
         kinds = [event["ph"] for event in json.load(file)["traceEvents"]]
     return sum(kind not in "Me" for kind in kinds) / RANKS / a.steps

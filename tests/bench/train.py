@@ -145,7 +145,7 @@ def measure(args, case, peers):
 # ---- results ------------------------------------------------------------------------------------
 
 def ratios_of(row):
-    """Of each round; none where there is no peer."""
+    """The ratio of each round; no ratios if there is no peer."""
     return [ours / theirs for ours, theirs in zip(row["ours_ms"], row["peers_ms"].get(row.get("best_peer"), []))]
 
 

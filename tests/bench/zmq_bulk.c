@@ -1,10 +1,10 @@
 /* bench_zmq_bulk [PAIRS [MIB [MESSAGES]]]: bulk messages from one process to another, through the transport
- * over ZeroMQ ipc, without and with CURVE, and through a bare unix socket, in turn. The bare reader takes
- * each message into fresh memory (pages that nobody has touched, as a message that its receiver may keep
- * needs), and then into one buffer again and again, which nobody can keep. Printed are the rates of each
- * round and the medians of the ratios (target: at least 0.8 of the socket with fresh memory), for CURVE with
- * the quartiles of its own to the transport. Exits with 1 where it is missed. The transport computes its
- * checksums on both sides, as in a run. */
+ * over ZeroMQ ipc, without and with CURVE, and through a bare unix socket, in turn. The reader of the bare
+ * socket first reads each message into fresh memory, that is, into untouched pages, since a receiver may keep
+ * its message. Then it reads all messages into the same buffer. Prints the rates of each round and the
+ * medians of the ratios (target: at least 0.8 of the socket with fresh memory). For CURVE it prints the ratio
+ * to the transport without CURVE, with quartiles. Exits with 1 if the target is missed. The transport
+ * computes its checksums on both sides, as in a run. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/net/key.h"
@@ -67,7 +67,8 @@ static double run_bare(const bulk *b, bool fresh)
     int64_t begin = 0;
     char *buffer = map(b->bytes);
     for (int i = 0; i <= b->messages; i++) {
-        if (i == 1) begin = clock_now_ns(); /* the first has started the other side */
+        /* The first message has arrived, so the other side has started. */
+        if (i == 1) begin = clock_now_ns();
         for (size_t at = 0; at < b->bytes;) {
             ssize_t got = read(ends[1], buffer + at, b->bytes - at);
             if (got <= 0) stop("read");
@@ -117,7 +118,7 @@ static double run_transport(const bulk *b, bool curve)
     if (net_key_draw(key) != STATUS_OK) stop("key");
     snprintf(url, sizeof url, "ipc://@psring-bulk-%016" PRIx64 "%s%s", token, curve ? "/" : "",
              curve ? key : "");
-    pid_t pid = fork(); /* before this process has threads of ZeroMQ */
+    pid_t pid = fork(); /* Forks before this process has threads of ZeroMQ. */
     if (pid == 0) {
         send_all(b, url, token);
         _exit(0);
@@ -165,7 +166,7 @@ int main(int argc, char **argv)
     printf("# %d messages of %d MiB, GB/s\n", b.messages, mib);
     printf("#  transport   bare, fresh   ratio   bare, one buffer   ratio   with CURVE   ratio\n");
     for (int i = 0; i < pairs; i++) {
-        bool first = i % 2 == 0; /* CURVE comes first in every other round */
+        bool first = i % 2 == 0; /* True in every other round, in which CURVE runs first. */
         double curve = first ? run_transport(&b, true) : 0, ours = run_transport(&b, false);
         if (!first) curve = run_transport(&b, true);
         double fresh = run_bare(&b, true), reused = run_bare(&b, false);

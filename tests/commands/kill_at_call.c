@@ -1,6 +1,6 @@
-/* To be preloaded: kills the process at the KILL_AT-th system call, from 1, that makes, writes, moves or
- * removes a partial file (common/checkpoint/atomic_file.h): before it, but in the middle of a write. A move
- * has a second call, after it. */
+/* To be preloaded: counts from 1 the system calls that make, write, move or remove a partial file
+ * (common/checkpoint/atomic_file.h), and kills the process at the KILL_AT-th: in the middle of a write, and
+ * before any other call. A move counts twice, and the second time the process is killed after it. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>

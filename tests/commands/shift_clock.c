@@ -1,6 +1,6 @@
-/* Preloaded into ranks: rank 1 has a clock of its own, as on another host: SHIFT_CLOCK_NS later than that of
- * the others. Waits of the kernel have the machine's: with a later clock those until a time on it take
- * longer. */
+/* Preloaded into ranks: rank 1 has a clock of its own, as on another host, which is SHIFT_CLOCK_NS later than
+ * the clock of the other ranks. The kernel uses the machine's clock, so a wait until a time on the later
+ * clock takes longer. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

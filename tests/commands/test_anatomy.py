@@ -86,7 +86,7 @@ def on_the_cpu(rank):
 
 
 def with_cpu_time(*words):
-    """The job, and the processor time of all processes of the run."""
+    """Returns the job, and the processor time of all processes of the run."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     job = job_of(*words)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -96,8 +96,8 @@ def with_cpu_time(*words):
 @cases([("ring", ["--mode", "ring", "--progress", "thread"]), ("ps", ["--mode", "ps", "--policy", "sync", "--progress", "thread"]),
         ("between evaluations", ["--mode", "ring", "--progress", "thread", "--eval-every", "1"])])
 def a_rank_that_sleeps_is_off_the_cpu(words):
-    """--slow makes a rank sleep for 19 of 20 parts of its computation. Agents and compute threads do not take more than the
-    processes do."""
+    """--slow makes a rank sleep for 19 of 20 parts of its computation. Agents and compute threads take at most the
+    processor time that the processes take."""
     job, used = with_cpu_time(*LENET, "--batch", "32", "--gpus", "2", "--slow", "1:20", "--steps", "6", "--stall-timeout", "300s", *words)
     for rank in job["ranks"]:
         expect(0 < on_the_cpu(rank) < rank["wall_s"], f"rank {rank['rank']}: {rank['off_cpu_s']} s of {rank['wall_s']} s", rank)
@@ -260,7 +260,8 @@ def nobody_waits_for_a_rank_that_takes_twice_as_long(words, steps):
 HOUR, HALF_A_MINUTE = 3_600_000_000_000, 30_000_000_000
 
 
-# Times of sending were on the sender's clock: a rank whose clock was ahead waited for nobody, and others for it alone.
+# In an earlier version times of sending were on the sender's clock: a rank whose clock was ahead waited for nobody,
+# and the others waited only for this rank.
 @cases([("sync, rank 1 is late", "sync", 1)])
 @long_cases([(f"{policy}, rank 0 is late", policy, 0) for policy in ("sync", "dp")], at_once=2)
 def waiting_does_not_depend_on_clocks(policy, late):
@@ -287,7 +288,8 @@ def mpi_job(*words, env):
     return job
 
 
-# MPI does not report when other ranks began a call: all of it was communication, or waiting for rank 0.
+# MPI does not report when other ranks began a call, so the whole call counted as communication, or as waiting for
+# rank 0.
 @cases([("rank 1 has another clock", -HALF_A_MINUTE, 1), ("and waits", -HALF_A_MINUTE, 2)])
 @long_cases([("one clock", 0, 1)])
 def with_mpi_all_others_wait_for_a_late_rank(shift, late):
@@ -309,7 +311,7 @@ def under_ssp_ranks_wait_only_beyond_the_bound():
     job = job_of(*SLOW, "--steps", "9", "--mode", "ps", "--policy", "ssp", "--staleness", "3")
     expect_anatomy(job)
     for rank in (0, 2):
-        within, delay = waiting_and_delay(job, rank, range(0, 4))  # these need no update of another rank
+        within, delay = waiting_and_delay(job, rank, range(0, 4))  # In these steps no update of another rank is needed.
         expect(within < 0.1 * delay, f"rank {rank} waited {within:.3f} s within the bound; the delay is {delay:.3f} s")
         beyond, delay = waiting_and_delay(job, rank, range(5, 9), ahead=4)
         expect(beyond >= 0.9 * delay > 0, f"rank {rank} waited {beyond:.3f} s beyond the bound for a delay of {delay:.3f} s")
@@ -319,13 +321,14 @@ def under_ssp_ranks_wait_only_beyond_the_bound():
 
 RATE, LATENCY = 200e3, 0.05
 LINK = [*LENET, "--batch", "2", "--gpus", "2", "--steps", "3", "--warmup", "1", "--link", "200KB/s,50ms"]
-# fc3, fc2, fc1, conv2, conv1: in the order in which gradients become ready; a bias is as good as no bytes
+# In the order in which gradients become ready: fc3, fc2, fc1, conv2, conv1. The bytes of a bias are negligible.
 TENSORS = [840, 10080, 48000, 2400, 150]
 PARAMETERS = 61706
 
 
 def there_and_back():
-    """A worker's tensors to a server and back, one after another each way: latency, and its bytes at the link's rate."""
+    """Time to send a worker's tensors to a server and back, one after another in each direction: latency, and the
+    bytes at the link's rate."""
     out = back = 0.0
     for elements in TENSORS:
         out += 4 * elements / RATE

@@ -15,7 +15,7 @@ MINE = sorted(os.sched_getaffinity(0))
 
 
 def numbers(text):
-    """{0, 2, 3} of "0,2-3"."""
+    """The numbers of a list: {0, 2, 3} for "0,2-3"."""
     ranges = [part.split("-") for part in text.split(",") if part]
     return {n for r in ranges for n in range(int(r[0]), int(r[-1]) + 1)}
 
@@ -69,7 +69,7 @@ def ranks_share_the_processors_of_the_harness():
 
 
 def threads_of(pid):
-    """Once the agent and ZeroMQ have theirs."""
+    """The threads of a process, after the agent and ZeroMQ have started theirs."""
     until = time.monotonic() + 10 * SLOWER
     while len(os.listdir(f"/proc/{pid}/task")) < 3 and time.monotonic() < until:
         time.sleep(0.01)

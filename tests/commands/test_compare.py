@@ -10,7 +10,7 @@ WINE = ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--gpus", "3"]
 
 
 def sweep(*words):
-    """The result of the command, the table, and the runs in their order."""
+    """The result of the command, the table, and the runs in order."""
     with tempfile.TemporaryDirectory() as folder:
         result = harness("sweep", *words, "-o", os.path.join(folder, "s"), limit=120)
         expect_equal(result.code, 0, "exit code", result)

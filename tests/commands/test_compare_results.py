@@ -119,7 +119,8 @@ def other_figures_are_corrected_for_being_several():
         write(path + "/a", around(0.1, 6))
         write(path + "/b", around(0.108, 6))
         _, rows = compared(path)
-        # Six against six: p = 2 / 924; of four others that are tested, three have it and equal memory has 1.
+        # Six runs against six: p = 2 / 924. Four other figures are tested, too: three of them have the same p, and
+        # the memory, which is equal, has p = 1.
         expect(abs(rows["step time, median"]["p"] - 2 / 924) < 1e-12, "step time", rows)
         for name in ("samples/s", "exposed communication", "communication"):
             expect(abs(rows[name]["p"] - 4 * 2 / 924) < 1e-12, name, rows)
@@ -127,7 +128,7 @@ def other_figures_are_corrected_for_being_several():
         os.remove(path + "/b/run-05.json")
         os.remove(path + "/a/run-05.json")
         result, rows = compared(path)
-        # Five against five: p = 2 / 252 is below 0.01, but not below 0.01 / 4.
+        # Five runs against five: p = 2 / 252 is below 0.01, but not below 0.01 / 4.
         expect_equal({name: (row["verdict"], row["least_runs"]) for name, row in rows.items()},
                      {name: ("more", 5) if name == "step time, median" else ("too few runs", 6) for name in rows}, "verdicts", result)
         text = harness("compare", path + "/a", path + "/b")
@@ -154,7 +155,7 @@ def every_figure_that_shows_nothing_says_what_would_be_shown():
 
 @test
 def points_and_jobs_of_one_comparison_are_corrected_together():
-    """Two jobs of which one is slower: 5 runs per side, which decide of one job, do not decide of two; 6 do."""
+    """Of two jobs one is slower. 5 runs per side are enough to decide about one job, but not about two; 6 are."""
     with folder() as path:
         for runs, names, code in ((5, ["ring"], 1), (5, ["ps", "ring"], 0), (6, ["ps", "ring"], 1)):
             for side, factor in (("a", 1), ("b", 1.2)):
@@ -246,7 +247,7 @@ def a_build_that_is_twice_as_slow_is_found():
 
 @long_test
 def a_build_that_is_twice_as_slow_is_found_five_times_of_five():
-    find_the_slow_build(5, 10, "--steps", "10", "--threads", "1")  # on real processors, where a disturbed run can hide it
+    find_the_slow_build(5, 10, "--steps", "10", "--threads", "1")  # On real processors a disturbed run can hide the difference.
 
 
 @test

@@ -189,7 +189,7 @@ def holds_old(path):
 
 @cases([("run", [*RUN, "--device", "sim"]), ("sweep", ["sweep", "--vary", "batch=2,4", *RUN[:-1]]), ("whatif", ["whatif", "--model", "lenet", "--gpus", "2"])])
 def a_limit_of_the_file_size_leaves_the_old_file(words):
-    """As a full disk does, the kernel refuses a part of the file."""
+    """Like a full disk, the kernel refuses a part of the file."""
     with tempfile.TemporaryDirectory() as folder:
         path = old_file(folder)
         where = ["-o", folder + "/s"] if words[0] == "sweep" else ["--json", path]
@@ -201,7 +201,7 @@ def a_limit_of_the_file_size_leaves_the_old_file(words):
 
 
 def with_small_disk(check):
-    """check(folder, options of mount) in a file system of 16 KiB."""
+    """Calls check(folder, options of mount) in a file system of 16 KiB."""
     with tempfile.TemporaryDirectory() as folder:
         mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", folder]
         if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
@@ -255,7 +255,7 @@ def a_run_that_is_killed_leaves_the_old_file_or_a_whole_one():
         for delay in range(0, 400, 40):
             path = old_file(folder)
             with Run(*RUN, "--json", path) as run:
-                until = time.monotonic() + delay / 1000  # any moment of the run will do
+                until = time.monotonic() + delay / 1000  # The signal may come at any moment of the run.
                 while time.monotonic() < until and run.process.poll() is None:
                     pass
                 run.kill(run.pid, signal.SIGKILL)
@@ -282,7 +282,7 @@ def is_whole(path):
         ("report, figures and numbers", ["report", "in.json", "--svg", ".", "--csv", "."], ["throughput.svg", "memory.svg", "throughput.csv", "memory.csv"], 20),
         ("compare", ["compare", "in.json", "in.json", "--json", "result.json"], ["result.json"], 5)], at_check=1)
 def a_kill_at_any_call_leaves_old_files_or_whole_ones(words, outputs, least):
-    """Every call that writes is the last one once; then the same command runs undisturbed."""
+    """Kills the command once at each of its calls that write; then runs the same command to its end."""
     with tempfile.TemporaryDirectory() as folder:
         expect_equal(harness(*PAGE, "--json", os.path.join(folder, "in.json")).code, 0, "exit code")
         states, number = set(), 0

@@ -39,7 +39,7 @@ _made = []
 
 
 def made():
-    """A run of both engines with evaluations, all of its steps measured."""
+    """A run of both engines with evaluations, in which all steps are measured."""
     if not _made:
         words = ["--model", "wine_mlp", "--data", "wine", "--batch", "8", "--gpus", "2", "--threads", "1", "--steps", "6", "--eval-every", "3"]
         _made.append(harness(*words, "--quiet", "--json", "-").json())
@@ -154,7 +154,7 @@ def other(value):
 
 
 def drawn(count, seed, is_drawn):
-    """So many changed results; each kind of values comes before a second value of any kind."""
+    """`count` changed results; every kind of value is changed once before any kind is changed twice."""
     rng, kinds = random.Random(seed), {}
     for path in leaves(made()):
         if path[0] not in ("options", "checksum", "provenance") and is_drawn(kind_of(path)):

@@ -16,7 +16,7 @@ from tap import cases, expect, expect_equal, long_cases, main, more_cases, test
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 WINE = ["--model", "wine_mlp", "--data", "wine", "--batch", "16", "--quiet"]
 KEPT = 4096
-MOST_BYTES, MOST_GROWTH = 2_000_000, 5_000_000  # of a rank's JSON; of its memory after the first thousands of steps
+MOST_BYTES, MOST_GROWTH = 2_000_000, 5_000_000  # Of a rank's JSON; and of its memory after the first thousands of steps.
 AFTER_LAST_STEP_S = 2
 NONE, RING = ["--mode", "none"], ["--mode", "ring", "--gpus", "2"]
 SYNC, ASYNC = (["--mode", "ps", "--policy", f"ps={policy}", "--gpus", "2"] for policy in ("sync", "async"))
@@ -76,7 +76,7 @@ def a_long_run_delivers_its_results_from_bounded_memory(words, steps, shorter):
     check_run(words, steps, shorter)
 
 
-# Ranks that do not wait for each other measure for different times; evaluations lie between steps.
+# Ranks that do not wait for each other measure for different times, and evaluations lie between steps.
 @more_cases([("gaps", ["--eval-every", "997"]), ("no gaps", [])])
 def under_async_each_rank_has_its_stretches(words):
     job, _, _ = long_run([*ASYNC, *words], 4500)

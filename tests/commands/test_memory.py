@@ -19,8 +19,8 @@ def anonymous_kib(pid):
 
 
 def memory_at(run, engine, ranks, step):
-    """(step, of every rank) while the first stands still, and the others wait for it. On a busy machine that is some time
-    after the step asked for, and a second is a thousand steps."""
+    """The step of every rank while the first one is stopped and the others wait for it. On a busy machine this is
+    some time after the step asked for, and a second has a thousand steps."""
     pid, said = strike(run, engine, 0, "forward", step, signal.SIGSTOP)
     try:
         return int(re.search(r"at step (\d+)", said)[1]), [anonymous_kib(run.wait_for_rank(engine, rank)) for rank in ranks]

@@ -14,7 +14,7 @@ GIB = 1 << 30
 
 @functools.lru_cache(maxsize=None)
 def memory(*words):
-    """The result of harness memory; of the same words there is one run."""
+    """The result of harness memory. For the same words the command runs only once."""
     return harness("memory", *words)
 
 
@@ -89,7 +89,7 @@ def shards_within_machines_and_replicated_between_them_have_a_row():
     figures = rows(result.out)
     expect("zero3:group=8" in figures, "the row of groups of 8", result)
     for column, each in enumerate((None, 4, 8)):
-        if not each: continue # whole units come on top of parameters
+        if not each: continue # Whole units are held in addition to the parameters.
         gib = each * PARAMETERS / 8 / GIB
         expect(abs(float(figures["zero3:group=8"][column]) - gib) < 0.05 * gib, f"column {column}, expected {gib:.3f}", result)
     expect("zero3:group=8" not in rows(harness("memory", "--model", "gpt2", "--gpus", "8", *XL[4:], *MACHINES).out), "one machine")
@@ -143,7 +143,7 @@ def with_mixed_precision_and_accumulation_a_gradient_has_2_bytes_and_4_of_the_su
 
 @cases([(policy, policy) for policy in ("zero1", "zero2", "zero3", "fsdp")])
 def a_plan_has_the_memory_of_every_rank_of_a_run(policy):
-    """Wine's parameters do not divide by 3: the last rank has less."""
+    """The number of Wine's parameters is no multiple of 3, so the last rank has fewer."""
     words = ["--mode", "ring", "--policy", policy, "--gpus", "3", "--model", "wine_mlp", "--optimizer", "adam", "--steps", "2",
              "--eval-every", "-1", "--json", "-"]
     planned, held = ([rank["memory"]["classes"]["optimizer_state"]["peak_bytes"] for rank in result.jobs()["ring"]["ranks"]]

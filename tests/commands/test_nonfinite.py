@@ -65,7 +65,7 @@ def the_last_good_checkpoint_stays_and_can_be_resumed(words):
                      "--save-every", "16")
     expect_equal(result.code, 79, "exit code", result)
     expect(content("good") == good, "the checkpoint has changed", result)
-    # The last step makes parameters that are not finite; nobody computes a loss with them.
+    # The last step makes parameters that are not finite, and no rank computes a loss with them.
     result = harness("run", *base, "--load", path("good"), "--steps", "1", "--lr", "1e300", "--save", path("good"))
     expect_equal(result.code, 79, "exit code", result)
     expect("is not finite" in result.err, result)

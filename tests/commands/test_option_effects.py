@@ -157,7 +157,7 @@ TABLE = the_table()
 
 
 def words_of(option, engine, device):
-    """The words of the run without the option, and those with which it is given."""
+    """The words of the run without the option, and the words of the run with it."""
     value, others = TRIALS[option]
     value = value.get(engine, "sync") if isinstance(value, dict) else value
     if option == "collective" and device == "cuda":
@@ -236,7 +236,8 @@ def differs(a, b, field):
 
 
 def numbers(outcome, field):
-    """Of a field with a number for each step: for each rank its list; with a number for each rank: lists of one."""
+    """The numbers of a field. A field with a number for each step gives the list of each rank; a field with a number
+    for each rank gives lists of one number."""
     values = [json.loads(text) for text in outcome.fields.get(field, [])]
     ranks = [[number for number in (value if isinstance(value, list) else [value]) if number is not None] for value in values]
     expect(ranks and all(ranks), f"no {field}", outcome)
@@ -264,7 +265,8 @@ NOISY_FIELDS = {field for option, field in NOISY if option != "partition-bytes"}
 
 
 def counted(words):
-    """How often the emulated cuBLASLt multiplied by the algorithm that is fastest; its heuristics put another one first."""
+    """Number of times that the emulated cuBLASLt multiplied by the fastest algorithm, which its heuristics do not put
+    first."""
     with tempfile.NamedTemporaryFile("r", suffix=".counts") as file:
         result = run(words, {"EMULATED_CUBLASLT": "1", "EMULATED_FAULT": "slow_first", "EMULATED_COUNTS": file.name})
         expect_equal(result.code, 0, "exit code", result)
@@ -272,7 +274,7 @@ def counted(words):
 
 
 def check_gpu_times(option, words, given):
-    """Options that change only times of a GPU: None, or what shows that they do nothing."""
+    """Checks options that change only times of a GPU: returns None, or a text that shows that they had no effect."""
     if option == "cuda-graph":
         passes = [run([*words, "--log-level", "debug", *more]).err.count("recorded a CUDA graph") for more in ([], given)]
         return None if passes[0] == 0 < passes[1] else f"recorded passes without and with it: {passes}"
@@ -281,7 +283,7 @@ def check_gpu_times(option, words, given):
 
 
 def check(option, engine, device):
-    """None, or what is wrong with a cell."""
+    """Returns None, or a text that says what is wrong with a cell."""
     cell = TABLE[option, engine][device]
     words, given = words_of(option, engine, device)
     env = None
@@ -425,7 +427,7 @@ _tables = {}
 
 
 def table_of(words):
-    """What whatif finds."""
+    """The table that whatif prints."""
     if tuple(words) not in _tables:
         result = subprocess.run([PROGRAM, "whatif", *words, "--quiet"], capture_output=True, text=True, timeout=180 * SLOWER, check=False)
         expect_equal((result.returncode, result.stderr), (0, ""), "exit code and stderr of whatif " + " ".join(words))
@@ -434,7 +436,7 @@ def table_of(words):
 
 
 def changes_whatif(option):
-    """None, or what is wrong."""
+    """Returns None, or a text that says what is wrong."""
     engine = next(name for name in ENGINES if name != "none" and TABLE[option, name]["sim"].startswith("`"))
     words, given = words_of(option, engine, "sim")
     words = ["--policy", "ddp", *words[2:]] if engine == "ring" else words[2:]

@@ -20,7 +20,7 @@ def free_port():
 
 
 def by_hand(words, world, variables, differ=None):
-    """Results of all ranks. `differ` adds words to some."""
+    """Results of all ranks. `differ` gives additional words to some of them."""
     watch, runs = Watch(), []
     for rank in range(world):
         env = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "HARNESS_KEY": KEY, **variables}
@@ -87,7 +87,7 @@ def mpirun_starts_ranks(engine, world):
 
 
 def of_mpi(algorithm, variables, world=3, words=()):
-    """The ring's job on ranks that mpirun starts and Open MPI connects: collective, algorithm, hash."""
+    """The job of the ring engine on ranks that mpirun starts and Open MPI connects: collective, algorithm, hash."""
     words = [*LENET, "--mode", "ring", "--collective", "mpi", "--algorithm", algorithm, *words]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMPI_ALLOW_RUN_AS_ROOT": "1",
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HARNESS_KEY": KEY, **variables}
@@ -121,13 +121,13 @@ def over_mpi_state_that_is_cut_among_ranks_ends_with_the_parameters_of_ddp(polic
 
 
 def tried_with(key):
-    """Rank 1 of a job whose rank 0 has KEY; both results."""
+    """Starts rank 1 with `key` and rank 0 with KEY; returns both results."""
     port, watch = free_port(), Watch()
     words = [*LENET, "--mode", "ring", "--rendezvous", f"tcp://127.0.0.1:{port}", "--connect-timeout", "5s"]
     env = {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     with Run(*words, env={"RANK": "0", "HARNESS_KEY": KEY, **env}) as first:
         with Run(*words, env={"RANK": "1", **({"HARNESS_KEY": key} if key else {}), **env}) as other:
-            results = [first.wait(30), other.wait(4)]  # the latter before its connect limit
+            results = [first.wait(30), other.wait(4)]  # Rank 1 ends before its connect limit.
             watch.check(first, other)
     return results
 

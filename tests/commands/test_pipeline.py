@@ -7,7 +7,7 @@ from program import harness
 from tap import cases, expect, expect_equal, long_cases, main, test
 
 FILES = tempfile.TemporaryDirectory(prefix="pipeline-")
-# Stages that are nearly equal, and compute long enough for their messages not to count.
+# The stages are nearly equal, and compute for so long that their messages do not count.
 EVEN = ["--model", "bert", "--head", "cls", "--layers", "16", "--hidden", "1024", "--heads", "16", "--sequence", "512",
         "--vocabulary", "1000", "--batch", "8"]
 TOY = ["--model", "gpt", "--layers", "4", "--hidden", "64", "--heads", "4", "--sequence", "16", "--vocabulary", "100", "--batch", "2"]
@@ -159,7 +159,7 @@ def a_step_on_devices_is_the_computation_of_all_stages_and_the_copies_between_th
     rows = job["pipeline"]["stages"]
     expect_equal(job["throughput"]["samples"], 2.0 * 8 * batches * ranks, "steps, samples of a micro-batch, micro-batches, ranks")
     for part in ("forward_s", "backward_s"):
-        slower = 1 + 0.01 * (part == "backward_s")  # by reductions at the same time
+        slower = 1 + 0.01 * (part == "backward_s")  # Reductions at the same time make the backward pass slower.
         total, expected = sum(stage[part] for stage in rows), time_of(one, part)
         expect(0.99 * expected < total < 1.01 * slower * expected, f"{part} of all stages: {total}, of the whole model: {expected}")
     links = [600e9 / 2 * share for share in (0.4, 1)]  # NVLink: bytes per second one way, and what of it a copy reaches at least

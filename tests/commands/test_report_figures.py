@@ -55,7 +55,7 @@ def a_page_has_its_figures(name):
         expect_equal(sorted(found), sorted(PAGES[name][1]), "figures")
 
 
-# Of each figure that is seen: the marks with the largest, the middle and the smallest area that the pointer can hit.
+# For each visible figure: the marks with the largest, the middle and the smallest area that the pointer can hit.
 MARKS = """Array.from(document.querySelectorAll('figure')).map(f => { const svg = %s.find(s => f.contains(s));
   const area = m => { const b = m.getBoundingClientRect(); return b.width * b.height };
   const all = Array.from(svg.querySelectorAll('[data-t]')).filter(m => area(m) >= 9 && m.getBoundingClientRect().width >= 3 && m.getBoundingClientRect().height >= 3).sort((a, b) => area(a) - area(b));
@@ -143,14 +143,14 @@ def oklab(color, sight):
                                                                (0.0259040371, 0.7827717662, -0.8086757660))]
 
 
-# Of each figure the colors of its marks and lines by their class; texts and maps of numbers tell their value in words.
+# For each figure, the colors of its marks and lines by class. Texts and maps of numbers show their values in words.
 CLASSES = """Object.fromEntries(Array.from(document.querySelectorAll('figure')).map(f => [f.id, Object.fromEntries([
   ...Array.from(f.querySelectorAll('svg.wide rect[data-v]')).map(r => [r.getAttribute('class'), getComputedStyle(r).fill]),
   ...Array.from(f.querySelectorAll('svg.wide path.curve')).map(p => [p.getAttribute('class').replace('curve stroke-', ''), getComputedStyle(p).stroke])]
   .filter(([name, color]) => !name.startsWith('heat') && !color.startsWith('url')))]))"""
 
 
-# What may stand in one figure: parts of a step, classes of memory, jobs, lines of a sweep.
+# Series that may stand in one figure: parts of a step, classes of memory, jobs, lines of a sweep.
 TOGETHER = {"parts": ["data", "forward", "backward", "exposed", "optimizer", "other"],
             "memory": ["parameters", "backward", "optimizer", "forward", "outputs", "replicas", "gathered", "exposed", "other", "data"],
             "jobs": ["none", "none2", "ps", "ps2", "ring", "ring2"], "engines of a sweep": ["ps", "ps2", "replicas", "ring", "ring2", "outputs"],

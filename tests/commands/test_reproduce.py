@@ -25,7 +25,8 @@ def the_range_of_dataparallel_against_ddp_holds_what_was_published():
     expect_equal((refused.code, "--dp-host: expected table dp-vs-ddp" in refused.err), (64, True), "another table", refused)
 
 
-# Every draw of the constants runs a table again, which of these takes longest: their limits are for the long suite.
+# Every draw of the constants runs a table again. These tables take longest, so their limits are tested in the long
+# suite.
 LIMITS_LATER = ("ddp-benchmark", "throughput", "tf-benchmarks")
 
 
@@ -58,7 +59,8 @@ REFUTED = {"dp-vs-ddp": ["GPT-2, 2 TITAN RTX: dp-nvlink is faster than ddp-no-p2
 
 
 def recorded_losses(name):
-    """For each scored cell of the recorded table its row, and what ours and the null model add to the skill's two sums."""
+    """For each scored cell of the recorded table: its row, and the terms that our model and the null model add to the
+    two sums of the skill."""
     with open(os.path.join(ROOT, "results/reproduce", name + ".json"), encoding="utf-8") as file:
         cells = [c for c in json.load(file)["cells"] if c["obtained"] == "predicted" and c["null"] is not None]
     for c in cells:
@@ -111,7 +113,7 @@ def gpus_with_a_server_are_no_faster_than_as_many_times_one(name):
 
 
 def page_rows(columns, first=r"[a-z-]+"):
-    """Of docs/reproduction.md, the rows of tables of so many columns: {first cell: the others}"""
+    """The rows of those tables of docs/reproduction.md that have `columns` columns: {first cell: the other cells}"""
     with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
         rows = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in file if line.startswith("| ")]
     return {row[0]: row[1:] for row in rows if len(row) == columns and re.fullmatch(first, row[0])}
@@ -174,7 +176,7 @@ def distance(a, b):
 
 
 def skill_of(cells):
-    """S, over the cells that the null model misses by more than 2 u."""
+    """The skill S, over the cells that the null model misses by more than 2 u."""
     def beyond(key):
         return sum(max(0, distance(c[key], c["published"]) - c["uncertainty"]) for c in cells)
 

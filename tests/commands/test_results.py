@@ -42,7 +42,7 @@ OPTIONAL = {"agreement", "profile", "simulated_ranks", "prediction", "host_costs
 
 
 def undocumented_within(value, row, path):
-    """Keys below a key: in backticks in its row, or of a family that the document names."""
+    """The keys below a key that are documented: in backticks in its row, or of a family that the document names."""
     if isinstance(value, list):
         return [bad for item in value for bad in undocumented_within(item, row, path)]
     if not isinstance(value, dict):
@@ -322,7 +322,7 @@ def a_step_begins_when_the_previous_one_ends(words):
 
 
 def segments(job):
-    """First and last measured steps, as indices, between which no rank paused."""
+    """Parts of the run between which no rank paused, as indices of the first and last measured step."""
     ranks = job["ranks"]
     count = min(rank["measured_steps"] for rank in ranks)
     breaks = [i for i in range(1, count) if any(rank["step_begin_s"][i] != rank["step_end_s"][i - 1] for rank in ranks)]
@@ -403,7 +403,7 @@ def clocks_of_ranks_are_aligned_where_they_differ(shift):
     for note in ("the ranks' clocks are aligned to rank 0's by exchanged messages, within",
                  "Waiting of ps (sync): until a message was sent, on clocks within"):
         expect_equal(note in " ".join(result.out.split()), shift > 0, note, result)
-    # A rank ends its step after the other has begun the same one: each needs the other's gradients.
+    # Each rank ends its step after the other rank has begun the same step, since each needs the other's gradients.
     for mine, other in (job["ranks"], job["ranks"][::-1]):
         for begin, end in zip(other["step_begin_s"], mine["step_end_s"]):
             expect(end > begin - 2 * clock["error_s"], f"a step ends at {end} s, before the other rank's begins at {begin} s", clock)
@@ -466,10 +466,11 @@ def synthetic_batches_can_not_be_cut_short():
 @cases([("2 ranks", 2), ("4 ranks", 4)], at_check=1)
 def traffic_is_what_the_algorithms_move(ranks):
     model = 4 * 61706
-    # The server in rank 0: (n-1) P each way; a worker: P. Ring: 2 (n-1)/n P everywhere.
+    # The server in rank 0 sends (n-1) P and receives as much; a worker sends P. In a ring every rank sends 2 (n-1)/n
+    # P.
     expected = {"none": [0] * ranks, "ps": [(ranks - 1) * model] + [model] * (ranks - 1),
                 "ring": [2 * (ranks - 1) / ranks * model] * ranks}
-    for engine, wanted_per_rank in expected.items():  # alone: each turn of a job has two ends
+    for engine, wanted_per_rank in expected.items():  # The engine runs alone, since each turn of a job has two ends.
         more = {"none": [], "ring": ["--gpus", ranks], "ps": ["--gpus", ranks, "--policy", "ps=sync"]}[engine]
         job = harness(*ALONE, "--steps", "60", "--mode", engine, *more, "--json", "-").jobs()[engine]
         for row, wanted in zip(job["traffic"]["per_rank"], wanted_per_rank):
@@ -578,7 +579,7 @@ def a_second_baseline_has_all_cores_and_the_batch_of_all_ranks():
     for job, wanted in ((one, ("none", 1, 1, 8)), (every, ("none", 1, cores, 24)), (jobs["ring"], ("ring", 3, 1, 8))):
         expect_equal((job["engine"], job["world_size"], job["threads_per_rank"], job["batch_per_rank"]), wanted, job["name"])
     expect_equal(every["throughput"]["samples"], 14 * 24, "samples of all cores")
-    # The same samples in every step, so the same gradient but for rounding.
+    # Every step has the same samples, so gradients are equal except for rounding.
     for mine, ring in zip(every["losses"], jobs["ring"]["losses"]):
         expect(abs(mine - ring) < 1e-4 * abs(ring), f"loss {mine} on all cores, {ring} on 3 ranks")
 

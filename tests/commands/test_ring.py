@@ -38,7 +38,7 @@ def every_assignment_equals_that_of_pytorch(case):
         ("torch-0.4.1", "torch-0.4.1", [102228128], []),
         ("apex", "apex", [43896736, 40982528, 17348864], [])])
 def buckets_of_resnet50_are_those_of_the_published_systems(policy, sizes, words):
-    """Derived from the systems' sources."""
+    """The expected sizes are derived from the sources of the systems."""
     expect_equal(buckets("--model", "resnet50", "--policy", policy, *words)["bytes"], sizes, policy)
 
 
@@ -111,7 +111,7 @@ def accumulated_batches_equal_one_large_batch(engine, k):
         jobs.append(result.json()["jobs"][0])
     for step, (a, b) in enumerate(zip(jobs[1]["losses"], jobs[0]["losses"])):
         expect(abs(a - b) < 1e-6, f"step {step}: found {a}, expected {b}")
-    for key in ("bytes_sent_per_step", "messages_sent_per_step"):  # at the end something may still be on its way
+    for key in ("bytes_sent_per_step", "messages_sent_per_step"):  # At the end of the measurement some messages may still be under way.
         found, right = (job["traffic"]["per_rank"][0][key] for job in (jobs[1], jobs[0]))
         expect(abs(found - right) <= right / 4, f"{key}: found {found}, expected {right}")
     expect_equal(jobs[1]["ranks"][0]["samples"], jobs[0]["ranks"][0]["samples"], "samples")
@@ -157,7 +157,7 @@ def compression_changes_values_only_a_little(words, bound):
     expect(abs(found[-1] - right[-1]) < bound, f"found {found[-1]}, expected {right[-1]}")
 
 
-# Before, what the message advises was refused with the same message.
+# In an earlier version the option that the message advises was refused with the same message.
 @cases([("as the policy", [], 64), ("before", ["--divide", "before"], 64), ("after", ["--divide", "after"], 0)])
 def what_the_message_on_predivide_advises_is_taken(words, code):
     result = harness(*RING, "--model", "toy", "--data", "synthetic", "--gpus", 3, "--steps", 1, "--policy", "ddp", "--predivide", "3", *words)

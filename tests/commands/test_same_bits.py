@@ -83,7 +83,7 @@ def other_jobs_in_the_run_do_not_change_the_results(engine):
     words = ["--model", "lenet", *REAL, "--threads", "1", "--warmup", "5"]
     together = bits(*words, "--gpus", "3", "--steps", "10")
     ranks = [] if engine == "none" else ["--gpus", "3"]
-    # 10 steps are 5 turns, each with a step that trains but is not measured.
+    # 10 steps are 5 turns. Each turn has one more step, which trains but is not measured.
     alone = bits(*words, *ranks, "--steps", "15", "--mode", engine)
     expect_equal(together[engine][0], alone[engine][0], f"{engine} side by side, and alone")
 
@@ -94,7 +94,7 @@ def other_jobs_in_the_run_do_not_change_the_results(engine):
 @long_cases([("resnet18 on real data, 12 steps", ["--model", "resnet18", *FEW, "--steps", "12", "--warmup", "0", "--momentum", "0.9"])])
 def two_ranks_end_with_bit_identical_parameters_under_both_engines(words):
     ps, ring = (bits(*words, "--gpus", "2", "--threads", "1", "--mode", mode, "--policy", f"{mode}={policy}", limit=300)[mode]
-                for mode, policy in (("ps", "sync"), ("ring", "ddp")))  # alone: without the steps of the baselines
+                for mode, policy in (("ps", "sync"), ("ring", "ddp")))  # One engine runs alone, without the steps of the baselines.
     expect_equal(ring, ps, "ring, and ps")
     expect(all(loss == loss for loss in ps[1]), "losses are numbers", ps[1])
 
@@ -108,7 +108,8 @@ def accumulated_micro_batches_give_the_step_of_one_large_batch(words):
 
 
 def two_shot(*words):
-    """The hashes of ps and ring, which adds in the same order and divides at the same place."""
+    """The hashes of ps and of the ring engine with two-shot, which adds in the same order and divides at the same
+    place."""
     ends = bits(*words, "--threads", "1", "--divide", "after", "--algorithm", "two-shot", "--steps", "45", "--warmup", "5")
     return ends["ps"][0], ends["ring"][0]
 

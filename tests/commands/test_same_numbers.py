@@ -33,7 +33,7 @@ def at(value, path):
 
 
 def shown(text, unit=1):
-    """The number that a cell shows, and half of its last digit; None: no number."""
+    """The number that a cell shows, and half a unit of its last digit; None if it shows no number."""
     found = re.fullmatch(r"(-?[\d.]+)(?: (\w+|%))?", text)
     if not found:
         expect(text in ("", "-", "not measured"), f"no number: {text!r}")
@@ -71,7 +71,7 @@ def per_step(key):
 
 
 def waited_for(job):
-    """The rank that was waited for longest, and how long, per step and rank."""
+    """For each step and rank: the rank that was waited for longest, and how long."""
     sums = [sum((rank.get("waited_for_s") or {}).get(str(late), 0) for rank in job["ranks"]) for late in range(len(job["ranks"]))]
     most = max(sums)
     return (None, None) if most <= 0 else (sums.index(most), most / sum(rank["measured_steps"] for rank in job["ranks"]))
@@ -85,7 +85,8 @@ def path(name):
     return lambda job, _: at(job, name)
 
 
-# Rows of the text's tables: the JSON's number, and the figure and column of the page that have it; or why the page does not.
+# Rows of the text's tables: the number in the JSON, and the figure and column of the page that show it; or the reason
+# why the page does not show it.
 ABOUT, COUNTS, SPREAD = "it describes the run: on the page in its command and options", "figures show means", "figures show no spread within a run"
 DETAIL = "a part of another row; figures show exclusive parts"
 JOB_ROWS = {
@@ -139,7 +140,8 @@ SENTENCES = ("Averaged gradients of ", "Parameters of ps and ring", "Gradients o
 
 
 class Text:
-    """Tables of the text report: (table, row, column) to what is shown. A line that is none of a known table or sentence fails."""
+    """The tables of the text report: (table, row, column) to the text of the cell. A line that belongs to no known
+    table or sentence fails."""
 
     def __init__(self, text, result):
         self.result, self.jobs = result, result["jobs"]
@@ -468,7 +470,7 @@ def what_text_and_page_both_show_is_the_same(name):
         elif where[0] == "loss-steps":
             found = found[:1] if "first" in label else found[-1:]
         if where == ("throughput", "share of ideal") and result["jobs"][0]["name"] == job or cell == "-":
-            continue  # of one rank: it is its own ideal
+            continue  # A single rank is its own ideal.
         expect_equal([pair[0] for pair in found], [cell], f"{label.strip()} of {job}")
     heads, rows = page.figures["memory"]
     names = {"total": "peak", "buckets": "buckets, sums"}

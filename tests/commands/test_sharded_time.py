@@ -54,7 +54,7 @@ def less_between_machines_makes_a_step_shorter():
 
 
 def overlap(found, others):
-    """Time of `found` during which one of `others` is in progress, which do not overlap themselves."""
+    """Time of `found` during which one of `others` is in progress. The `others` do not overlap each other."""
     return sum(max(0, min(end, e) - max(begin, b)) for begin, end, _ in found for b, e, _ in others)
 
 

@@ -185,7 +185,8 @@ def failures_in(path):
 
 @test
 def a_failure_is_recorded_at_once_and_shown_after_an_interruption():
-    """Runs with a missing file fail while others have long to go; the sweep is then killed, and its second start interrupted."""
+    """Runs with a missing file fail while others still take long. The sweep is then killed, and its second start is
+    interrupted."""
     words = ["--model", "wine_mlp", "--gpus", "2", "--threads", "1", "--mode", "ring", "--steps", "500", "--vary", "data=idx:no,none;wine",
              "--vary", "seed=1,2,3,4"]
     with folder() as path:

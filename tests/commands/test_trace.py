@@ -47,7 +47,7 @@ def slices_nest_and_flows_arrive(words):
 @cases([("ring", ["--mode", "ring"]), ("torch-0.4.1", ["--mode", "ring", "--policy", "torch-0.4.1"]),
         ("emulated link", ["--mode", "ring", "--link", "50MB/s,100us"])])
 def sums_of_slices_equal_the_report(words):
-    """Of every traced step and rank: the phases, the waits, the all-reduces, the update."""
+    """For every traced step and rank: the phases, the waits, the all-reduces, the update."""
     result, processes, names = traced(*LENET, "--steps", "5", "--trace-steps", "2:6", *words)
     ranks = result["jobs"][0]["ranks"]
     for process, events in processes.items():

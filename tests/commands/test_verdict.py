@@ -24,7 +24,7 @@ def run(*words, limit=60):
 
 
 def line_of(result, begin):
-    """The line that begins so, with the lines that continue it."""
+    """The line that begins with this text, and the lines that continue it."""
     lines = re.sub(r"\n  ", " ", result.out).splitlines()
     found = [line for line in lines if line.startswith(begin)]
     expect(found, f"no line {begin!r}", result)
@@ -133,7 +133,7 @@ def the_memory_of_servers_of_their_own_is_named(count, expected):
 
 @more_test
 def results_of_servers_that_end_at_the_same_time_are_all_kept():
-    for _ in range(4):  # without a lock one of 32 was lost in every other run
+    for _ in range(4):  # Without a lock one of 32 lines was lost in every other run.
         _, found = run(*LENET, "--steps", "2", "--mode", "ps", "--policy", "sync", "--servers", "32", "--server-placement", "own")
         numbers = sorted(server["server"] for job in found["jobs"] if job["name"] == "ps" for server in job["servers"])
         expect_equal(numbers, list(range(32)), "servers")
@@ -159,7 +159,7 @@ def of_one_run_its_samples_per_second_are_those_of_the_jobs():
     expect(0 < verdict["low"] <= verdict["factor"] <= verdict["high"], "the interval holds the factor", verdict)
 
 
-# The median step is another figure: it does not fit the samples/s next to it.
+# The median step is another figure, which does not match the samples/s next to it.
 @cases([("ring", [*LENET, "--mode", "ring"], True), ("ps", [*LENET, "--mode", "ps"], True),
         ("virtual time", [*SIM, "--device", "sim:dgx1-v100", "--mode", "ring"], False),
         ("three runs", [*LENET, "--mode", "ring", "--repeat", "3"], False)])

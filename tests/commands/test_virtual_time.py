@@ -112,7 +112,7 @@ def memory_equals_that_of_the_cpu():
         for a, b in zip(sim[engine]["ranks"], cpu[engine]["ranks"]):
             for phase, held in a["memory"]["phases"].items():
                 if phase == "after_step":
-                    continue  # ends with the next step's begin, on the CPU at last with the evaluation's
+                    continue  # A phase ends when the next step begins; on the CPU the last one ends when the evaluation begins.
                 found, expected = held["end_classes"], b["memory"]["phases"][phase]["end_classes"]
                 for name in found:
                     if name != "workspace":
@@ -156,7 +156,7 @@ def slow_ranks_and_transports_slow_a_virtual_run_too():
     expect(slow > 2 * plain, f"with a slow rank {slow} ns, without one {plain} ns")
 
 
-# Before, agents worked ahead of the clock and did not see what arrived meanwhile.
+# In an earlier version agents worked ahead of the clock, and did not see what arrived in the meantime.
 @test
 def a_faster_network_makes_servers_no_slower():
     def step_s(rate):
@@ -240,7 +240,7 @@ def micro_batches_take_their_passes_and_one_exchange(engine, words):
     """Three batches per step: three times load and forward, one exchange, one update."""
     one, three = (lenet_job(engine, "--device", "sim:dgx1-v100", *words, "--accumulate", n) for n in (1, 3))
     expect_equal(three["throughput"]["samples"], 3 * one["throughput"]["samples"], "samples")
-    if "dp" not in words:  # there inputs and outputs are exchanged, too
+    if "dp" not in words:  # Under dp inputs and outputs are exchanged, too.
         expect_equal(three["traffic"], one["traffic"], "bytes and messages per step")
     alike = [("optimizer_s", 1)] + ([("data_s", 3), ("forward_s", 3)] if engine != "ps" else [])
     for a, b in zip(one["ranks"], three["ranks"]):

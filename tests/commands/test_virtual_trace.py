@@ -36,7 +36,7 @@ def row(events, track):
 
 
 def host(events):
-    """Without the rows of streams, as a real run has them."""
+    """The events without the rows of streams, as in a trace of a real run."""
     return [e for e in events if e["tid"] not in STREAMS]
 
 
@@ -71,7 +71,7 @@ def slices_nest_and_streams_run_one_thing_at_a_time(words):
 
 @test
 def kernels_fill_the_phases_of_the_step():
-    """No GPU waits for its host here: what a phase takes is the sum of its kernels."""
+    """No GPU waits for its host here, so a phase takes as long as its kernels together."""
     result, ranks, _ = traced("--mode", "none", "--device", "sim:dgx1-v100", "--model", "resnet18", "--image", "224", "--batch", "64",
                               "--steps", "2", "--warmup", "1", "--prefetch", "off")
     rank, events = result["jobs"][0]["ranks"][0], ranks["none rank 0"]
@@ -105,7 +105,7 @@ def a_link_carries_what_the_report_says():
             expect(use["args"]["bytes"] / 1.2 <= ns(use["dur"]) * 1.001, "faster than the adapter", use)
 
 
-# Before, they had the time of the host's clock.
+# In an earlier version they had the time of the host's clock.
 @cases([("by servers", "sync"), ("by servers, as pushes come", "async"), ("by ranks", "sync --server-optimizer off")])
 def updates_of_keys_lie_in_the_run(words):
     _, ranks, _ = traced("--model", "lenet", "--mode", "ps", "--device", "sim", "--gpus", "2", "--steps", "3", "--policy", *words.split())

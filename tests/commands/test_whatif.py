@@ -229,7 +229,7 @@ def whatif_is_a_table_of_runs(profile, engine, policy, gpus, options):
         expect_equal(round(1e9 * found), round(1e9 * expected), "nanoseconds")
     expect_equal(point["memory_peak_bytes"], job["memory_imbalance"]["maximum_bytes"], "bytes")
     expect(abs(point["samples_per_s"] / job["throughput"]["samples_per_s"] - 1) < 1e-12, "samples per second", point)
-    stages = job.get("pipeline") and len(job["pipeline"]["stages"]) or 1  # of which only the first loads a batch
+    stages = job.get("pipeline") and len(job["pipeline"]["stages"]) or 1  # Only the first stage loads a batch.
     expect(abs(point["weak_scaling_efficiency"] * stages * point["step_s"] / whatif["one_gpu_step_s"] - 1) < 1e-9, "efficiency", point)
     expect_equal(whatif["workload"], run["workload"], "workload")
 

@@ -46,7 +46,8 @@ def a_table_of_a_sweep_has_at_most_80_columns():
 # ---- a terminal --------------------------------------------------------------------------------
 
 def on_terminal(words, rows, env, until=None):
-    """What the program prints on a terminal of so many rows; Ctrl-C ends it once it has printed what the expression finds."""
+    """The output of the program on a terminal with `rows` rows. Ctrl-C ends the program when its output matches the
+    expression."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
     variables = {"TERM": "xterm", "NO_COLOR": "", "PAGER": "sed s/^/PAGED:/", **env}
@@ -93,7 +94,7 @@ def without_a_pager_everything_is_printed(pager):
 
 @test
 def a_terminal_shows_a_line_with_a_bar_for_each_job():
-    """The bars are drawn some times per second: the run goes on until one has a rate."""
+    """The bars are drawn a few times per second, so the run goes on until one of them has a rate."""
     words = ["run", *[word for word in LENET if word != "--quiet"], "--steps", "20000"]
     line = r"\[#*-*\] \d+/\d+ +[\d.]+ \w+ left +loss [\d.]+ +\d+(\.\d)? samples/s"
     shown = on_terminal(words, 60, {"NO_COLOR": "1"}, until=line)
@@ -121,7 +122,8 @@ def a_run_in_virtual_time_shows_a_line_with_a_bar():
 @more_test
 def a_sweep_shows_a_bar():
     with tempfile.TemporaryDirectory() as folder:
-        # A bar is drawn at most ten times per second: the runs take seconds on any machine, and end when it has been seen.
+        # A bar is drawn at most ten times per second, so the runs take seconds on any machine. They end when the bar
+        # has been seen.
         words = ["sweep", "--vary", "gpus=2,4,6,8", "--mode", "ring,ps", "--model", "resnet18", "--device", "sim:dgx1-v100", "-o", os.path.join(folder, "s")]
         bar = r"\r\x1b\[Ksweep +\[#*-*\] \d+/8[^\r]*left"
         shown = on_terminal([*words, "--steps", "2000"], 60, {"NO_COLOR": "1"}, until=bar)

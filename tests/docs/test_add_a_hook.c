@@ -11,7 +11,8 @@
 
 enum { RANKS = 2, STEPS = 3 };
 
-/* Of a rank's gradient, which is job_value() times the number of ranks, over a bucket of one parameter. */
+/* Returns the mean absolute gradient of a rank, which is job_value() times the number of ranks, over a bucket
+ * of one parameter. */
 static double mean_absolute(const engine_rank *r, int rank, int64_t step, int param)
 {
     int64_t count = r->params->pieces[param].count;

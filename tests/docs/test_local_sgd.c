@@ -17,8 +17,8 @@ enum { WORLD = 3, STEPS = 5, MOST = 4096 };
 extern const sync_engine_type sync_local_sgd;
 
 typedef struct outcome {
-    float trained[WORLD][MOST]; /* a rank's parameters after STEPS steps */
-    float flushed[WORLD][MOST]; /* the same after flush */
+    float trained[WORLD][MOST]; /* Parameters of each rank after STEPS steps. */
+    float flushed[WORLD][MOST]; /* Parameters of each rank after a flush. */
     int64_t count;
 } outcome;
 

@@ -36,7 +36,7 @@ def load(name):
 
 
 def check(where):
-    """Fails where a provenance is not complete."""
+    """Fails if a provenance is incomplete."""
     expect_equal(sorted(set(where) - {"note"}), sorted(provenance.FIELDS), "keys")
     expect(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", where["date"]), f"date: {where['date']}")
     expect(re.fullmatch(r"[0-9a-f]{7,40}( with changes)?", where["commit"]), f"commit: {where['commit']}")
@@ -83,7 +83,8 @@ def a_provenance_that_lacks_something_is_refused():
         expect(False, "passes", where)
 
 
-# Of a file that was measured in several rounds: what its spread is of, for each figure the value of each round.
+# For a file that was measured in several rounds: the quantity of its spread, and for each figure the values of all
+# rounds.
 FIGURES = {
     "allreduce.json": lambda result: [target["ratios"] for target in result["targets"]],
     "dp-host.json": lambda result: [[float(value) for value in line.split()[-3:]] for line in result["output"] if re.search(r"( +\d+\.\d{3}){3}$", line)],
@@ -96,7 +97,7 @@ FEWEST = {"dp-host.json": lambda result: min(int(n) for line in result["output"]
 
 
 def saved(row):
-    """Of each round the part of torch-0.4.1's exposed communication that ddp does not expose."""
+    """For each round: the part of torch-0.4.1's exposed communication that ddp does not expose."""
     return [1 - ddp["exposed_communication_s"] / late["exposed_communication_s"]
             for ddp, late in zip(row["rounds"]["ddp"], row["rounds"]["torch-0.4.1"])]
 
@@ -191,7 +192,8 @@ FIGURE = re.compile(r"\d ?(?:ms|us|ns|s|[GM]B/s|GFLOP/s|%)(?!\w)|\d times as|\d 
 
 
 def unsourced(text):
-    """Paragraphs with measured figures that name no file of results/, nor does one of the two before them."""
+    """Paragraphs with measured figures, if neither they nor one of the two paragraphs before them names a file of
+    results/."""
     parts = re.split(r"\n\s*\n", text)
     return [part for at, part in enumerate(parts)
             if MEASURED.search(part) and FIGURE.search(part) and "results/" not in "\n".join(parts[max(0, at - 2):at + 1])]

@@ -38,7 +38,7 @@ def demo():
 
 
 def run(words, folder, steps=2, data=None):
-    """`data`: in the place of the whole set, which takes as long to read as these steps."""
+    """`data` replaces the whole data set, which takes as long to read as these steps take."""
     expect_equal(words[0], PROGRAM, "program of a command")
     words = [data or word if word == "fashion-mnist" else word for word in words]
     result = harness(*words[1:], *SHORT, "--steps", steps, cwd=folder, allowed=("trace.json", "result.json", "step.html", "buckets", "buckets.html"), limit=120)

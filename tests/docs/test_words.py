@@ -56,7 +56,7 @@ READERS = {".c": of_c, ".h": of_c, ".cu": of_c, ".py": of_python, ".sh": of_line
 
 
 def pieces(folders):
-    """(scope, place, text) of all that people read."""
+    """(scope, place, text) of all texts that people read."""
     names = subprocess.run(["git", "ls-files", "--"] + folders, cwd=ROOT, capture_output=True, text=True).stdout.split()
     if not names:  # an archive of the sources
         names = [os.path.relpath(os.path.join(at, name), ROOT) for folder in folders or ["."]

@@ -1,5 +1,5 @@
-/* The averaged gradient of one step is the same whoever computes it: where every sum is exact, to the bit;
- * elsewhere within what the order of the additions can make of it. */
+/* All engines compute the same averaged gradient of a step. If every sum is exact, gradients are
+ * bit-identical. Otherwise they differ at most by the rounding errors of different orders of addition. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/engines/training.h"
@@ -88,10 +88,13 @@ static const bound_case bound_cases[] = {
 };
 
 typedef struct bound_figures {
-    training_average *own; /* [world]: from runs of each rank's samples alone, by the same kernels */
+    /* [world] Gradients of each rank's samples alone, from runs with the same kernels. */
+    training_average *own;
     training_average ps, ring;
-    double worst;  /* share of the limit */
-    int64_t tight; /* elements that only the roundings of the divisions put beyond the limit of the sums */
+    double worst; /* Largest error, as a share of the limit. */
+    /* Number of elements that exceed the limit of the sums, but not the limit that includes the roundings of
+     * the divisions. */
+    int64_t tight;
     int64_t different;
 } bound_figures;
 
@@ -158,7 +161,7 @@ static void ring_and_server_differ_by_no_more_than_the_order_of_sums(void **stat
         free(f.ps.values);
         free(f.ring.values);
     }
-    assert_true(different > 0); /* the orders are different ones */
+    assert_true(different > 0); /* Some elements differ, so the orders of addition are different ones. */
 }
 
 int main(void)

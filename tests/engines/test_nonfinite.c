@@ -1,4 +1,4 @@
-/* A gradient of one rank that is NaN in one step: what every engine makes of it under --on-nonfinite. */
+/* Tests what every engine does under --on-nonfinite if a gradient of one rank is NaN in one step. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/engines/training.h"
@@ -13,7 +13,8 @@ typedef struct engine_case {
     const sync_engine_type *engine;
     const char *policy, *options;
     int world;
-    bool by_rounds; /* all ranks see the same average: the result does not depend on who comes first */
+    /* True if all ranks see the same average, so that the result does not depend on which rank is first. */
+    bool by_rounds;
 } engine_case;
 
 static const engine_case cases[] = {
@@ -39,14 +40,14 @@ static const engine_case cases[] = {
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 typedef struct experiment {
-    int bad_step; /* in which rank 1, or the only one, has a gradient that is not finite */
-    int left_out; /* the batch that nobody trains on */
+    int bad_step; /* Step in which rank 1, or the only rank, has a gradient that is not finite. */
+    int left_out; /* Batch that no rank trains on. */
     uint64_t hash[WORLD];
     int64_t skipped[WORLD];
     bool finite[WORLD];
 } experiment;
 
-/* The engine with a gradient spoiled on its way in. */
+/* An engine that receives a gradient in which a value was replaced by NaN. */
 typedef struct spoiled_engine {
     sync_engine_type type;
     const sync_engine_type *original;
@@ -106,15 +107,17 @@ static status train(training_rank *r)
 static status run(const engine_case *c, optimizer_options optimizer, int rule, experiment *x)
 {
     optimizer.on_nonfinite = rule;
-    training_config config = {.model = "wine_mlp",
-                              .engine = c->engine,
-                              .policy = c->policy,
-                              .options = c->options,
-                              .world = c->world,
-                              .batch = 4,
-                              .processes =
-                                  rule == NONFINITE_STOP, /* a rank that ends takes its memory with it */
-                              .optimizer = optimizer};
+    training_config config = {
+        .model = "wine_mlp",
+        .engine = c->engine,
+        .policy = c->policy,
+        .options = c->options,
+        .world = c->world,
+        .batch = 4,
+        .processes =
+            /* A rank that ends also frees its memory, which ranks as threads may still use. */
+        rule == NONFINITE_STOP,
+        .optimizer = optimizer};
     return training_run(&config, x, train);
 }
 

@@ -7,7 +7,7 @@
 enum { MOST_EVENTS = 256 };
 
 typedef struct event {
-    char what; /* n, y, r: need, ready, release */
+    char what; /* n, y or r: need, ready or release. */
     int param;
 } event;
 
@@ -50,11 +50,11 @@ static status note_requirements(const void *options, const char *policy, int wor
 static status one_step(training_rank *r)
 {
     sync_engine_type *noting = training_context(r);
-    trainer_engine(r->trainer)->type = noting; /* none_open() has set its own */
+    trainer_engine(r->trainer)->type = noting; /* none_open() has set another type. */
     return training_step(r);
 }
 
-/* What happens to a parameter in a step, in order. */
+/* Returns the events of a parameter in a step, in order. */
 static const char *story_of(int param)
 {
     static char text[16];

@@ -1,6 +1,6 @@
 /* Stages, a pipeline over ranks or on devices of each rank, train as the whole model does with as many
- * micro-batches: the same losses and parameters, bit for bit; where two stages have a parameter, or gradients
- * are clipped by the norm over all stages, to rounding. */
+ * micro-batches. Losses and parameters are bit-identical. They may differ by rounding if two stages have the
+ * same parameter, or if gradients are clipped by the norm over all stages. */
 #include "ring/ring.h"
 #include "tests/engines/training.h"
 #include "tests/support/check.h"
@@ -17,9 +17,9 @@ typedef struct pipeline_case {
     model_options model;
     int stages, replicas;
     int64_t batches, batch;
-    bool shares;      /* a parameter of two stages */
-    bool slow;        /* on the reference device */
-    double clip_norm; /* below the norm of all gradients */
+    bool shares;      /* True if two stages have the same parameter. */
+    bool slow;        /* True if the case is slow on the reference device. */
+    double clip_norm; /* The norm at which gradients are clipped, below that of all gradients. */
 } pipeline_case;
 
 #define GPT .layers = 3, .hidden = 24, .heads = 3, .vocabulary = 50, .sequence = 9
@@ -51,7 +51,7 @@ static const pipeline_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0] - SANITIZED }; /* the last is too large under a sanitizer */
 
-/* What a run ends with: the parameters by the whole model's order, and the losses. */
+/* Result of a run: the parameters in the order of the whole model, and the losses. */
 typedef struct outcome {
     const nn_model *model;
     float **params; /* [param_count] */
@@ -71,14 +71,15 @@ static void close_outcome(outcome *o)
     free(o->params);
 }
 
-/* The parameters whose last user is the stage. */
+/* Exports the parameters for which this stage is the last user. */
 static status export_stage(training_rank *r, trainer *t, int stage)
 {
     outcome *o = training_context(r);
     param_set *set = trainer_params(t);
     for (int p = 0; p < set->model->param_count; p++) {
         int whole = nn_find_param(o->model, set->model->params[p].name);
-        if (set->model->params[p].stages >> (stage + 1)) continue; /* a later stage has it too */
+        /* A later stage also has the parameter. */
+        if (set->model->params[p].stages >> (stage + 1)) continue;
         TRY(param_set_export(set, trainer_stream(t), set->params.data, p, DTYPE_F32, o->params[whole]));
     }
     return STATUS_OK;
@@ -149,7 +150,8 @@ static void train_whole_and_split(const pipeline_case *c, const char *device)
                               .accumulate = c->batches,
                               .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
     config.optimizer.clip_norm = c->clip_norm;
-    if (c->clip_norm > 0) config.optimizer.lr = 1; /* a stage that clips by another norm goes elsewhere */
+    /* With a large learning rate, a stage that clips by another norm gets other parameters. */
+    if (c->clip_norm > 0) config.optimizer.lr = 1;
     assert_ok(training_run(&config, &expected, train));
     config.stages = c->stages;
     config.world = c->stages * c->replicas;

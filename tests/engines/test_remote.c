@@ -1,6 +1,6 @@
-/* What goes wrong between workers and their remote stage ends the job on all others, soon, with a line that
- * names the cause: the faults of tests/ps/test_faults.c. Members are processes; the last one is the remote
- * stage. */
+/* Checks that a fault of a worker or of the remote stage soon ends the job on all other members, with a line
+ * that names the cause. The faults are those of tests/ps/test_faults.c. Members are processes; the last one
+ * is the remote stage. */
 #include "common/base/clock.h"
 #include "common/nn/stages.h"
 #include "common/pipeline/remote.h"
@@ -21,12 +21,13 @@ typedef struct fault_case {
     int workers;
     bool tcp;
     process_act act;
-    int member;                 /* that does it; `workers` is the remote stage */
-    transport_fault_kind fault; /* of what it sends */
+    int member;                 /* Member with the fault. The member `workers` is the remote stage. */
+    transport_fault_kind fault; /* Fault of a message that the member sends. */
     int64_t stall_timeout_ns;
-    status code;      /* of all others */
-    const char *text; /* in their message; where a message was wrong at least in one's: a link may be of no
-                         more use */
+    status code; /* Expected code of the other members. */
+    /* Part of the message of every other member. After a wrong message it is enough if one of them has it,
+     * since a link may be of no more use. */
+    const char *text;
 } fault_case;
 
 static const fault_case cases[] = {
@@ -75,7 +76,7 @@ typedef struct member {
     ledger ledger;
     remote_server *server;
     remote_stage *remote;
-    float *values; /* of the largest message */
+    float *values; /* Values of the largest message. */
 } member;
 
 static remote_config config_of(const fault_job *f, int worker, int64_t batch)
@@ -93,7 +94,7 @@ static bool is_mine(const fault_case *c, int number, process_act act)
     return number == c->member && c->act == act;
 }
 
-/* All send an address; that of the remote stage counts. */
+/* Exchanges addresses. All members send one; only that of the remote stage is used. */
 static status exchange(processes *all, int number, const fault_case *c, const char *own, char *url)
 {
     sync_blob handshakes[PROCESSES_MAX];
@@ -139,7 +140,8 @@ static void act_in_step(const fault_case *c, processes *all, int number, int64_t
 static status run_steps(fault_job *f, processes *all, int number, member *m)
 {
     const fault_case *c = f->c;
-    int64_t batch = is_mine(c, number, ACT_DIFFER) ? BATCH + 1 : BATCH; /* the other configuration */
+    /* One member has another configuration. */
+    int64_t batch = is_mine(c, number, ACT_DIFFER) ? BATCH + 1 : BATCH;
     remote_tensor in = {m->values, batch * shape_elements(f->stage->layers[0].sample), DTYPE_F32};
     remote_tensor out = {m->values, batch * f->stage->rows_per_sample * f->stage->classes, DTYPE_F32};
     for (int64_t step = 0; step < STEPS; step++)
@@ -185,7 +187,7 @@ static status run_member(processes *all, int number, void *context)
     return rc;
 }
 
-/* The others end with what the case expects. */
+/* Checks that the other members ended as the case expects. */
 static void check(const fault_case *c, const processes *all)
 {
     int named = 0;
@@ -193,7 +195,7 @@ static void check(const fault_case *c, const processes *all)
         const process_outcome *o = &all->members[m];
         bool strikes = c->act == ACT_DIE || c->act == ACT_FREEZE || c->act == ACT_LEAVE;
         if (m == c->member && strikes) continue;
-        if (c->act == ACT_MISLEAD && m == c->workers) continue; /* nobody comes */
+        if (c->act == ACT_MISLEAD && m == c->workers) continue; /* No member connects to this one. */
         if (o->code == STATUS_COUNT)
             fail_msg("%s: member %d did not end by itself (wait status %d)", c->name, m, o->wait_status);
         bool says = o->code == c->code && strstr(o->message, c->text);

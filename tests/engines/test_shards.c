@@ -11,16 +11,18 @@
 
 enum { STEPS = SANITIZED ? 2 : 5, MOST = 5 };
 
-static bool is_long; /* --long: every case */
+static bool is_long; /* Set by --long: runs every case. */
 
 typedef struct result {
     uint64_t hash[MOST];
     float *values; /* rank 0's parameters in PyTorch's order */
     int64_t elements;
     ledger memory[MOST];
-    sync_counters before[MOST], after[MOST]; /* of the last step */
-    int64_t padded, own[MOST]; /* elements of all ranks' shards with padding; of a rank's without */
-    int64_t by_rows; /* of all parameters, each padded to as many equal chunks of rows as there are ranks */
+    sync_counters before[MOST], after[MOST]; /* Counters before and after the last step. */
+    /* Elements of all ranks' shards with padding, and elements of each rank's shard without padding. */
+    int64_t padded, own[MOST];
+    /* Elements of all parameters, each padded to as many equal chunks of rows as there are ranks. */
+    int64_t by_rows;
 } result;
 
 static status keep_values(training_rank *r, result *out)
@@ -48,7 +50,7 @@ static status train(training_rank *r)
     }
     TRY(sync_flush(e));
     TRY(training_barrier(
-        r)); /* a server here may still reply to other ranks when this one has its parameters */
+        r)); /* When this rank has its parameters, its server may still reply to other ranks. */
     sync_read_counters(e, &out->after[r->rank]);
     out->memory[r->rank] = *trainer_ledger(r->trainer);
     if (set->shards) out->own[r->rank] = set->shards->own_elements;
@@ -73,7 +75,7 @@ typedef struct shard_case {
     int divide;
 } shard_case;
 
-/* Two ranks add in one order whatever the chunk; more do so by two-shot. */
+/* Two ranks add every chunk in the same order. More ranks do so only with two-shot. */
 static const shard_case cases[] = {
     {"wine_mlp", 1, "", 0, 0, false, 0},
     {"wine_mlp", 2, "", 0, 0, true, 0},
@@ -112,7 +114,8 @@ static void run(const shard_case *c, const char *policy, double clip_norm, resul
     run_engine(c, &sync_ring, policy, clip_norm, out);
 }
 
-/* A policy's run of cases[i], without the values: trained once for the tests that look at it. */
+/* Returns the result of cases[i] under a policy, without the values. The run is made only once for all tests
+ * that need it. */
 static const result *run_of(int i, int policy)
 {
     static result found[CASES][POLICIES];
@@ -162,8 +165,8 @@ static int64_t peak(const result *r, int rank, ledger_class c)
     return r->memory[rank].classes[c].peak;
 }
 
-/* 4 + 4 + 8 bytes per parameter with Adam: what a stage cuts is that of the rank's shards, to the byte; whole
- * units of what is cut come and go in classes of their own. */
+/* With Adam a parameter takes 4 + 4 + 8 bytes. Of the state that a ZeRO stage shards, a rank holds exactly
+ * the bytes of its shards. The whole units that are gathered for use are counted in classes of their own. */
 static void a_stage_holds_its_shards_to_the_byte(void **state)
 {
     (void)state;
@@ -181,7 +184,7 @@ static void a_stage_holds_its_shards_to_the_byte(void **state)
                 assert_true(peak(cut, r, LEDGER_BUCKETS) <= (p >= 1 ? 4 * whole : 0));
                 assert_true((peak(cut, r, LEDGER_GATHERED) > 0) == (p >= 2));
                 assert_int_equal(cut->memory[r].classes[LEDGER_GATHERED].current,
-                                 0); /* nothing is left after a step */
+                                 0); /* No bytes are left after a step. */
                 assert_int_equal(cut->memory[r].classes[LEDGER_BUCKETS].current, 0);
                 all += own;
             }
@@ -211,7 +214,7 @@ static void stages_move_the_bytes_of_their_collectives(void **state)
     }
 }
 
-/* conv1 has 6 filters: of 5 ranks three have two each, the others none. */
+/* conv1 has 6 filters. Three of 5 ranks have two filters each, the other ranks none. */
 static void under_fsdp_later_ranks_may_have_nothing_of_a_parameter(void **state)
 {
     (void)state;
@@ -242,8 +245,8 @@ static void parameters_that_are_kept_for_the_backward_pass_are_gathered_once(voi
     free(dropped.values);
 }
 
-/* Ranks 0, 1 and 2, 3 have shards; 0, 2 and 1, 3 the same ones. A group of one is ddp, a group of all is no
- * group. */
+/* Ranks 0, 1 and ranks 2, 3 shard state. Ranks 0, 2 and ranks 1, 3 have the same shards. A group of one is
+ * ddp, and a group of all ranks is the same as no group. */
 static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
 {
     (void)state;
@@ -265,7 +268,7 @@ static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
             }
             assert_int_equal(cut.own[0] + (g == 0 ? 0 : cut.own[1]) + (g < 2 ? 0 : cut.own[2] + cut.own[3]),
                              cut.elements);
-            for (int64_t i = 0; i < ddp.elements; i++) /* with two groups sums have another order */
+            for (int64_t i = 0; i < ddp.elements; i++) /* Two groups add in another order. */
                 assert_true(fabsf(cut.values[i] - ddp.values[i]) <= 1e-4F);
             free(cut.values);
         }
@@ -273,7 +276,8 @@ static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
     free(ddp.values);
 }
 
-/* Within groups a reduce-scatter and two all-gathers, between them an all-reduce of shards. */
+/* Within a group a step has a reduce-scatter and two all-gathers, and between groups an all-reduce of shards.
+ */
 static void groups_move_the_bytes_of_their_collectives(void **state)
 {
     (void)state;
@@ -292,7 +296,8 @@ static const shard_case mixed_cases[4] = {
     {"wine_mlp", 1, "--mixed-precision", 0, 0, false, 0},
     {"lenet", 2, "--mixed-precision --algorithm ring", 0, 0, true, 0},
     {"lenet", 3, "--mixed-precision --algorithm two-shot", 0, 0, false, 0},
-    {"resnet18", 2, "--mixed-precision --algorithm two-shot", 32, 10, false, SHARED_DIVIDE_AFTER}, /* long */
+    /* Only with --long. */
+    {"resnet18", 2, "--mixed-precision --algorithm two-shot", 32, 10, false, SHARED_DIVIDE_AFTER},
 };
 
 static void with_mixed_precision_every_stage_is_bit_identical_to_ddp(void **state)
@@ -429,8 +434,8 @@ static int64_t sent_by_all(const result *r, int world)
     return sum;
 }
 
-/* A parameter server is sharded state placed elsewhere: gradients go to who has the shard, parameters come
- * back. */
+/* With a server on every rank, state is sharded as under zero1: gradients go to the rank that has the shard,
+ * and parameters come back. */
 static void a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers(void **state)
 {
     (void)state;

@@ -60,8 +60,8 @@ static const training_config cases[] = {
 };
 
 typedef struct sight {
-    int own;     /* allocations of our own so far */
-    size_t heap; /* bytes in use, of every arena */
+    int own;     /* Allocations of this project's code so far. */
+    size_t heap; /* Bytes in use in all arenas of the C library. */
 } sight;
 
 typedef struct figures {
@@ -89,8 +89,8 @@ static status train(training_rank *r)
     return look(r, &f->end);
 }
 
-/* libzmq allocates for messages under way; its queues grow by chunks of 256 messages, and each keeps one to
- * spare once it has been through one. */
+/* libzmq allocates memory for messages under way. Its queues grow by chunks of 256 messages, and a queue that
+ * has used up a chunk keeps it as a spare. */
 enum { SPARE_CHUNKS = 160 << 10, UNDER_WAY = 4 << 10 };
 
 static void a_steady_step_allocates_nothing(void **state)
@@ -105,7 +105,7 @@ static void a_steady_step_allocates_nothing(void **state)
         snprintf(what, sizeof what, "%s through %s %s", c->model, c->engine->name,
                  c->options ? c->options : "");
         assert_ok(training_run(c, &f, train));
-        assert_true(f.warm.own > before); /* they are counted */
+        assert_true(f.warm.own > before); /* Checks that allocations are counted. */
         print_message("# %s: heap of %zu bytes at step %d, %zu at step %d, %zu at step %d\n", what,
                       f.warm.heap, WARM, f.middle.heap, f.steps / 2, f.end.heap, f.steps);
         if (f.end.own != f.warm.own)

@@ -1,6 +1,6 @@
 /* A model trained through an engine for tests: ranks as threads of this process, over in-process transport
- * unless asked otherwise, on batches that are functions of (step, place in the global batch). Rank r of a
- * world with batch b has samples r * b to (r + 1) * b - 1 of every step's global batch. */
+ * unless asked otherwise, on batches that are functions of the step and of the sample's index in the global
+ * batch. Rank r of a world with batch b has samples r * b to (r + 1) * b - 1 of every step's global batch. */
 #ifndef TESTS_ENGINES_TRAINING_H
 #define TESTS_ENGINES_TRAINING_H
 
@@ -13,25 +13,26 @@ typedef struct training training;
 
 typedef struct training_config {
     const char *model;
-    int64_t image, classes;     /* the model's own unless set */
-    const model_options *sizes; /* instead of these and the name; or NULL */
-    int stages;                 /* above 1: ranks are the stages of world / stages replicas */
-    bool on_devices;            /* each of the `world` ranks has all stages, on devices of its own */
-    int schedule;               /* pipeline_schedule; on devices sequential */
-    int64_t accumulate;         /* micro-batches per step; batch is that of each */
+    int64_t image, classes;     /* Sizes of images and number of classes, or 0 for those of the model. */
+    const model_options *sizes; /* Sizes of a model that is used instead of `model`, or NULL. */
+    int stages;         /* Above 1, the ranks form world / stages replicas, and each rank is a stage. */
+    bool on_devices;    /* True if each of the `world` ranks has all stages, each on a device of its own. */
+    int schedule;       /* A pipeline_schedule. Stages on devices use the sequential one. */
+    int64_t accumulate; /* Micro-batches per step. `batch` is the size of each. */
     const sync_engine_type *engine;
-    const char *device;  /* cpu unless set */
-    const char *policy;  /* unless set: none, sync, ddp */
-    const char *options; /* "--servers 2 --payload zmq" */
-    int world;           /* 1 unless set */
+    const char *device;  /* Name of the device, "cpu" unless set. */
+    const char *policy;  /* Unless set, the default policy of the engine. */
+    const char *options; /* Options of the engine, such as "--servers 2 --payload zmq". */
+    int world;           /* Number of ranks, 1 unless set. */
     int64_t batch;       /* samples per rank */
-    int64_t first;       /* place of rank 0's first sample in the global batch */
-    bool integers;       /* parameters, inputs and targets are small integers; else drawn from [-1, 1) */
+    int64_t first;       /* Index in the global batch of rank 0's first sample. */
+    bool integers; /* True if parameters, inputs and targets are small integers. Otherwise they are drawn from
+                      [-1, 1). */
     bool sum_loss;
-    bool processes; /* no hub: ranks do not know that they are threads */
+    bool processes; /* True if there is no hub, so that ranks do not know that they are threads. */
     bool inline_progress;
-    int divide;                  /* shared_divide */
-    bool repeats;                /* every batch is the first */
+    int divide;                  /* A shared_divide. */
+    bool repeats;                /* True if every batch is the same as the first. */
     optimizer_options optimizer; /* SGD unless set */
 } training_config;
 
@@ -42,10 +43,11 @@ typedef struct training_rank {
     int rank;
     trainer *trainer;
     batch_source *source;
-    int64_t next;                    /* step */
-    pipeline_place place;            /* with stages */
-    step_result last;                /* on devices: of the last stage */
-    trainer *stages[NN_MOST_STAGES]; /* [stage_count] on devices: of all of them, the first is `trainer` */
+    int64_t next;         /* Number of the next step. */
+    pipeline_place place; /* Place of the rank in its pipeline, if the model has stages. */
+    step_result last;     /* Result of the last stage, if all stages are on devices of this rank. */
+    trainer *stages[NN_MOST_STAGES]; /* [stage_count] All stages, if they are on devices of this rank. The
+                                        first is `trainer`. */
     pipeline_place places[NN_MOST_STAGES];
     int stage_count;
 } training_rank;
@@ -57,11 +59,11 @@ status training_run(const training_config *config, void *context, training_funct
 void *training_context(const training_rank *r);
 
 status training_step(training_rank *r);
-/* All have come here. */
+/* Waits until all ranks have come here. */
 status training_barrier(training_rank *r);
 
-/* The averaged gradient of one step from the initial parameters: all parameters in PyTorch's layout, one
- * after another. The caller frees `values`. */
+/* The averaged gradient of one step from the initial parameters: the gradients of all parameters in PyTorch's
+ * layout, one after another. The caller frees `values`. */
 typedef struct training_average {
     float *values;
     int64_t elements;

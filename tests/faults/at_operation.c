@@ -1,9 +1,9 @@
 /* at_operation PID OPERATION STEP SIGNAL: sends a rank a signal in the middle of an operation.
  *
  * The rank is stopped as soon as its status slot shows the operation (the compute thread's or the agent's)
- * at the step or later. If it is still there once it has stopped, it gets the signal: so a rank dies where
- * the test wants it to, and nowhere else. Prints what the slot said. A rank that hold_rank.so holds goes on
- * once it is watched: so even the first of its steps are seen. */
+ * at the step or later. If the rank is still in the operation after it has stopped, it gets the signal. So a
+ * rank dies where the test wants it to die, and nowhere else. Prints the content of the slot. A rank that
+ * hold_rank.so has stopped is continued when it is watched, so that even its first steps are seen. */
 #include "common/net/status_table.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ typedef struct target {
     int rank;
     const char *operation;
     long step;
-    bool held; /* by hold_rank.so, before its main() */
+    bool held; /* True if hold_rank.so has stopped the rank before its main(). */
 } target;
 
 static const char *variable(const char *environment, size_t bytes, const char *name)
@@ -34,7 +34,7 @@ static const char *variable(const char *environment, size_t bytes, const char *n
     return NULL;
 }
 
-/* The status table of the rank's job, found by the environment of the rank. */
+/* Opens the status table of the rank's job, which the environment of the rank names. */
 static status attach(target *t)
 {
     static char environment[ENVIRONMENT_BYTES];
@@ -68,7 +68,8 @@ static bool is_there(const target *t, rank_status *s)
            (s->agent != RANK_START && strcmp(rank_operation_name(s->agent), t->operation) == 0);
 }
 
-/* The third field of /proc/PID/stat, after a name in parentheses; '-' for a process that has gone. */
+/* Returns the third field of /proc/PID/stat, which comes after a name in parentheses, or '-' if the process
+ * has ended. */
 static char state_of(pid_t pid)
 {
     char path[64], text[512];
@@ -86,7 +87,7 @@ static bool wait_until_stopped(pid_t pid)
     char state = state_of(pid);
     for (; state != 'T' && state != '-' && state != 'Z'; state = state_of(pid))
         clock_sleep_ns(50 * NS_PER_US);
-    clock_sleep_ns(NS_PER_MS); /* the process is, now all of its threads are */
+    clock_sleep_ns(NS_PER_MS); /* The process has stopped. Now waits until all of its threads have. */
     return state == 'T';
 }
 

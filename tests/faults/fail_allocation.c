@@ -1,6 +1,6 @@
 /* To be preloaded: the FAIL_AT-th allocation of one process fails, once. The process is rank FAIL_RANK of a
- * job, or the launcher if FAIL_RANK is "launcher". With FAIL_LIST the process writes the numbers of its
- * allocations to that file instead, one of each chain of callers. */
+ * job, or the launcher if FAIL_RANK is "launcher". If FAIL_LIST is set, no allocation fails. The process
+ * writes the numbers of its allocations to that file, one number for each chain of callers. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -21,10 +21,10 @@ void *__libc_realloc(void *old, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 
 static atomic_long calls;
-static atomic_int chosen; /* 0: not known yet */
+static atomic_int chosen; /* 0 if it is not yet known whether this process is the one. */
 static long fail_at;
 static int list = -1;
-static _Thread_local bool inside; /* backtrace() allocates at its first call */
+static _Thread_local bool inside; /* Set while backtrace() runs, which allocates at its first call. */
 
 static void choose(void)
 {
@@ -36,7 +36,7 @@ static void choose(void)
     atomic_store(&chosen, here ? 1 : -1);
 }
 
-/* Lists the allocation unless one with the same callers is listed. */
+/* Adds the allocation to the list, unless an allocation with the same callers is in it. */
 static void add_to_list(long number)
 {
     enum { DEPTH = 24, CHAINS = 1 << 17 };

@@ -38,7 +38,8 @@ def end_of(words, env=None, limit=ENDS_WITHIN, **popen):
 
 
 def closed_by_zeromq(result):
-    """A message that ZeroMQ's own thread has no memory to receive: it closes the connection, and tells nobody why."""
+    """Whether ZeroMQ's own thread had no memory to receive a message: then it closes the connection without giving a
+    reason."""
     return result.code == 75 and len(errors(result)) == 1 and errors(result)[0].endswith(" is lost")
 
 
@@ -54,7 +55,7 @@ def expect_memory(result, *names):
 
 
 def fail_allocations(process, engine, model, sample, files):
-    """Fails allocations of the process, one per run, of each chain of callers or of so many."""
+    """Fails allocations of the process, one per run: one of each chain of callers, or `sample` of them."""
     if SANITIZED:
         raise Skip("a sanitizer has allocation functions of its own")
     words = words_of(engine, model) + files
@@ -159,7 +160,8 @@ class MemoryGroup:
             file.write(str(value))
 
     def run_out(self, score):
-        """Starts a process in the group that asks for too much memory, so that the kernel kills the one with the highest score."""
+        """Starts a process in the group that asks for too much memory, so that the kernel kills the process with the
+        highest score."""
         with open(f"{self.folder}/{self.usage}", encoding="ascii") as file:
             self.write(self.limit, int(file.read()) + (16 << 20))
         return subprocess.run([sys.executable, "-c", HOG.format(score)], preexec_fn=self.join, check=False).returncode

@@ -66,7 +66,7 @@ class Job:
         return results
 
     def run(self, late=None, limit=60):
-        """Both results. The rank `late` starts after the other has reported its error, if it has one."""
+        """Both results. The rank `late` starts after the other rank has reported its error, if that rank has one."""
         for rank in sorted((0, 1), key=lambda rank: rank == late):
             if rank == late:
                 time.sleep(1.5)
@@ -75,7 +75,7 @@ class Job:
 
 
 def same_line(results, code, *parts):
-    """All ranks end with the code and one line; returns the lines without the rank that prints them."""
+    """Checks that all ranks end with the code and one line; returns the lines without the rank that prints them."""
     lines = []
     for rank, result in enumerate(results):
         expect_equal(result.code, code, f"exit code of rank {rank}", result)
@@ -121,7 +121,7 @@ def trained(*words):
 
 
 def saved(*words):
-    """A checkpoint of a run with these words, which two cases at once make only once."""
+    """A checkpoint of a run with these words. Two cases that run at the same time make it only once."""
     name = path("checkpoint" + "".join(words))
     with SAVES:
         if not os.path.exists(name):
@@ -288,7 +288,8 @@ def header_of(name):
 
 
 def damage(pid, values):
-    """Changes a bit of the first value wherever the process has these values in its memory; the number of places."""
+    """Changes a bit of the first value at each place in the process's memory that holds these values; returns the
+    number of places."""
     places = 0
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps, open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for begin, end in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) rw", maps.read(), re.MULTILINE):
@@ -319,7 +320,8 @@ DIFFERENCE = re.compile(r"parameters after step (\d+): rank 1 has XXH3 [0-9a-f]{
 
 
 def differ(words, step):
-    """The result of two replicas whose parameters do not change, until a bit of rank 1's does."""
+    """Runs two replicas whose parameters do not change until a bit of rank 1's parameters is changed; returns the
+    result."""
     with Run(*RING, "--gpus", "2", *WORDS, "--lr", "1e-30", "--load", saved(*SAVED), *words, cwd=data_folder(), env=held("ring", 1)) as run:
         pid = run.wait_for_rank("ring", 1)
         with ThreadPoolExecutor() as pool:

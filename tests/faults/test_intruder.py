@@ -30,7 +30,8 @@ def abstract_names(pids):
 
 
 def disturbed(words):
-    """The result of a run that the intruder visits: rank 1 is stopped until he is there, so that the run is, too."""
+    """The result of a run that the intruder visits. Rank 1 is stopped until the intruder has connected, so the run
+    cannot end before."""
     watch = Watch()
     with Run(*words) as run:
         pid = run.wait_for_rank("ps", 1)

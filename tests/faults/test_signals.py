@@ -22,7 +22,7 @@ GOES_ON = 3  # steps after the checkpoint
 
 
 def takes_signals(pid):
-    """Whether the process has begun to take signals itself: before, it has nothing to save."""
+    """Whether the process has begun to handle signals itself. Before that it has nothing to save."""
     with open(f"/proc/{pid}/status", encoding="utf-8") as file:
         blocked = next(line.split()[1] for line in file if line.startswith("SigBlk:"))
     return int(blocked, 16) >> (signal.SIGTERM - 1) & 1
@@ -89,7 +89,7 @@ def stop(job, between, by_hand, number, seed, goes_on):
 
 
 def drawn(count, seed, goes_on_every):
-    """Every job with every option and starter in turn; the signal and the moment are drawn."""
+    """Every job with every option and starter, one after another; the signal and the moment are drawn."""
     draw, rows = random.Random(seed), []
     all_of = [(job, between, by_hand) for between in BETWEEN for by_hand in (False, True) for job in JOBS]
     for i in range(count):

@@ -1,6 +1,6 @@
-/* bench_cuda [ELEMENTS]: what the passes over an arena reach of the GPU's bandwidth. Prints a JSON object:
- * GB/s of a copy, of SGD with momentum and of Adam, each the median of several launches by the GPU's own
- * clock, and their share of the copy. */
+/* bench_cuda [ELEMENTS]: measures the share of the GPU's bandwidth that passes over an arena reach. Prints a
+ * JSON object: GB/s of a copy, of SGD with momentum and of Adam, each the median of several launches by the
+ * GPU's own clock, and their share of the copy. */
 #include "common/device/device.h"
 #include "common/memory/piece.h"
 
@@ -22,7 +22,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Launches `kernel`, or without one a copy; *gb_s is that of the median launch. */
+/* Launches `kernel`, or a copy if `kernel` is NULL. Sets *gb_s to the rate of the median launch. */
 static status measure(bench *b, device_kernel *kernel, double bytes, double *gb_s)
 {
     int64_t times[LAUNCHES];

@@ -5,11 +5,11 @@
 #include "tests/common/device/op_case.h"
 #include "tests/common/device/op_devices.h"
 
-/* Runs the case `times` times on `d`, and once on the reference; fails the test where a tensor differs by
- * more. */
+/* Runs the case `times` times on `d`, and once on the reference. Fails the test if a tensor differs by more
+ * than `tolerance`. */
 void check_case_on(device *d, const op_case *c, int times, double tolerance);
 
-/* The same once on a device that is opened for it. */
+/* Opens a device, and runs the case once on it. */
 void check_case(const op_case *c, device_setting setting, double tolerance);
 
 #endif

@@ -1,4 +1,5 @@
-/* Preloaded: a thread other than the first that adds a variable to the environment ends the process. */
+/* To be preloaded: ends the process if a thread other than the first one adds a variable to the environment.
+ */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Memory that the ledger counts compared with what NVML says the GPU holds. Between two runs that differ in one thing alone
-the difference of both must be the same: drivers, libraries and kernels take as much in the one as in the other.
+"""Memory that the ledger counts compared with what NVML says the GPU holds. Two runs that differ in only one setting
+must have the same difference by the ledger and by NVML, since drivers, libraries and kernels take the same memory in
+both runs.
 
     nvml.py --out FILE [--harness build/bin/harness]
 
@@ -17,11 +18,11 @@ DP = ["--share-gpu", "--mode", "ps", "--policy", "dp", "--gpus", "2", *NONE[2:]]
 PAIRS = [("another optimizer", NONE, [*NONE, "--optimizer", "adam"]), ("a batch of 64 instead of 16", NONE, [*NONE, "--batch", "64"]),
          ("ResNet-101 instead of ResNet-50", NONE, [*NONE, "--model", "resnet101"]),
          ("dp on 2 ranks: a batch of 64 instead of 16", DP, [*DP, "--batch", "64"])]
-PART, ROUNDED = 0.01, 16 << 20  # of a difference; pages of 2 MiB, one for each class and rank
+PART, ROUNDED = 0.01, 16 << 20  # Allowed part of a difference; and pages of 2 MiB, one for each class and rank
 
 
 class Watch(threading.Thread):
-    """The most bytes that the GPU holds meanwhile."""
+    """Records the most bytes that the GPU holds while it runs."""
     def __init__(self, used):
         super().__init__(daemon=True)
         self.used, self.most, self.over = used, 0, threading.Event()

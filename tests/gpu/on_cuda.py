@@ -11,7 +11,7 @@ if EMULATED:
 ROOT = os.environ.get("SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 
-LIMIT = float(os.environ.get("CUDA_RUN_LIMIT", "inf"))  # where a hang must not cost more than its test
+LIMIT = float(os.environ.get("CUDA_RUN_LIMIT", "inf"))  # On some machines a hang must not cost more than its test.
 
 
 def run(*words, limit=120, env=None):
@@ -42,7 +42,7 @@ def needs_nccl():
 
 
 def needs_nccl_of_threads():
-    """Ranks of `verify` are threads; NCCL gives a GPU to one rank of a process."""
+    """Ranks of `verify` are threads, but NCCL gives a GPU to only one rank of a process."""
     needs_nccl()
     if not EMULATED:
         raise Skip("NCCL's ranks must be processes on a GPU")
@@ -67,7 +67,7 @@ TRANSFORMER = ["--model", "bert", "--head", "cls", "--sequence", "8", "--layers"
 
 
 def classes(result):
-    """{(engine, rank, class): peak bytes}, but for the workspace, which is the device's own."""
+    """{(engine, rank, class): peak bytes}, without the workspace, which differs between devices."""
     found = {}
     for job in result.json()["jobs"]:
         for rank in job["ranks"]:

@@ -25,7 +25,7 @@ STEP_LIMIT = 100
 
 
 def step(harness, device, model, batch, options):
-    """(median step without loading in ms, command), or (None, why not)."""
+    """(median step in ms without loading, command), or (None, reason)."""
     command = [harness, "run", "--device", device, "--mode", "none", "--model", model, "--batch", str(batch), "--steps", "20",
                "--warmup", "5", "--eval-every", "-1", "--quiet", "--json", "-", *options]
     try:

@@ -38,7 +38,7 @@ def resident(tensors):
 
 
 def prefetched(tensors):
-    """The batch of every step; the next one is on its way when it is handed out."""
+    """Returns the batch of a step. The copy of the next batch is under way when a batch is returned."""
     import torch
     side, pinned = torch.cuda.Stream(), [t.cpu().pin_memory() for t in tensors]
 
@@ -57,7 +57,7 @@ def prefetched(tensors):
 
 
 def timed_steps(step, count, device):
-    """(mean by the wall clock, median by the device's) of the time of a step in ms."""
+    """The time of a step in ms: (mean by the wall clock, median by the device's clock)."""
     import torch
     if device == "cpu":
         begin = time.perf_counter()

@@ -35,7 +35,7 @@ def read(path):
 
 
 def counts(path):
-    """Of the TAP lines of a log; none for a command that prints none."""
+    """Counts the TAP lines of a log; None for a command that prints none."""
     found = {"passed": 0, "failed": 0, "skipped": 0}
     if not os.path.exists(path):
         return None
@@ -66,7 +66,7 @@ def main():
     rows, found = list(stages(logs)), machine(logs)
     about = where(dict(found), " ".join(named))
     for path in glob.glob(out.replace("checks-", "*-").replace(".json", ".*")):
-        if path.endswith(".tar.gz"):  # the logs of a call that began in the same second
+        if path.endswith(".tar.gz"):  # Skips the logs of a call that began in the same second.
             continue
         content = {k: v for k, v in read(path).items() if k != "provenance"}
         os.remove(path)

@@ -11,12 +11,13 @@
     --precision   one of those to measure: bf16, tf32, float32
     --emulated    a rehearsal where there is no GPU: tiny models, the peer on the processor
 
-A step's time is the wall time of all measured steps divided by their number. The ratio of a case is ours / PyTorch's best of
-the settings of the same precision, eager and compiled apart. Targets: at most 0.9 of the best eager and 1.0 of the compiled.
-PyTorch has its batch on the GPU before; ours is made anew and copied in every step, and what it waited for that is shown
-(`load_ms`), not taken off. In addition PyTorch's best is measured with batches that are copied one step ahead. A peer that is
-not there is said, and ours is measured alone.
-Compiled peers, which take minutes, come last. Writes what was measured, with commands, versions and the commit, to FILE.
+A step's time is the wall time of all measured steps divided by their number. The ratio of a case is ours / PyTorch's
+best of the settings of the same precision, eager and compiled apart. Targets: at most 0.9 of the best eager and 1.0 of
+the best compiled setting. PyTorch's batch is on the GPU before the steps begin. Our program makes and copies a new
+batch in every step; the time that it waits for this is shown (`load_ms`), but not subtracted. In addition PyTorch's
+best setting is measured with batches that are copied one step ahead. If a peer is not installed, the program says so,
+and only our steps are measured. Compiled peers, which take minutes, come last. Writes what was measured, with commands,
+versions and the commit, to FILE.
 """
 import argparse
 import json
@@ -58,7 +59,8 @@ def run(command, limit, log=None):
 
 
 def ours_once(command, log=None):
-    """With what was chosen, fused and refused in the log: nothing of it is written in steps."""
+    """Measures our program once. The log has the algorithms that were chosen, fused and refused, which are not
+    written during steps."""
     result, why = run([*command, "--log-level", "debug"], OURS_LIMIT, log)
     if why:
         return {"command": command, "error": why}
@@ -74,7 +76,7 @@ def peer_once(command):
 
 
 def our_commands(args, case, precision, steps):
-    """Algorithms are timed, as the peer's are."""
+    """Our commands. Algorithms are timed, as the peer's are."""
     model, batch, options, _, _ = case
     command = [args.harness, "run", "--device", "cuda", "--mode", "none", "--model", model, "--batch", str(batch), "--steps",
                str(steps), "--warmup", "10", "--eval-every", "-1", "--json", "-", "--quiet", *options]
@@ -94,7 +96,7 @@ def peer_commands(args, case, precision, steps, compiled):
 
 
 class Measured:
-    """Results by command, on disk after each."""
+    """Results by command. Each result is written to disk when it is measured."""
 
     def __init__(self, path, seconds):
         self.path, self.until, self.found, self.left = path, time.monotonic() + seconds, {}, 0
@@ -120,12 +122,12 @@ class Measured:
 
 
 def fastest(found):
-    """Of those that ran; else the first that did not, or nothing."""
+    """The fastest of the results that ran; otherwise the first that did not run, or nothing."""
     return min(found, key=lambda f: f.get("step_ms", float("inf")), default={"error": "not run"})
 
 
 def copying_command(peers):
-    """PyTorch's best setting once more, with batches that are copied one step ahead; none where nothing was measured."""
+    """PyTorch's best setting once more, with batches that are copied one step ahead; none if nothing was measured."""
     best = fastest(peers)
     return [best["command"] + ["--prefetch"]] if "step_ms" in best else []
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A host that runs ahead of the GPU: with the engines that only enqueue (none, and the ring with NCCL) it begins a step before the
-one before it has ended, and reads that one's loss, update and times afterwards.
+"""A host that runs ahead of the GPU: with the engines that only enqueue (none, and the ring with NCCL) it begins a step
+before the previous step has ended, and reads the loss, update and times of the previous step afterwards.
 
     test_cuda_ahead.py [--emulated]    on the emulator, whose streams run behind the host
 """
@@ -13,7 +13,7 @@ from tap import Skip, cases, expect, expect_equal, main
 
 NONE = ["--device", "cuda", "--mode", "none"]
 RING = ["--device", "cuda", "--share-gpu", "--mode", "ring", "--gpus", 2, "--collective", "nccl", "--policy", "ring=ddp"]
-AHEAD = {"EMULATED_ORDER": "ahead"}  # read by the emulator alone
+AHEAD = {"EMULATED_ORDER": "ahead"}  # Only the emulator reads this variable.
 ENGINES = [("none", NONE), ("none, micro-batches", [*NONE, "--accumulate", 2]), ("none, recorded", [*NONE, "--cuda-graph"]),
            ("ring", RING), ("ring, clipped", [*RING, "--clip-norm", 1])]
 PARTS = ["data_s", "forward_s", "backward_s", "exposed_communication_s", "waiting_s", "optimizer_s", "other_s"]
@@ -29,7 +29,7 @@ def waits(words, steps):
             return sum(int(count) for count in re.findall(r"^idle_waits (\d+)$", file.read(), re.MULTILINE))
 
 
-# Before, the host waited at the end of every step, again for its loss, and in the update.
+# In an earlier version the host waited at the end of every step, again for its loss, and in the update.
 @cases([row for row in ENGINES if "clipped" not in row[0]][::-1], at_once=2, at_more=2)
 def the_host_waits_no_oftener_in_more_steps(words):
     needs_nccl() if "ring" in words else needs_gpu()
@@ -69,7 +69,7 @@ def steps_follow_each_other_and_their_parts_add_up(words):
             expect_equal(round(1e9 * begin), round(1e9 * end), "the begin of a step")
 
 
-# The step that has begun meanwhile has other gradients: those of the step that is named are gone.
+# The step that has begun meanwhile has other gradients, so the gradients of the named step have been overwritten.
 @cases([("none", NONE), ("ring", RING)], at_once=2)
 def a_gradient_that_is_not_finite_is_named_with_its_step(words):
     needs_nccl() if "ring" in words else needs_gpu()

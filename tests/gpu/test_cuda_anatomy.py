@@ -43,7 +43,8 @@ AHEAD, AT_ONCE = ([(f"{' '.join(words) or 'ddp'}, {label}", words, env) for word
                   for label, env in (("the host ahead", {"EMULATED_ORDER": "ahead"}), ("the GPU at once", {})))
 
 
-# Ranks of several jobs that share a card with NCCL wait for each other's turns: there one job runs at a time.
+# Ranks of several jobs that share a card under NCCL wait for each other's turns, so on a card only one job runs at a
+# time.
 AT_ONCE_HERE = 2 if EMULATED else 1
 
 
@@ -60,7 +61,7 @@ def the_parts_of_every_step_with_nccl_add_up(words, env):
 SLOW = ["--gpus", "3", "--steps", "4", "--warmup", "1", "--stall-timeout", "100s", "--batch", "16"]
 
 
-# All of a call was communication on the ranks that waited for the late one.
+# For the ranks that waited for the late one, the whole call counted as communication.
 @cases([(f"{words[1]}, rank {late}{', clocks differ' if shift else ''}", words, late, shift)
         for words, late, shift in ((RING, 1, 0), (DP, 0, HOUR), (RING, 0, HOUR), (RING, 1, HOUR), (DP, 1, 0))], at_once=AT_ONCE_HERE, at_more=2)
 def all_others_wait_for_a_late_rank(words, late, shift):

@@ -94,7 +94,7 @@ static void expect_well(const rank ranks[RANKS])
         if (ranks[r].code != STATUS_OK) fail_msg("rank %d: %s", r, ranks[r].error.message);
 }
 
-/* Element i of rank r's values is 100 (r + 1) + i. */
+/* Loads the values: element i of rank r is 100 (r + 1) + i. */
 static status load(rank *r)
 {
     for (int i = 0; i < 4 * COUNT; i++) r->values[i] = (float)(100 * (r->rank + 1) + i);
@@ -122,7 +122,7 @@ static status enqueue(rank *r, collective_group *group, collective_kind kind, re
     return collective_enqueue(group, &call, r->stream, &ticket);
 }
 
-/* Nothing is waited for between the calls: each reads what the one before it has written. */
+/* The host does not wait between the calls: each call reads the result of the call before it. */
 static status run_kinds(rank *r)
 {
     int64_t mine = collective_part_begin(COUNT, RANKS, r->rank);
@@ -150,7 +150,7 @@ static void calls_run_one_after_another_in_the_order_of_the_stream(void **contex
         }
 }
 
-/* Neighbors in groups of two, split off from the world. */
+/* Runs calls in groups of two neighbors, which are split off from the world. */
 static status run_groups(rank *r)
 {
     collective_group *pair;

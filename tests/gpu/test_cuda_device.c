@@ -35,7 +35,8 @@ static void large_uploads_come_back(void **context)
     must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
     must(device_allocate(d, DEVICE_MEMORY_PRIVATE, COUNT * sizeof *values, &memory));
     must(device_upload(s, memory.data, values, DTYPE_I32, DTYPE_I32, COUNT));
-    memset(values, 0xff, COUNT * sizeof *values); /* the host's memory is free as soon as upload returns */
+    /* The host may reuse its memory as soon as upload returns. */
+    memset(values, 0xff, COUNT * sizeof *values);
     must(device_download(s, back, memory.data, DTYPE_I32, DTYPE_I32, COUNT));
     must(device_stream_synchronize(s));
     for (int i = 0; i < COUNT; i++) assert_int_equal(back[i], i * 7);
@@ -54,7 +55,8 @@ static void memory_starts_as_zero(void **context)
     device_memory memory;
     unsigned char back[1000];
     must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
-    for (int round = 0; round < 2; round++) { /* the second time it may be what the first one freed */
+    /* The second allocation may return the memory that the first round freed. */
+    for (int round = 0; round < 2; round++) {
         must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof back, &memory));
         must(device_download(s, back, memory.data, DTYPE_U8, DTYPE_U8, sizeof back));
         must(device_stream_synchronize(s));
@@ -261,7 +263,7 @@ static void shapes_of_several_tiles_agree_with_the_reference(void **context)
         check_case(&c, cuda, EXACT);
         check_case(&c, tf32,
                    heads[i].width <= 64 ? EXACT + 8 * 0x1p-10
-                                        : EXACT); /* wider ones are multiplied in float32 */
+                                        : EXACT); /* Wider ones are multiplied in float32. */
     }
     case_batchnorm(&c, (batchnorm_attributes){8, 13, 11, 70, 1e-5, 0.1, ACTIVATION_RELU, true, false, 1},
                    (case_options){0});
@@ -342,7 +344,8 @@ static void failed_fences_end_waits_with_the_error(void **context)
     status rc = device_stream_wait(s, fence, 5);
     if (rc == STATUS_OK) rc = device_stream_synchronize(s);
     pthread_join(thread, NULL);
-    if (rc == STATUS_OK) rc = device_stream_synchronize(s); /* it was released a moment before the record */
+    /* The stream may have been released a moment before the failure was recorded. */
+    if (rc == STATUS_OK) rc = device_stream_synchronize(s);
     assert_int_equal(rc, STATUS_PEER);
     assert_string_equal(error_message(), "rank 3 is gone");
     error_clear();

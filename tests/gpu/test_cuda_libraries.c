@@ -18,7 +18,7 @@
 static const device_setting cuda = {"cuda", 1, 0};
 static const double EXACT = 2e-5;
 
-/* All zero, and without effect, on a GPU. */
+/* On a GPU all counts are zero, and faults have no effect. */
 static emulator_control_table on_gpu, *control = &on_gpu;
 
 static bool emulated(void)
@@ -73,7 +73,7 @@ static void sums_that_cublaslt_refuses_are_taken_by_a_kernel(void **context)
     control->fails_sums = true;
     check_case_on(d, &c, 3, EXACT);
     if (emulated()) {
-        assert_int_equal(fallbacks_of(d, &f), 1); /* not at every launch */
+        assert_int_equal(fallbacks_of(d, &f), 1); /* The fallback is not counted again at every launch. */
         assert_int_equal(f->kind, OP_linear_backward_weights);
         assert_int_equal(f->count, 1);
         assert_string_equal(f->reason, "cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
@@ -135,7 +135,7 @@ static void the_fastest_product_is_taken_where_algorithms_are_timed(void **conte
     if (!emulated()) skip();
     must(device_open(&config, &d));
     control->slow_first = true;
-    check_case_on(d, &c, 1, EXACT); /* times: the first time */
+    check_case_on(d, &c, 1, EXACT); /* Algorithms are timed when they are used the first time. */
     int64_t first = control->first_products, fast = control->fast_products;
     check_case_on(d, &c, 2, EXACT);
     assert_int_equal(control->first_products - first, 0);
@@ -153,7 +153,7 @@ static device *open_benchmarked(int precision)
     return d;
 }
 
-/* Of the gradients of a linear layer, once they have been timed. */
+/* Returns the number of launches for the gradients of a linear layer, after algorithms have been timed. */
 static int64_t launches_of_linear(activation act, bool slow_sums)
 {
     static op_case c;
@@ -203,7 +203,7 @@ static void a_convolution_runs_as_a_graph_where_that_is_faster(void **context)
     device_close(&d);
 }
 
-/* In bfloat16: what is stored is rounded to 2^-8, and so are probabilities. */
+/* In bfloat16 the stored results are rounded to 2^-8, and so are the probabilities. */
 static void attention_runs_as_a_graph_where_that_is_faster(void **context)
 {
     (void)context;
@@ -245,7 +245,8 @@ static void attention_that_cudnn_refuses_is_that_of_the_own_kernel(void **contex
 
 enum { TENSORS = 100, ELEMENTS = 40, SPACE = TENSORS * 64 };
 
-/* Gradients with gaps into a bucket without any; the last is longer than a block's chunk. */
+/* Packs gradients with gaps between them into a bucket without gaps. The last gradient is longer than the
+ * chunk of a block. */
 static void a_bucket_is_packed_by_one_launch(void **context)
 {
     (void)context;
@@ -292,7 +293,7 @@ static void a_bucket_is_packed_by_one_launch(void **context)
     device_close(&d);
 }
 
-/* Launches of step `step` of a case. */
+/* Returns the number of launches of step `step` of a case. */
 static int64_t launches_of(const op_case *c, int step)
 {
     device *d = device_setting_open(cuda);
@@ -324,7 +325,8 @@ static void small_sums_of_columns_are_taken_by_one_launch(void **context)
 
 /* ---- a token that occurs often ---------------------------------------------------------------- */
 
-/* One after another, so many sums of 0.1 in float32 are off by 1e-4 of the result; by parts they are not. */
+/* Adding so many values of 0.1 in float32 one after another has an error of 1e-4 of the result. Adding them
+ * in parts has not. */
 static void a_frequent_tokens_gradient_is_summed_in_parts(void **context)
 {
     (void)context;

@@ -22,7 +22,7 @@ RING = ["--device", "cuda", "--share-gpu", "--mode", "ring", "--gpus", 2, "--col
 DP = ["--device", "cuda", "--share-gpu", "--mode", "ps", "--gpus", 2, "--policy", "ps=dp", "--payload", "nccl"]
 ENGINES = [("ring", RING), ("ps", DP)]
 LENET = ["--model", "lenet", "--data", "synthetic", "--batch", 4, "--warmup", 2, "--quiet", "--eval-every", -1]
-AHEAD = {"EMULATED_ORDER": "ahead"}  # read by the emulator alone
+AHEAD = {"EMULATED_ORDER": "ahead"}  # Only the emulator reads this variable.
 
 
 def emulated_faults():
@@ -32,7 +32,8 @@ def emulated_faults():
 
 
 def slices(path, name):
-    """{rank: [(begin, end)]} of the events of that name, in microseconds; of the first track that has them."""
+    """{rank: [(begin, end)]} of the events of that name, in microseconds, from the first track that has such
+    events."""
     with open(path, encoding="utf-8") as file:
         events = [e for e in json.load(file)["traceEvents"] if e.get("ph") == "X" and e["name"] == name]
     found = {}
@@ -42,7 +43,8 @@ def slices(path, name):
     return found
 
 
-# Before, the communication stream waited for all buckets that the host had posted before it began with the first.
+# In an earlier version the communication stream waited for all buckets that the host had posted before it began with
+# the first one.
 @test
 def the_first_bucket_is_on_its_way_before_the_backward_pass_ends():
     needs_nccl()
@@ -64,7 +66,7 @@ def expect_first_buckets_within(traced):
     expect(len(backward) == 2 and set(backward) == set(buckets), "not the traces of two ranks", backward, buckets)
     for rank, passes in backward.items():
         expect_equal(len(buckets[rank]), len(passes), "first buckets", rank)
-        for (begin, end), (started, arrived) in zip(passes, buckets[rank]):  # on a card that ranks share NCCL takes the network's path
+        for (begin, end), (started, arrived) in zip(passes, buckets[rank]):  # On a card that ranks share, NCCL uses the network transport.
             expect(begin < started and (arrived if EMULATED else started) < end, f"rank {rank}: backward {begin} to {end}, bucket {started} to {arrived}")
 
 
@@ -77,7 +79,7 @@ def names_of_threads(process):
     return names
 
 
-# Before, the agent's thread released the compute stream.
+# In an earlier version the agent's thread released the compute stream.
 @test
 def a_rank_has_a_watchdog_and_no_communication_thread():
     needs_nccl()

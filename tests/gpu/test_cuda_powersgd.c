@@ -85,7 +85,7 @@ static void close_sides(sides *x)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
-/* The same gradient on both sides: of low rank, and noise. */
+/* Sets the same gradient on both sides: a matrix of low rank, plus noise. */
 static void set_gradients(sides *x, int step)
 {
     for (int64_t i = 0; i < x->elements; i++) {
@@ -151,7 +151,7 @@ static void columns_that_depend_on_others_become_zero(void **state)
     must(powersgd_module_open(&module));
     open_sides(&c, &x);
     for (int64_t i = 0; i < x.elements; i++)
-        x.host.m[i] = (float)((i / x.cols + 1) * (i % x.cols - 20)); /* of rank 1 */
+        x.host.m[i] = (float)((i / x.cols + 1) * (i % x.cols - 20)); /* Makes a matrix of rank 1. */
     must(device_upload(x.s, x.gpu.m, x.host.m, DTYPE_F32, DTYPE_F32, x.elements));
     must(module->project(x.s, &x.gpu, RANK));
     must(module->back_project(x.s, &x.gpu, RANK));

@@ -191,7 +191,7 @@ def processes_with_nccl_train_as_those_with_host_memory():
 @cases([("float32", [], 1e-4), ("bf16", ["--bf16"], 0.05)])
 def timed_algorithms_train_as_those_that_cudnn_puts_first(words, limit):
     needs_gpu()
-    env = {"EMULATED_CUDNN": "1"}  # read by the emulator alone
+    env = {"EMULATED_CUDNN": "1"}  # Only the emulator reads this variable.
     losses = []
     for more in ([], ["--benchmark"]):
         result = run(*CONVOLUTIONS, "--device", "cuda", *words, *more, env=env)
@@ -231,7 +231,8 @@ def an_old_name_of_the_option_works_with_a_notice():
     expect_equal(result.json()["configuration"]["benchmark"], "yes", "--benchmark", result)
 
 
-# Before, a rank that named its host to NCCL moved the environment, and another that read it then crashed.
+# In an earlier version a rank that named its host to NCCL moved the environment, and another rank that read the
+# environment at that time crashed.
 @test
 def ranks_that_are_threads_add_nothing_to_the_environment():
     needs_nccl()

@@ -93,7 +93,7 @@ def dataparallel_computes_the_same_bits_through_messages_and_nccl(words):
                    env={"EMULATED_ORDER": "ahead"}) for payload in ("zmq", "nccl")]
     sent = [[rank["bytes_sent"] for rank in result.json()["jobs"][0]["ranks"]] for result in runs]
     expect_equal(parameters(runs[1]), parameters(runs[0]), "parameters")
-    # To a single rank it sends as much; to two, a tree sends less.
+    # A single rank sends as many bytes; two ranks send fewer with a tree.
     expect(min(sent[1]) > 0 and sent[1][0] < sent[0][0] + (len(sent[0]) == 2), "rank 0 sends more than by messages", sent)
 
 
@@ -108,7 +108,7 @@ def servers_compute_the_same_bits_through_messages_and_shared_memory(words):
 def ranks_that_go_ahead_train(options):
     needs_gpu()
     result = on_gpu("--policy", *options.split(), "--servers", 2, "--steps", 60, ranks=3)
-    losses = [rank["losses"] for rank in result.json()["jobs"][0]["ranks"]]  # each of other samples, in an order by chance
+    losses = [rank["losses"] for rank in result.json()["jobs"][0]["ranks"]]  # of different samples, since updates come in random order
     first, last = (sum(sum(of_rank[part]) for of_rank in losses) for part in (slice(0, 10), slice(-10, None)))
     expect(last < first, f"it does not learn: {first} at first, {last} in the end", result)
 

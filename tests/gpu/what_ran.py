@@ -12,7 +12,7 @@ import sys
 ROOT = os.environ.get("SOURCE_DIR", os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 BEGIN, END = "<!-- tests/gpu/what_ran.py writes from here -->\n", "<!-- to here -->\n"
 
-# stage: what it checks, the tests of which it runs all or some
+# stage: what the stage checks, and the tests of which it runs all or some
 STAGES = {
     "float32": ("every operation against the reference, with the bounds below", ["test_cuda_operations"]),
     "tf32": ("the same in TF32", ["test_cuda_operations_tf32"]),

@@ -25,7 +25,7 @@ def copy_context(to):
 
 
 def build(folder, *options):
-    """Root, working directory and user of the last stage; `options` are debootstrap's."""
+    """Root, working directory and user of the last stage. `options` are the options of debootstrap."""
     base, stages = os.path.join(folder, "debian"), {}
     make_debian(base, *options)
     for word, rest in instructions():
@@ -55,7 +55,7 @@ def build(folder, *options):
 
 
 def walk(root, folder, user, confined=True):
-    """A lab, started and solved there by `user`; whether student's processes are confined there."""
+    """Starts and solves a lab there as `user`; returns whether students' processes are confined there."""
     def harness(*words, code=0):
         return inside(root, "harness", "lab", *words, user=user, folder=folder, code=code)
     expect(" ring " in harness("list"), "the labs are listed")

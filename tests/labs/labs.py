@@ -54,7 +54,8 @@ class Lab:
         return read(self.folder, self.source) if self.source else ""
 
     def mutant(self, name):
-        """Its files, {name: text}, and the words of the message in each part that it must fail."""
+        """The files of a mutant, {name: text}, and the words of the message in each part that the mutant must
+        fail."""
         m = next(m for m in self.mutants if m["name"] == name)
         if "answers" in m:
             return {}, m["parts"], m["answers"]
@@ -70,7 +71,8 @@ LABS = [Lab(folder) for folder in sorted(glob.glob(os.path.join(HERE, "[1-8]-*")
 
 @functools.cache
 def user_who_is_not_root(uid="65534"):
-    """The program and its data in a folder that this user may read, and the words that run a command as this user."""
+    """The program and its data in a folder that this user may read, and the words in front of a command that run it
+    as this user."""
     folder = tempfile.mkdtemp(prefix="lab program ü ")
     atexit.register(shutil.rmtree, folder)
     os.chmod(folder, 0o755)
@@ -111,7 +113,7 @@ class Student:
         return done
 
     def solve(self, **changes):
-        """The solution's code and answers, and the hours; `changes` replaces answers."""
+        """Puts the solution's code and answers and the hours into the folder. `changes` replaces answers."""
         if self.lab.source:
             write(self.lab.solution(), self.folder, self.lab.source)
         for name in set(os.listdir(self.lab.folder)) & set(os.listdir(self.folder)):

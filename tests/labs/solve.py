@@ -78,13 +78,13 @@ def choose(text):
 
 
 def program(line, *further):
-    """What a command of the questions prints as JSON."""
+    """The JSON that a command of the questions prints."""
     words = re.search(rf"# harness ({line} .*)", further[0])[1].split()
     return json.loads(subprocess.run([PROGRAM, *words, *further[1:], "--json", "-"], check=True, capture_output=True).stdout)
 
 
 def covered(spans, begin, end):
-    """How much of [begin, end) the spans cover."""
+    """The length of [begin, end) that the spans cover."""
     total = 0
     for first, last in sorted(spans):
         first, last = max(first, begin), min(last, end)

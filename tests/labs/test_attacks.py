@@ -30,8 +30,8 @@ static int deep(int n) { volatile char a[4096]; a[0] = (char)n; return deep(n + 
 static int never;
 """
 
-# What the student's function does first, and a piece of the message of the part that runs it; None: it changes nothing, and no
-# points are lost.
+# The first statements of the student's function, and a piece of the message of the part that runs it. None means that
+# the attack changes nothing, so no points are lost.
 ATTACKS = [
     ("an endless loop", "for (;;) continue;", LOOP),
     ("a fork bomb", "for (int i = 0; i < 100000; i++) fork();", None),
@@ -107,7 +107,7 @@ def alone_an_attack_loses_its_own_points_at_most(code, message):
     an_attack_loses_its_own_points_at_most(code, message)
 
 
-# Of the other labs: the function that attacks, the part that runs it, and one that does not.
+# For the other labs: the function that attacks, the part that runs it, and a part that does not run it.
 TARGETS = [(1, "student_reducer_bytes", "reducer", "ring"), (2, "student_serve", "equal", "why"), (4, "student_message_time", "message", "fit"),
            (5, "student_assign", "assign", "launch"), (6, "student_save", "resume", "rule"), (7, "student_memory", "ddp", "step")]
 TARGETS = [(lab.name, lab, *target[1:]) for lab in LABS for target in TARGETS if target[0] == lab.number]

@@ -134,7 +134,7 @@ def every_lab_has_six_mutants_and_its_parts_sum_up_to_100(lab):
 
 
 def check_in_time(lab, part):
-    """5 seconds are promised. On a machine that runs much else, the processor time of the check stands for its time."""
+    """The promise is 5 seconds. On a busy machine the processor time of the check is tested instead of its time."""
     with Student(lab) as student:
         student.solve()
         begin, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)

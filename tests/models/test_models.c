@@ -13,8 +13,9 @@
 
 typedef struct size_case {
     model_options options;
-    int64_t parameters;    /* torchvision's, Hugging Face's */
-    int64_t multiply_adds; /* a sample, convolutions and linear layers, forward; 0: not checked */
+    int64_t parameters;    /* Number of parameters in torchvision or Hugging Face. */
+    int64_t multiply_adds; /* Multiply-adds of convolutions and linear layers in the forward pass of one
+                              sample, or 0 if they are not checked. */
 } size_case;
 
 static const size_case sizes[] = {

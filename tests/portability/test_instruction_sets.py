@@ -6,7 +6,8 @@ from program import harness
 from tap import cases, expect, expect_equal, main
 
 GOLDEN = os.path.join(os.environ.get("SOURCE_DIR", os.getcwd()), "tests", "golden", "resnet18_32_w1.json")
-# ONEDNN_MAX_CPU_ISA; a word in the names of oneDNN's kernels for it, and one in those for newer sets; the name of our kernels.
+# Value of ONEDNN_MAX_CPU_ISA; a word in the names of oneDNN's kernels for it, and a word in the names of those for
+# newer sets; and the name of our kernels.
 SETS = [("AVX2", "avx2", "avx512", "AVX2"), ("SSE41", "sse41", "avx", "baseline")]
 
 

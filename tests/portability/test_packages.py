@@ -11,7 +11,7 @@ from tap import cases, expect, expect_equal, main, test
 SOURCE = os.environ.get("SOURCE_DIR", os.getcwd())
 SCRIPT = os.path.join(SOURCE, ".ci", "install-packages.sh")
 GROUPS = ["build", "data", "check", "long"]
-# Where these tools stand in, nothing is installed, the archive lacks the packages of $ABSENT, and apt-get notes its words.
+# Stand-ins for these tools install nothing. The archive lacks the packages of $ABSENT, and apt-get records its words.
 TOOLS = {"dpkg-query": "exit 1", "apt-get": 'echo "$*" >>"$NOTES"', "sudo": 'exec "$@"', "id": 'echo "$USER_ID"',
          "apt-cache": 'case " $ABSENT " in *" $2 "*) ;; *) echo "  Candidate: 1" ;; esac'}
 

@@ -133,7 +133,8 @@ static void all_ways_end_with_the_same_bits(void **state)
             by_divide[divide - SHARED_DIVIDE_BEFORE] = first;
         }
     }
-    assert_true(by_divide[0] != by_divide[1]); /* so the test detects a division in the wrong place */
+    /* Ensures that the test detects a division in the wrong place. */
+    assert_true(by_divide[0] != by_divide[1]);
 }
 
 int main(void)

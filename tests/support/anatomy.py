@@ -32,7 +32,8 @@ def expect_anatomy(job):
         named = sum(in_ns(seconds) for seconds in rank["waited_for_s"].values())
         expect_equal(named, sum(in_ns(rank["waiting_s"])), f"{where}: waiting, by rank")
         expect(str(rank["rank"]) not in rank["waited_for_s"], f"{where}: waits for itself", rank["waited_for_s"])
-    # One rank may have none: where the other is always late, its waits can be as long as the alignment of clocks lets them.
+    # One rank may have no communication: if the other rank is always late, all of its communication may count as
+    # waiting.
     expect(job["world_size"] == 1 or sum(sum(rank["communication_s"]) for rank in job["ranks"]) > 0, "no communication")
 
 
@@ -41,14 +42,15 @@ def executed(rank, steps):
 
 
 def waiting_and_delay(job, rank, steps, ahead=0, late=1):
-    """What a rank, so many steps ahead of rank `late`, waited for others, and by how much that rank computed longer; s."""
+    """How long a rank that is `ahead` steps ahead of rank `late` waited for others, and how much longer that rank
+    computed; in seconds."""
     rank, late = job["ranks"][rank], job["ranks"][late]
     return sum(rank["waiting_s"][i] for i in steps), executed(late, [i - ahead for i in steps]) - executed(rank, steps)
 
 
 def best_of(runs, job, check):
-    """`check` holds for the result of one of so many runs of job(): load on the machine delays transfers, so it hides waiting now
-    and then, and a wrong definition always."""
+    """Fails unless `check` holds for at least one of `runs` results of job(). Load on the machine delays transfers,
+    so it sometimes hides waiting; a wrong definition always fails."""
     for left in reversed(range(runs)):
         try:
             return check(job())
@@ -71,7 +73,7 @@ def expect_all_wait(job, late, named_by_all=True, part=0.9):
 
 
 def shifted_clock(ns):
-    """Variables with which rank 1 has a clock that is so much later, as on another host."""
+    """Variables that give rank 1 a clock that is `ns` later than the others, as on another host."""
     if SANITIZED:
         raise Skip("sanitizers do not share clock_gettime")
     return {"LD_PRELOAD": os.path.join(os.path.abspath(BUILD), "tests", "shift_clock.so"), "SHIFT_CLOCK_NS": str(ns)}

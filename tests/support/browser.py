@@ -64,7 +64,7 @@ class Chromium:
         self.pending, self.number, self.events, self.session = b"", 0, [], None
 
     def empty(self):
-        """A page of its own, and no other."""
+        """Opens a new page, and closes all others."""
         self.session = None
         old = [t["targetId"] for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]
         page = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -130,8 +130,8 @@ class Chromium:
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def move_until(self, x, y, condition):
-        """Moves the pointer to and fro by a pixel, as a hand does, until the expression holds: one event may be lost while the
-        page is being drawn."""
+        """Moves the pointer to and fro by a pixel, as a hand does, until the condition holds, since an event may be
+        lost while the page is being drawn."""
         for i in range(100):
             self.point_at(x + i % 2, y)
             self.frames()
@@ -143,7 +143,7 @@ class Chromium:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def press(self, key, code):
-        """A key without a character of its own (Tab) or with one ("\\r" of Enter)."""
+        """Presses a key without a character (Tab), or one with a character ("\\r" for Enter)."""
         text = {"Enter": "\r"}.get(key)
         more = {"text": text} if text else {}
         self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", key=key, code=key, windowsVirtualKeyCode=code, **more)
@@ -159,7 +159,7 @@ class Chromium:
             file.write(base64.b64decode(image))
 
     def complaints(self):
-        """What the console says, and requests for anything but the page."""
+        """Messages on the console, and requests for anything but the page."""
         self.evaluate("1")
         said = [e["params"]["entry"]["text"] for e in self.events if e.get("method") == "Log.entryAdded"]
         said += [str(e["params"]["args"]) for e in self.events if e.get("method") == "Runtime.consoleAPICalled"]

@@ -1,4 +1,5 @@
-/* cmocka with its prerequisites, and checks of statuses. fail() stays that of status.h. */
+/* Includes cmocka and the headers that cmocka needs, and defines checks of statuses. fail() is the function
+ * of status.h, not cmocka's macro. */
 #ifndef TESTS_SUPPORT_CHECK_H
 #define TESTS_SUPPORT_CHECK_H
 
@@ -11,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <cmocka.h> /* last: it defines a macro fail() */
+#include <cmocka.h> /* Must come last, since it defines a macro fail(). */
 
 #undef fail
 #undef fail_msg
@@ -23,7 +24,7 @@ static inline void must(status rc)
     if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
 }
 
-/* The same, with the expression in the message. */
+/* Does the same, with the expression in the message. */
 #define assert_ok(expression)                                                                                \
     do {                                                                                                     \
         status assert_ok_ = (expression);                                                                    \
@@ -31,7 +32,8 @@ static inline void must(status rc)
             fail_msg("%s: %s: %s", #expression, status_name(assert_ok_), error_message());                   \
     } while (0)
 
-/* The expression fails with `code`, and the message is one line that contains `text`. Clears the record. */
+/* Fails unless the expression returns `code`, with a message of one line that contains `text`. Clears the
+ * record. */
 #define assert_fails(expression, code, text)                                                                 \
     do {                                                                                                     \
         status assert_fails_ = (expression);                                                                 \

@@ -25,8 +25,8 @@ def make_debian(root, *options, suite="bookworm"):
 
 
 def inside(root, *words, user="root", folder="/", code=0, limit=900, source=None, **variables):
-    """Runs a command there, with nothing of the tester's environment; its output. `source` is a folder that is its /src; any
-    exit code is right if `code` is None."""
+    """Runs a command there with an environment of its own; returns its output. `source` is a folder that is mounted
+    as /src. If `code` is None, any exit code is accepted."""
     script = 'mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount --rbind /sys "$0/sys" && exec chroot "$@"'
     if source:
         script = f'mount --bind -o ro "{source}" "$0/src" && ' + script

@@ -35,7 +35,8 @@ const char *path_in(const char *folder, const char *name)
 
 void write_file(const char *path, const void *bytes, size_t size)
 {
-    unlink(path); /* some file systems store a file at once that is truncated and written again */
+    /* Some file systems write a file to disk immediately if it is truncated and written again. */
+    unlink(path);
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fwrite(bytes, 1, size, file), size);

@@ -4,14 +4,15 @@
 
 #include "tests/support/check.h"
 
-/* cmocka set-up and tear-down: *state is the path of a new folder, removed with the files in it. */
+/* Set-up and tear-down functions of cmocka: *state is the path of a new folder, which is removed with the
+ * files in it. */
 int folder_open(void **state);
 int folder_close(void **state);
 
-/* "FOLDER/NAME", valid until the eighth call after this one. */
+/* Returns "FOLDER/NAME". The text is valid until the eighth call after this one. */
 const char *path_in(const char *folder, const char *name);
 
-/* Replaces a file that is there. */
+/* Writes a file, and replaces an existing one. */
 void write_file(const char *path, const void *bytes, size_t size);
 
 #endif

@@ -21,7 +21,7 @@ from tap import expect  # noqa: E402
 
 
 def in_ns(seconds):
-    """Times of the results, which are in seconds; of one or of many."""
+    """Converts times of the results, one or many, from seconds to nanoseconds."""
     return [in_ns(s) for s in seconds] if isinstance(seconds, list) else round(seconds * 1e9)
 
 
@@ -69,13 +69,14 @@ def _named_things():
     """Named things that a crashed program could leave behind: shared memory, files, sockets. Those of MPI and the folders
     of other tests do not count."""
     sockets = {line.split()[-1] for line in _read("/proc/net/unix").decode().splitlines()[1:]
-               if re.search(r"/.*(psring|harness)", line)}  # abstract ones end with their process
+               if re.search(r"/.*(psring|harness)", line)}  # Abstract sockets end with their process.
     return {"shared memory": _names_in("/dev/shm", r"psring|harness|zmq|memfd"),
             "file in /tmp": _names_in("/tmp", r"^(psring(?!-lab-)|harness)[-.]|\.partial$|^zmq"), "socket": sockets}
 
 
 def ends_within(process, seconds):
-    """Whether the process ends within so many seconds; known at once, where Popen.wait(timeout) looks 20 times per second."""
+    """Returns whether the process ends within so many seconds. Returns as soon as it ends, while Popen.wait(timeout)
+    looks only 20 times per second."""
     if process.poll() is None:
         fd = os.pidfd_open(process.pid)
         try:
@@ -86,8 +87,8 @@ def ends_within(process, seconds):
 
 
 class Run:
-    """A started program. It runs in a folder of its own, and carries a mark by which all its processes are
-    found again."""
+    """A started program. It runs in a folder of its own, and its environment has a mark by which all its processes
+    can be found."""
 
     def __init__(self, *words, env=None, cwd=None, program=None, **popen):
         self.words = [str(word) for word in words]
@@ -179,12 +180,12 @@ class Run:
         """The result, once the program has ended; fails where that takes longer than `limit` seconds."""
         expect(ends_within(self.process, limit * SLOWER), f"still running after {limit * SLOWER} s", self.peek())
         result = self.peek()
-        if result.code < 0:  # as a shell has it
+        if result.code < 0:  # As a shell reports it.
             result.code = 128 - result.code
         return result
 
     def wait_until_gone(self, limit):
-        """Every process of the run has ended; returns how long that took."""
+        """Waits until every process of the run has ended; returns how long that took."""
         begin = time.monotonic()
         left = self.processes()
         while left and time.monotonic() - begin < limit * SLOWER:
@@ -199,7 +200,7 @@ class Run:
             left = sorted(set(os.listdir(folder)) - set(allowed)) if os.path.isdir(folder) else []
             expect(not left, f"files left behind: {left}", self.peek())
         until = time.monotonic() + limit
-        while True:  # what other programs of the machine have there comes and goes
+        while True:  # Other programs of the machine may create and remove such things.
             left = {kind: names - before[kind] for kind, names in _named_things().items() if names - before[kind]}
             if not left or time.monotonic() > until:
                 break

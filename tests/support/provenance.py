@@ -25,18 +25,18 @@ HOST_FIELDS = ("name", "system", "processor", "processors")
 # ---- rounds --------------------------------------------------------------------------------------
 
 def spread(values):
-    """(largest - smallest) / median; None of a single measurement."""
+    """(largest - smallest) / median, or None for a single measurement."""
     return (max(values) - min(values)) / abs(statistics.median(values)) if len(values) > 1 else None
 
 
 def largest_spread(rows):
-    """Of the figures of a table, each a list of its rounds."""
+    """The largest spread of the figures of a table, each of which is a list of its rounds."""
     found = [spread(row) for row in rows if len(row) > 1]
     return max(found) if found else None
 
 
 def closing_line(rounds, fraction):
-    """What a benchmark prints at its end."""
+    """The line that a benchmark prints at its end."""
     return "a single measurement" if rounds == 1 else f"{rounds} rounds, spread {100 * fraction:.1f} %"
 
 
@@ -64,7 +64,7 @@ def first_line(*command):
 
 
 def commit():
-    """Of the working tree, whose results and documents may differ; "" where git does not know it."""
+    """The commit of the working tree, in which only results and documents may differ; "" if git does not know it."""
     name = first_line("git", "rev-parse", "--short=12", "HEAD")
     changes = first_line("git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results", ":!docs", ":!README.md")
     return name and name + (" with changes" if changes else "")
@@ -78,7 +78,7 @@ def host():
 
 
 def versions_of(harness):
-    """The program's, its libraries' and the compiler's."""
+    """The versions of the program, its libraries and the compiler."""
     found = {"harness": first_line(harness, "--version").replace("harness ", ""),
              "gcc": first_line("gcc", "-dumpfullversion")}
     doctor = subprocess.run([harness, "doctor"], stdout=subprocess.PIPE, universal_newlines=True, check=False).stdout
@@ -90,13 +90,13 @@ def versions_of(harness):
 
 
 def here(command, versions, rounds, fraction):
-    """Of what has been measured on this machine just now. `fraction` as spread() gives it."""
+    """The provenance of a measurement that was made on this machine just now. `fraction` is as spread() gives it."""
     return {"command": command, "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": commit(), "host": host(),
             "versions": versions, "rounds": rounds, "spread": fraction}
 
 
 def of_run(result, rounds, fraction):
-    """Of a run of the program, from its JSON."""
+    """The provenance of a run of the program, from its JSON."""
     program = result["program"]
     return {"command": shlex.join(["harness", *result["command"]]), "date": result["started_at"], "commit": program["commit"],
             "host": {name: result["host"][name] for name in HOST_FIELDS},
@@ -114,7 +114,7 @@ def write(path, content):
 # ---- the program ---------------------------------------------------------------------------------
 
 def rounds_in(lines):
-    """(rounds, spread) by the closing lines: the fewest, the largest."""
+    """(rounds, spread) from the closing lines: the smallest number of rounds, and the largest spread."""
     found = [re.search(r"(\d+) rounds, spread ([0-9.]+) %$", line) for line in lines]
     rounds = [int(match.group(1)) for match in found if match] + [1 for line in lines if line == closing_line(1, None)]
     if not rounds:

@@ -1,5 +1,5 @@
-/* Whether a sanitizer watches this test. It looks at how memory is used, not at numbers: a test with many
- * sizes or draws takes fewer of each kind there, since the same code runs. */
+/* SANITIZED is 1 if the test is built with a sanitizer. A sanitizer checks memory accesses, not numbers. So a
+ * test with many sizes or draws runs fewer of them, since the same code runs for each. */
 #ifndef TESTS_SUPPORT_SANITIZED_H
 #define TESTS_SUPPORT_SANITIZED_H
 

@@ -25,7 +25,7 @@ def strike(run, job, rank, operation, step, number):
     done = subprocess.run([AT_OPERATION, str(pid), operation, str(step), str(int(number))], capture_output=True, text=True,
                           timeout=150 * SLOWER, check=False)
     if done.returncode != 0:
-        ends_within(run.process, GONE)  # it says why the rank has gone
+        ends_within(run.process, GONE)  # Waits, so that the program can report why the rank has gone.
     expect(done.returncode == 0, done.stderr, run.peek())
     return pid, done.stdout.strip()
 

@@ -16,7 +16,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 _tests = {"": [], "--more": [], "--long": []}  # of each level: (name, function, arguments, how many rows of the function run at once)
-STANDSTILL_S = 1  # a thread that wakes so late was not kept waiting by other threads, as in a paused virtual machine
+STANDSTILL_S = 1  # A thread that wakes so late was not delayed by other threads; the machine stood still, as a paused virtual machine does.
 
 
 class Skip(Exception):

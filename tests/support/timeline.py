@@ -28,7 +28,8 @@ def encloses(found, at):
 
 
 def expect_flows(events, where):
-    """Every flow begins, passes and ends, in that order, each within a slice of its track; returns their number."""
+    """Checks that every flow begins, passes and ends, in that order, each within a slice of its track; returns their
+    number."""
     points = {}
     for e in events:
         if e["ph"] in "stf":
@@ -42,7 +43,7 @@ def expect_flows(events, where):
 
 
 def expect_in_flight(events, where):
-    """What is in flight ends after it has begun, or at once, and before it begins again."""
+    """Checks that what is in flight ends after it has begun, or at the same time, and before it begins again."""
     times = {}
     for e in events:
         if e["ph"] in "be":

@@ -255,7 +255,7 @@ static void values_are_written_in_the_words_of_the_command_line(void **context)
     start(&again);
     for (size_t i = 0; i < 7; i++) {
         assert_string_equal(options_format(&f.bindings[0], i, buffer, sizeof buffer), train_text[i]);
-        if (train_table_options[i].type == OPTION_TEXT) continue; /* borrows its text */
+        if (train_table_options[i].type == OPTION_TEXT) continue; /* The value borrows its text. */
         assert_int_equal(options_set(again.bindings, 2, train_table_options[i].name, buffer), STATUS_OK);
     }
     for (size_t i = 0; i < 3; i++) {
@@ -341,7 +341,8 @@ static void keys_of_a_policy_set_its_options(void **context)
     static const struct {
         const char *keys, *message;
     } wrong[] = {{"drap=1", "--policy fast: expected drop, got 'drap'; did you mean 'drop'?"},
-                 {"delay=1us", "--policy fast: expected drop, got 'delay'"}, /* an option, but no key */
+                 /* An option, but not a key of a policy. */
+                 {"delay=1us", "--policy fast: expected drop, got 'delay'"},
                  {"drop", "--policy fast: expected drop=VALUE, got 'drop'"},
                  {"drop=2", "--drop: expected a number from 0 to 1, got '2'"}};
     fixture f;
@@ -357,14 +358,13 @@ static void keys_of_a_policy_set_its_options(void **context)
         assert_int_equal(options_set_keys(&f.bindings[1], "fast", wrong[i].keys), STATUS_USAGE);
         assert_string_equal(error_message(), wrong[i].message);
     }
-    start(&f); /* as an option it works, too, and is noted */
+    start(&f); /* The same setting works as an option, too, and the binding records it. */
     assert_int_equal(parse(&f, 2, (const char *[]){"--drop", "0.5"}), STATUS_OK);
     assert_true(f.link.drop == 0.5);
     assert_true(f.bindings[1].moved == 4);
 }
 
-/* A command takes the options of its table and leaves the rest, in order, to the command that comes after it.
- */
+/* A command takes the options of its own table, and leaves the other words, in order, to the next command. */
 static void a_command_takes_its_own_options_and_leaves_the_rest(void **context)
 {
     (void)context;

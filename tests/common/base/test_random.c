@@ -74,8 +74,8 @@ static void values_are_exact_in_float32_and_in_range(void **context)
     }
 }
 
-/* Of n draws the mean of u is 1/2 within 5 sqrt(1 / 12 n), of normals 0 within 5 / sqrt(n) and their mean
- * square 1 within 5 sqrt(2 / n). */
+/* The mean of n draws of u is 1/2 within 5 sqrt(1 / 12 n). The mean of n normal draws is 0 within 5 /
+ * sqrt(n), and their mean square is 1 within 5 sqrt(2 / n). */
 static void moments_are_those_of_the_distributions(void **context)
 {
     (void)context;

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include <cmocka.h>
-#undef fail /* cmocka's; here it is status.h's */
+#undef fail /* Removes cmocka's macro: here fail() is that of status.h. */
 
 static int clear(void **context)
 {
@@ -102,7 +102,7 @@ static void quoted_values_are_cut_and_apostrophes_cut_nothing(void **context)
 
 static void *record_on_another_thread(void *argument)
 {
-    if (error_code() != STATUS_OK) return NULL; /* the other thread's record is not this one's */
+    if (error_code() != STATUS_OK) return NULL; /* This thread does not see the record of the other thread. */
     fail(STATUS_PEER, "rank 2 was lost");
     error_copy(argument);
     return argument;
@@ -120,7 +120,7 @@ static void record_is_carried_between_threads(void **context)
     assert_non_null(finished);
     assert_string_equal(error_message(), "of this thread");
     assert_int_equal(error_adopt(&carried), STATUS_PEER);
-    assert_string_equal(error_message(), "of this thread"); /* it came first */
+    assert_string_equal(error_message(), "of this thread"); /* The message that was recorded first. */
     error_clear();
     assert_int_equal(error_adopt(&carried), STATUS_PEER);
     assert_int_equal(error_code(), STATUS_PEER);

@@ -29,7 +29,7 @@ static const parsed bytes[] = {
     {"25mib", true, 26214400},
     {"25MB", true, 25000000},
     {"25mb", true, 25000000},
-    {"25Mb", false, 0}, /* that is megabits elsewhere */
+    {"25Mb", false, 0}, /* Elsewhere this means megabits. */
     {"25b", true, 25},
     {"4T", true, INT64_C(1) << 42},
     {"1TiB", true, INT64_C(1) << 40},
@@ -52,7 +52,7 @@ static const parsed bytes[] = {
     {"9e30", false, 0},
     {"4K ", false, 0},
     {"1048576G", true, INT64_C(1) << 50},
-    {"1048577G", false, 0}, /* a sum of several would overflow */
+    {"1048577G", false, 0}, /* The sum of several such sizes would overflow. */
 };
 
 static const parsed durations[] = {
@@ -70,7 +70,7 @@ static const parsed durations[] = {
     {"5 s", false, 0},
     {"1e20s", false, 0},
     {"86400000s", true, INT64_C(86400000000000000)},
-    {"86400001s", false, 0}, /* a clock's time and this would overflow */
+    {"86400001s", false, 0}, /* The sum of a clock's time and this duration would overflow. */
 };
 
 static const parsed rates[] = {
@@ -106,7 +106,7 @@ static const parsed rates[] = {
 };
 
 static const parsed integers[] = {
-    /* of -5 to 300 */
+    /* Values from -5 to 300. */
     {"0", true, 0},
     {"-5", true, -5},
     {"300", true, 300},

@@ -8,13 +8,13 @@
 
 int files_in(const char *folder);
 
-/* NULL if it is not there; else from malloc. */
+/* Returns the content of a file, allocated with malloc, or NULL if the file does not exist. */
 uint8_t *read_file(const char *path, size_t *size);
 
 /* Writes a safetensors file with `header` and `data_bytes` bytes 0, 1, 2, ... after it. */
 void write_safetensors(const char *path, const char *header, size_t data_bytes);
 
-/* What a rank has that a checkpoint holds. Must not move while open. */
+/* The parts of a rank that a checkpoint holds. A rank_state must not move while it is open. */
 typedef struct rank_state {
     model_options options;
     option_binding model_binding;
@@ -30,12 +30,13 @@ typedef struct rank_state {
     checkpoint_subject subject;
 } rank_state;
 
-/* `optimizer` NULL: Adam. Skips the test where the device is not there. */
+/* If `optimizer` is NULL, the rank has Adam. Skips the test if the device is not available. */
 void rank_open(rank_state *r, const char *device, const model_options *options,
                const optimizer_options *optimizer);
 void rank_close(rank_state *r);
 
-/* Every element of every arena a value of its own, a function of `seed`; exact in float32. */
+/* Sets every element of every arena to a different value, which is a function of `seed` and exact in float32.
+ */
 void rank_fill(rank_state *r, uint64_t seed);
 
 /* Compares all arenas bit for bit, padding included. */
@@ -47,7 +48,8 @@ status rank_save(rank_state *r, const char *path, const checkpoint_progress *pro
 status rank_load(rank_state *r, const char *path, checkpoint_progress *progress);
 
 extern const model_options toy_model, lenet_model, bert_model, gpt2_model;
-/* conv, BatchNorm, ReLU, twice, and a classifier: 6x6 images, names as in a ResNet. Not in models/. */
+/* Convolution, BatchNorm and ReLU, twice, and a classifier, for images of 6x6. Names are as in a ResNet. The
+ * model is not in models/. */
 extern const model_options small_model;
 extern const checkpoint_progress some_progress;
 

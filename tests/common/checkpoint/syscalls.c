@@ -28,7 +28,7 @@ int syscalls_named(syscall_name name)
     return named[name];
 }
 
-/* Counts a call; true: it is to fail with errno. */
+/* Counts a call. Returns true if the call must fail with errno. */
 static bool fails(syscall_name name)
 {
     total++;

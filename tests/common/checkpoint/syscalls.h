@@ -23,15 +23,16 @@ typedef enum syscall_name {
 } syscall_name;
 
 typedef struct syscall_plan {
-    int kill_before;            /* SIGKILL instead of the n-th call, from 1; 0: never */
-    bool half;                  /* if the n-th call writes, it writes half before that */
-    int fail_at[SYSCALL_COUNT]; /* the n-th call of this name fails, from 1; 0: none */
-    int error;                  /* with this errno */
-    size_t most;                /* bytes that a write takes at once; 0: all */
-    bool interrupted;           /* every second write and fsync fails with EINTR */
+    int kill_before; /* Number of the call, from 1, at which SIGKILL ends the process, or 0 for none. */
+    bool half; /* True if that call, in case it is a write, writes half of its bytes before the process is
+                  killed. */
+    int fail_at[SYSCALL_COUNT]; /* Number of the call of each name, from 1, that fails, or 0 for none. */
+    int error;                  /* The errno of a call that fails. */
+    size_t most;                /* Most bytes that one write accepts, or 0 for no limit. */
+    bool interrupted;           /* True if every second write and fsync fails with EINTR. */
 } syscall_plan;
 
-/* Starts counting anew. */
+/* Sets the plan, and starts to count from the beginning. */
 void syscalls_plan(const syscall_plan *plan);
 int syscalls_so_far(void);
 int syscalls_named(syscall_name name);

@@ -130,7 +130,8 @@ static void a_link_stays_and_its_target_is_replaced(void **state)
     assert_int_equal(symlink("relative", path_in(*state, "second")), 0);
     static const char *const names[] = {"relative", "absolute", "second", "relative"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        must(save_text(path_in(*state, names[i]), names[i])); /* the first creates what the link names */
+        /* The first save creates the file that the link names. */
+        must(save_text(path_in(*state, names[i]), names[i]));
         assert_true(S_ISLNK(mode_of(path_in(*state, names[i]))));
         assert_true(S_ISREG(mode_of(path_in(folder, "c"))));
         expect_text(path_in(folder, "c"), names[i]);
@@ -201,7 +202,8 @@ static void a_folder_that_cannot_be_written_is_refused(void **state)
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(chmod(*state, 0700), 0);
     expect_text(path, "one");
-    if (WEXITSTATUS(result) == 2) skip(); /* root in a container that may not become anyone else */
+    /* Root in a container may not be allowed to become another user. */
+    if (WEXITSTATUS(result) == 2) skip();
     assert_int_equal(result, 0);
 }
 

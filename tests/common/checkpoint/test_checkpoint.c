@@ -174,7 +174,7 @@ static const model_options wine_model = {.name = "wine_mlp"},
 static const struct {
     const model_options *saved, *loaded;
     const optimizer_options *saved_optimizer, *loaded_optimizer;
-    const char *message; /* NULL: loads */
+    const char *message; /* The expected error, or NULL if the checkpoint loads. */
 } others[] = {
     {&toy_model, &wine_model, &sgd, &sgd, "expected model 'wine_mlp', got 'toy'"},
     {&toy_with_7_classes, &toy_model, &sgd, &sgd, "expected a model with classes 5, got 7"},

@@ -62,7 +62,7 @@ static void a_flipped_bit_anywhere_is_refused(void **state)
     rank_close(&before);
 }
 
-/* Replaces the only place where `from` stands by `to`, of the same length. */
+/* Replaces `from`, which occurs once in the file, by `to`, which has the same length. */
 static void edit(const char *from_path, const char *to_path, const char *from, const char *to)
 {
     size_t size;

@@ -1,5 +1,5 @@
-/* Files that this program has not written, made by hand: what loads, what a log line says, what is refused.
- * test_pytorch.c does the same with PyTorch's own. */
+/* Files that this program has not written, made by hand: which files load, what the log says, and which files
+ * are refused. test_pytorch.c does the same with files that PyTorch has written. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 static const char plain[] = "{" FIRST "," SECOND "," LAST "}";
 enum { PLAIN_BYTES = 660 };
 
-/* Loads and logs; what was logged is in `log`. */
+/* Loads the checkpoint, and writes the log to `log`. */
 static status load_and_log(rank_state *r, const char *path, char *log, size_t size)
 {
     checkpoint *c;

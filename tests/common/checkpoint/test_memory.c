@@ -1,5 +1,6 @@
-/* Saving and loading take memory for a few tensors, not for a second model. Our own allocations are
- * counted; the header's JSON, which is the library's, grows with the number of tensors alone. */
+/* Saving and loading take memory for a few tensors, not for a second model. Only this project's own
+ * allocations are counted. The JSON library allocates the header, whose size depends only on the number of
+ * tensors. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include <malloc.h>
@@ -95,7 +96,8 @@ static void memory_is_that_of_the_largest_tensor(void **state)
     int64_t loading = end_counting();
     nn_model_free(&model);
 
-    assert_true(whole > 6 * (tensor + list + chunk)); /* or the test says nothing */
+    /* The model must be much larger than the limit, or the test would show nothing. */
+    assert_true(whole > 6 * (tensor + list + chunk));
     if (saving < tensor || saving > tensor + list + chunk)
         fail_msg("saving: found %lld bytes, wanted little more than %lld", (long long)saving,
                  (long long)tensor);

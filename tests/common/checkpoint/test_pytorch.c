@@ -16,7 +16,7 @@ enum { SEED = 7, COARSE = 64, SKIPS = 77 };
 typedef struct setting {
     void *folder;
     bool skips;
-    char *results; /* a line a check of pytorch.py */
+    char *results; /* A line for each check of pytorch.py. */
 } setting;
 
 static const model_options resnet_model = {.name = "resnet18", .image = 32, .classes = 10};
@@ -80,7 +80,7 @@ static void expect_values(rank_state *r, const char *file)
 static const struct {
     const char *name;
     const model_options *model;
-    bool wide; /* on the reference device too */
+    bool wide; /* True if the case also runs on the reference device. */
 } models[] = {{"small", &small_model, true}, {"toy", &toy_model, true},   {"lenet", &lenet_model, true},
               {"bert", &bert_model, true},   {"gpt2", &gpt2_model, true}, {"resnet18", &resnet_model, false}};
 enum { MODELS = sizeof models / sizeof models[0] };
@@ -101,7 +101,8 @@ static void write_ours(const char *folder)
     }
 }
 
-/* A checkpoint, and another after one more update with gradients that PyTorch will use too. */
+/* Writes a checkpoint, and another one after one more update. PyTorch will use the same gradients for this
+ * update. */
 static void write_step(const char *folder, const char *kind, const optimizer_options *o)
 {
     rank_state r, gradients;

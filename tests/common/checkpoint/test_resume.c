@@ -1,5 +1,5 @@
-/* A run that is saved, ended, loaded in a fresh process's terms and continued has the bits of a run that was
- * never interrupted: losses, parameters, buffers, optimizer state. */
+/* A run that is saved, ended, loaded into newly opened objects and continued is bit-identical to a run that
+ * was never interrupted: losses, parameters, buffers, optimizer state. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include "common/data/batches.h"
@@ -14,12 +14,12 @@ typedef struct resume_case {
     model_options model;
     const char *data;
     optimizer_options optimizer;
-    int64_t batch, samples; /* samples: of synthetic data */
+    int64_t batch, samples; /* Samples per batch, and samples of the synthetic data set. */
     int64_t stop, steps;
 } resume_case;
 
-/* Everything that depends on the number of the step is in use: schedules, warm-up, bias corrections, and
- * with dampening the first update. Stops lie within an epoch and at the end of one. */
+/* The cases use everything that depends on the number of the step: schedules, warm-up, bias corrections, and
+ * the first update, which dampening does not affect. Runs stop within an epoch, and at the end of one. */
 static const resume_case cases[] = {
     {.model = {.name = "toy"},
      .data = "synthetic",
@@ -171,7 +171,7 @@ static void save(run *r, const char *path, int64_t step)
     must(checkpoint_save(path, &r->subject, &progress, &source));
 }
 
-/* Returns the step to go on with. */
+/* Loads the checkpoint. Returns the step with which the run goes on. */
 static int64_t load(run *r, const char *path)
 {
     checkpoint *c;

@@ -134,7 +134,7 @@ static const struct {
     const char *bytes;
     size_t size;
     int64_t file_bytes;
-    int64_t length; /* -1: refused */
+    int64_t length; /* Length of the header, or -1 if the header is refused. */
     const char *message;
 } lengths[] = {
     {"\x10\0\0\0\0\0\0", 8, 100, 16, NULL},
@@ -170,8 +170,8 @@ static void a_header_must_fit_into_its_file(void **state)
     }
 }
 
-/* By the definition of IEEE 754: (-1)^sign 2^(exponent - bias) (1 + fraction), and 0 for the exponent
- * without 1. */
+/* Returns the value by the definition of IEEE 754: (-1)^sign 2^(exponent - bias) (1 + fraction), or (-1)^sign
+ * 2^(1 - bias) fraction if the exponent is 0. */
 static double value_of(uint16_t bits, int exponent_bits, int fraction_bits)
 {
     int bias = (1 << (exponent_bits - 1)) - 1, most = (1 << exponent_bits) - 1;

@@ -25,7 +25,7 @@ typedef struct two_states {
     char path[512];
 } two_states;
 
-enum { TENSORS = 15 + 2 * 9 }; /* of the small model, with Adam's state */
+enum { TENSORS = 15 + 2 * 9 }; /* Tensors of the small model with the state of Adam. */
 
 static void open_states(two_states *s, const char *folder)
 {
@@ -46,8 +46,8 @@ static void close_states(two_states *s)
     rank_close(&s->loaded);
 }
 
-/* Loads the file, checks it against the state that its progress names, and returns whether that is the new.
- */
+/* Loads the file, and compares it with the old or the new state, whichever its progress names. Returns true
+ * if the file holds the new state. */
 static bool holds_new(two_states *s)
 {
     checkpoint_progress progress;
@@ -60,7 +60,7 @@ static bool holds_new(two_states *s)
 
 /* ---- killed ----------------------------------------------------------------------------------- */
 
-/* Saves the new state in a child; returns whether it was killed. */
+/* Saves the new state in a child process. Returns true if the child was killed. */
 static bool save_in_child(two_states *s, const syscall_plan *plan)
 {
     pid_t child = fork();
@@ -78,7 +78,8 @@ static bool save_in_child(two_states *s, const syscall_plan *plan)
     return WIFSIGNALED(result);
 }
 
-/* *saw_old, *saw_new: how many kills left which checkpoint. */
+/* Kills a save at each of its calls. *saw_old and *saw_new count the kills that left the old and the new
+ * checkpoint. */
 static void kill_everywhere(const char *folder, const char *name, bool half, bool left_over, int *saw_old,
                             int *saw_new)
 {
@@ -106,7 +107,8 @@ static void a_save_killed_at_any_call_leaves_the_old_file_or_the_new(void **stat
 {
     int old, new;
     kill_everywhere(*state, "c", false, false, &old, &new);
-    assert_true(old > TENSORS + 2); /* after the calls that open: one write per tensor, the header twice */
+    assert_true(old > TENSORS + 2); /* Besides the calls that open the file, there is one write per tensor,
+                                       and the header is written twice. */
     assert_true(new >= 2);
 }
 
@@ -249,7 +251,8 @@ static void file_systems_without_locks_or_folder_synchronization_serve_too(void 
 
 enum { CHILD_SKIPS = 77 };
 
-/* Runs `body` in a child; returns its exit code. Failed checks in it end it with 1. */
+/* Runs `body` in a child process and returns the exit code of the child. A check that fails ends the child
+ * with 1. */
 static int run_in_child(int (*body)(two_states *s), two_states *s)
 {
     pid_t child = fork();
@@ -261,7 +264,7 @@ static int run_in_child(int (*body)(two_states *s), two_states *s)
     return WEXITSTATUS(result);
 }
 
-/* 0 if a save that must fail does, with STATUS_IO. */
+/* Returns 0 if a save that must fail fails with STATUS_IO. */
 static int save_that_must_fail(two_states *s, const char *message)
 {
     status rc = rank_save(&s->new, s->path, &new_progress);

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GUARD = 0x5a, RUN = 7, STRIDE = 10 }; /* pieces: 7 elements, then a gap of 3 */
+/* An operand in pieces alternates runs of 7 elements with gaps of 3. */
+enum { GUARD = 0x5a, RUN = 7, STRIDE = 10 };
 
 static const char *const memory_names[] = {
     [CASE_WINDOW] = "window",
@@ -26,7 +27,8 @@ char *case_format(const collective_case *c, char *buffer, size_t size)
     return buffer;
 }
 
-/* in and out, each `most` elements of 8 bytes spread by the stride, with room for shifts. */
+/* Bytes of the area for in and out. Each has `most` elements of 8 bytes, spread by the stride, and room for
+ * shifts. */
 static int64_t area_bytes(int64_t most)
 {
     return ((most + RANKS_MAX) * STRIDE / RUN + 2 * STRIDE) * 8 + 64 * RANKS_MAX;
@@ -106,7 +108,7 @@ static double reduced(const collective_case *c, int n, int64_t i)
     return c->type == DTYPE_F64 ? (double)r / n : (double)((float)r / (float)n);
 }
 
-/* Element i of the whole, as rank `from` has it in its part. */
+/* Returns element i of the whole buffer, which comes from the rank whose part contains it. */
 static double gathered(const collective_case *c, int n, int64_t i)
 {
     int from = 0;
@@ -134,7 +136,7 @@ static double expected(const collective_case *c, int n, int me, int64_t i)
         return value_of(c, (int)(i / part), collective_part_begin(c->count, n, me) + i % part);
     }
     default:
-        return value_of(c, c->root, i); /* receive: from the root */
+        return value_of(c, c->root, i); /* COLLECTIVE_RECEIVE: the values come from the root. */
     }
 }
 
@@ -143,7 +145,7 @@ static double expected(const collective_case *c, int n, int me, int64_t i)
 typedef struct operand {
     collective_buffer buffer;
     char *area;
-    int64_t count, first; /* elements; which element of the whole is element 0 */
+    int64_t count, first; /* Number of elements, and the index in the whole buffer of element 0. */
     bool pieces;
 } operand;
 
@@ -153,13 +155,14 @@ static bool in_pieces(const collective_case *c, int which)
     return c->memory == CASE_PIECES || c->memory == CASE_PRIVATE_PIECES || unlike;
 }
 
-/* The offset of element i of a spread buffer. */
+/* Returns the offset of element i of a spread buffer. */
 static int64_t spread(bool pieces, int64_t i)
 {
     return pieces ? i / RUN * STRIDE + i % RUN : i;
 }
 
-/* A buffer of `count` elements in `area`: elements [first, first + count) of a whole that begins there. */
+/* Makes a buffer of `count` elements: elements [first, first + count) of a whole buffer that begins at
+ * `area`. */
 static operand make_operand(const collective_case *c, bool spread_out, char *area, piece *pieces,
                             int64_t first, int64_t count)
 {
@@ -243,7 +246,8 @@ static void fill(const collective_case *c, const operands *o, int me)
         store(c->type, o->in.area, spread(o->in.pieces, o->in.first + i), value_of(c, me, o->in.first + i));
 }
 
-/* The expected content of the areas: guard bytes, then inputs, then outputs over them. */
+/* Compares the areas with their expected content: guard bytes, inputs over the guard bytes, and outputs over
+ * both. */
 static status compare(const collective_case *c, const operands *o, int n, int me)
 {
     char text[160];
@@ -260,7 +264,7 @@ static status compare(const collective_case *c, const operands *o, int n, int me
                     case_format(c, text, sizeof text), n, me, found, (long long)i, expected(c, n, me, i),
                     right);
     }
-    if (o->out.pieces) { /* gaps */
+    if (o->out.pieces) { /* Checks that the gaps were not written. */
         for (int64_t i = 0; i < o->out.count * STRIDE / RUN; i++)
             if (i % STRIDE >= RUN && (unsigned char)o->out.area[i * size] != GUARD)
                 return fail(STATUS_MISMATCH, "%s: rank %d: a gap was written at element %lld",
@@ -282,7 +286,7 @@ static status compare(const collective_case *c, const operands *o, int n, int me
     return STATUS_OK;
 }
 
-/* From each rank to the next; the root of the receive is the sender. */
+/* Each rank sends to the next one. The root of a receive is the sender. */
 static status run_send(collective_group *group, case_arena *arena, collective_case sends)
 {
     int n = collective_group_size(group), me = collective_group_rank(group);

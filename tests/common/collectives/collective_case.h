@@ -5,15 +5,15 @@
 #include "common/net/shm.h"
 #include "tests/common/collectives/ranks.h"
 
-/* Where the operands are. */
+/* Where the operands of a call lie. */
 typedef enum case_memory {
-    CASE_WINDOW,  /* in a window, contiguous: peers reach them */
-    CASE_PRIVATE, /* nowhere that peers reach */
-    CASE_MIXED,   /* rank 0's private, the others' in windows */
-    CASE_PIECES,  /* in a window, in pieces with gaps */
+    CASE_WINDOW,  /* Contiguous in a window, so that peers reach them. */
+    CASE_PRIVATE, /* In memory that no peer reaches. */
+    CASE_MIXED,   /* Rank 0's operands in private memory, those of the others in windows. */
+    CASE_PIECES,  /* In a window, in pieces with gaps between them. */
     CASE_PRIVATE_PIECES,
-    CASE_SHIFTED, /* in a window, at another place on every rank */
-    CASE_UNLIKE,  /* in a window, `out` in pieces and `in` not */
+    CASE_SHIFTED, /* In a window, at a different offset on every rank. */
+    CASE_UNLIKE,  /* In a window, with `out` in pieces and `in` contiguous. */
     CASE_MEMORY_COUNT
 } case_memory;
 
@@ -31,14 +31,14 @@ typedef struct collective_case {
 typedef struct case_arena {
     shm_segment window;
     char *private;
-    piece *pieces; /* in, then out */
+    piece *pieces; /* The pieces of in, then those of out. */
     int64_t most;
 } case_arena;
 
 status case_arena_open(int64_t most, case_arena *out);
 void case_arena_close(case_arena *arena);
 
-/* Posts, waits and compares; STATUS_MISMATCH names the case and the first wrong element. */
+/* Posts the call, waits and compares. STATUS_MISMATCH names the case and the first wrong element. */
 status case_run(collective_group *group, case_arena *arena, const collective_case *c);
 
 char *case_format(const collective_case *c, char *buffer, size_t size);

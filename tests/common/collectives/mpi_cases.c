@@ -26,7 +26,7 @@ static status run_cases(collective_group *group, case_arena *arena, int n)
                                          (int)(draw >> 8 & 0xff) % n,
                                          variant % 2 != 0,
                                          variant < 2 ? CASE_PRIVATE : CASE_PRIVATE_PIECES};
-                    if (kind == COLLECTIVE_RECEIVE) continue; /* part of every send */
+                    if (kind == COLLECTIVE_RECEIVE) continue; /* Every send case includes the receive. */
                     if (kind == COLLECTIVE_ALL_TO_ALL) c.in_place = false;
                     TRY(case_run(group, arena, &c));
                 }
@@ -48,8 +48,9 @@ static status run_difference(collective_group *group)
     return collective_run(group, &call);
 }
 
-/* The same three values in every element: in a ring each chunk is summed in an order of its own, and 2^25
- * absorbs 1 or does not. Otherwise all elements are summed alike. */
+/* Every element sums the same three values. In a ring each chunk is summed in an order of its own, in which
+ * 2^25 absorbs 1 or does not, so results differ between chunks. Other algorithms sum all elements in the same
+ * order. */
 static status run_order(collective_group *group, bool ring)
 {
     enum { COUNT = 3 * 64 };
@@ -67,7 +68,7 @@ static status run_order(collective_group *group, bool ring)
                : rank_error(STATUS_MISMATCH, "sums are %s in all chunks", alike ? "alike" : "unlike");
 }
 
-/* MPI reads its parameters once. */
+/* Asks for another algorithm after MPI has read its parameters, which it does only once. */
 static status run_another_algorithm(const collective_config *config)
 {
     bool ring = config->algorithm == COLLECTIVE_ALGORITHM_RING;

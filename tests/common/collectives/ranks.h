@@ -10,9 +10,9 @@ enum { RANKS_MAX = 16 };
 
 typedef struct rank_context {
     int rank, world;
-    uint64_t token; /* of this run of ranks */
+    uint64_t token; /* Token of this run of ranks. */
     const void *shared;
-    error_record error; /* out */
+    error_record error; /* Result: the error of the rank. */
 } rank_context;
 
 typedef status (*rank_function)(rank_context *context);
@@ -20,29 +20,29 @@ typedef status (*rank_function)(rank_context *context);
 /* Runs `function` as ranks 0 .. world - 1; results[rank].error says how each ended. */
 void ranks_run(int world, rank_function function, const void *shared, rank_context *results);
 
-/* The same; the test fails with the first error of a rank. */
+/* Runs ranks as ranks_run() does. The test fails with the first error of a rank. */
 void ranks_run_well(int world, rank_function function, const void *shared);
 
-/* A world in shared memory with the algorithm of that name. */
+/* Opens a world in shared memory that uses the named algorithm. */
 status ranks_open_world(const char *algorithm, const collective_config *config, collective_world **out);
 
-/* The same with a stall timeout of 20 s and the windows given. */
+/* Opens a world as above, with a stall timeout of 20 s and the given windows. */
 status ranks_open(const rank_context *context, const char *algorithm, const collective_window *windows,
                   int window_count, collective_world **out);
 collective_config ranks_config(const rank_context *context);
 
-/* A group of all ranks. */
+/* Opens a group of all ranks. */
 status ranks_group(const rank_context *context, collective_world *world, collective_group **out);
 
-/* Opens a world and a group of all, runs the body, closes both. */
+/* Opens a world and a group of all ranks, runs the body, and closes both. */
 typedef status (*ranks_body)(rank_context *context, collective_world *world, collective_group *group);
 status ranks_in_world(rank_context *context, const char *algorithm, const collective_config *config,
                       ranks_body run);
 
-/* As fail(), whose name cmocka.h takes. */
+/* Does what fail() of status.h does. The name fail() is a macro of cmocka.h. */
 status rank_error(status code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Progresses until the call is done. */
+/* Makes progress until the call is done. */
 status ranks_wait(collective_group *group, collective_ticket ticket);
 
 #endif

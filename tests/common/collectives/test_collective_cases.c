@@ -25,8 +25,8 @@ enum { TYPES = sizeof types / sizeof types[0], KINDS = sizeof kinds / sizeof kin
 typedef struct plan {
     const char *implementation;
     int64_t inline_bytes, staging_bytes;
-    int sampled_in; /* under a sanitizer one case of so many */
-    bool full;      /* every count with every type, operation and place */
+    int sampled_in; /* Under a sanitizer only one case in `sampled_in` runs. */
+    bool full;      /* True if every count runs with every type, operation and place. */
 } plan;
 
 static bool is_prime(int64_t p)
@@ -36,14 +36,15 @@ static bool is_prime(int64_t p)
     return p > 1;
 }
 
-/* Above four ranks, every tenth prime, others for each number of ranks; and the last. */
+/* Returns true for small counts, counts near n, 1009, and primes. Above four ranks only every tenth prime is
+ * counted, and which primes these are depends on the number of ranks. */
 static bool is_counted(int64_t count, int n)
 {
     if (count == 0 || count == 1 || (count >= n - 1 && count <= n + 1) || count == 1009) return true;
     return is_prime(count) && (n <= 4 || (count / 2 + n) % 10 == 0);
 }
 
-/* Sends and receives and all_to_all are never in place. */
+/* Returns false for sends, receives and all_to_all in place, which are not supported. */
 static bool fits(const collective_case *c)
 {
     return !c->in_place || (c->kind != COLLECTIVE_ALL_TO_ALL && c->kind != COLLECTIVE_SEND);
@@ -61,7 +62,7 @@ static status run_if_taken(const plan *p, collective_group *g, case_arena *arena
     return case_run(g, arena, c);
 }
 
-/* Every kind at every count; type, operation, place, root and memory change from case to case. */
+/* Runs every kind at every count. Type, operation, place, root and memory change from case to case. */
 static status run_all_counts(const plan *p, collective_group *g, case_arena *arena, int n)
 {
     uint64_t index = (uint64_t)n << 32;
@@ -82,8 +83,8 @@ static status run_all_counts(const plan *p, collective_group *g, case_arena *are
     return STATUS_OK;
 }
 
-/* Reductions in every type, operation and place at the counts where shares are cut unevenly; above four ranks
- * every third of them, others for each number of ranks. */
+/* Runs reductions in every type, operation and place at counts that do not divide evenly. Above four ranks
+ * only every third of these counts is used, and which these are depends on the number of ranks. */
 static status run_all_types(const plan *p, collective_group *g, case_arena *arena, int n)
 {
     static const collective_kind reductions[] = {COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE,
@@ -112,7 +113,7 @@ static bool reduces(collective_kind kind)
     return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER;
 }
 
-/* Each count with each kind, type, operation and place; root and memory change from case to case. */
+/* Runs each count with each kind, type, operation and place. Root and memory change from case to case. */
 static status run_everything(const plan *p, collective_group *g, case_arena *arena, int n)
 {
     uint64_t index = 0;
@@ -181,7 +182,8 @@ static void two_shot_agrees_with_a_plain_loop_for_1_to_16_ranks(void **state)
     run_cases("two-shot", 0, 0);
 }
 
-/* Without the slots' one step: in place, or in many small rounds. */
+/* Avoids the one-step exchange through slots: operands are reduced in place, or staged in many small rounds.
+ */
 static void two_shot_agrees_with_a_plain_loop_in_place_and_staged(void **state)
 {
     (void)state;

@@ -17,8 +17,8 @@ typedef struct link_case {
     collective_kind kind;
     int ranks;
     int64_t count;
-    int messages;      /* one after another */
-    double bytes_part; /* of a buffer's bytes, through the busier way of a rank */
+    int messages;      /* Number of messages that are sent one after another. */
+    double bytes_part; /* Part of the buffer's bytes that the busier direction of a rank's link carries. */
 } link_case;
 
 /* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Two-shot: reduce-scatter and all-gather with all peers at
@@ -96,7 +96,7 @@ static void calls_take_at_least_the_time_of_the_link_and_give_right_results(void
 }
 
 typedef struct starts {
-    int64_t (*started)[2]; /* by rank: of both calls */
+    int64_t (*started)[2]; /* Start times of both calls, by rank. */
 } starts;
 
 static status note_when_calls_started(rank_context *context, collective_world *world, collective_group *group)

@@ -79,7 +79,7 @@ static int rank_main(char **arguments)
 typedef struct child {
     pid_t pid;
     int output;
-    int end; /* as waitpid() gives it */
+    int end; /* Wait status, as waitpid() returns it. */
     char text[512];
 } child;
 

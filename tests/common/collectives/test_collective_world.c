@@ -124,7 +124,8 @@ static float in_order(bool ring, int n, int64_t i)
     return sum / (float)n;
 }
 
-/* `control`: of a call of the engine's own, which is two-shot whatever the world's algorithm is. */
+/* Sums fractions, so that the result shows the order of summation. If `control` is set, the call is one of
+ * the engine's own calls, which use two-shot with any algorithm of the world. */
 static status sum_in_order(rank_context *context, collective_group *group, bool control)
 {
     float x[ORDER_COUNT];
@@ -170,7 +171,7 @@ static status run_queue(rank_context *context, collective_world *world, collecti
     float x[COLLECTIVE_QUEUE + 1];
     collective_ticket tickets[COLLECTIVE_QUEUE], more;
     collective_call barrier = {.kind = COLLECTIVE_BARRIER};
-    if (context->rank == 1) TRY(collective_run(group, &barrier)); /* rank 0 fills its queue meanwhile */
+    if (context->rank == 1) TRY(collective_run(group, &barrier)); /* Meanwhile rank 0 fills its queue. */
     for (int i = 0; i < COLLECTIVE_QUEUE - (context->rank == 0); i++) {
         x[i] = 1;
         collective_call call = all_reduce(&x[i], 1);
@@ -194,7 +195,7 @@ static status run_queue(rank_context *context, collective_world *world, collecti
             return rank_error(STATUS_MISMATCH, "call %d: started %lld, finished %lld", i,
                               (long long)t.started_ns, (long long)t.finished_ns);
     }
-    if (context->rank == 0) { /* rank 1 has posted one more */
+    if (context->rank == 0) { /* Rank 1 has posted one call more. */
         x[COLLECTIVE_QUEUE] = 1;
         return collective_run(group, &last);
     }
@@ -217,7 +218,7 @@ static void calls_run_in_the_order_of_posting_and_a_full_queue_returns_again(voi
 
 static status run_traffic(rank_context *context, collective_world *world, collective_group *group)
 {
-    enum { COUNT = 16 * 60 * 10 }; /* cut alike by 1 to 5 ranks */
+    enum { COUNT = 16 * 60 * 10 }; /* 1 to 5 ranks divide this count evenly. */
     static _Thread_local float x[COUNT];
     int64_t n = context->world, right = 2 * (n - 1) * COUNT / n * (int64_t)sizeof x[0];
     collective_call call = all_reduce(x, COUNT);

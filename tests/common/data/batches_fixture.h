@@ -11,24 +11,26 @@ enum { SAMPLES = 23, TESTS = 11, FEATURES = 3, PICTURE = 8 * 8 * 3, BATCH = 4 };
 extern const data_form vector_form;  /* FEATURES features, 5 classes */
 extern const data_form picture_form; /* 3x8x8, 5 classes */
 
-/* SAMPLES for training, TESTS for evaluation; seed 5. */
+/* Opens a set with SAMPLES for training and TESTS for evaluation; seed 5. */
 dataset *open_synthetic(const data_form *form);
 
-/* Batches of BATCH from the training part for the form that the set has; seed 11, one thread. */
+/* Returns a configuration for batches of BATCH from the training part, in the form of the set; seed 11, one
+ * thread. */
 batches_config training(const dataset *set, int rank, int world);
 
 batch_source *open_source(const batches_config *config);
 
-/* Bytes of a batch's inputs and targets. */
+/* Return the bytes of a batch's inputs and of its targets. */
 size_t input_bytes(const batch_source *s, const batch_view *b);
 size_t target_bytes(const batch_source *s, const batch_view *b);
 
-/* Figures, inputs and targets of the batches of steps [first, end), one after another. */
+/* Figures, inputs and targets of the batches of steps [first, end), one batch after another. */
 typedef struct recording {
     uint8_t bytes[1 << 18];
     size_t size;
 } recording;
-enum { RECORDED_FIGURES = 6 * sizeof(int64_t) }; /* before the inputs of each */
+/* Bytes of the figures that stand before the inputs of each batch. */
+enum { RECORDED_FIGURES = 6 * sizeof(int64_t) };
 
 void record(const batches_config *config, int64_t first, int64_t end, recording *out);
 void expect_same(const recording *found, const recording *wanted);

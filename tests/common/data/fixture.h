@@ -22,10 +22,10 @@ void make_mnist_folder(const char *folder);
 enum { CIFAR_EACH = 3, CIFAR_TEST = 4 };
 void make_cifar10_folder(const char *folder);
 
-/* Opens a set that must open; `seed` 5. */
+/* Opens a set, and fails the test if the set cannot be opened; `seed` 5. */
 dataset *open_set(const char *spec, const data_form *model);
 
-/* Opens a set that must not open. */
+/* Fails the test unless the set is refused with this code and message. */
 void expect_refusal(const char *spec, status code, const char *message);
 
 int32_t label_of(const dataset *set, data_part part, int64_t index);

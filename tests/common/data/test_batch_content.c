@@ -21,7 +21,7 @@ static void evaluation_counts_every_sample_once(void **state)
         config.part = DATA_TEST;
         config.purpose = BATCHES_EVALUATE;
         config.batch = 2;
-        config.drop_last = true; /* holds for training alone */
+        config.drop_last = true; /* drop_last has an effect only for training. */
         batch_source *source = open_source(&config);
         assert_int_equal(source->steps_per_epoch, 2);
         for (int64_t step = 0; step < 2; step++) {
@@ -30,7 +30,8 @@ static void evaluation_counts_every_sample_once(void **state)
             counted += b.targets_counted;
             padding += b.padding;
             for (int64_t i = 0; i < b.count; i++) {
-                int64_t sample = (step * 2 + i) * WORLD + rank; /* as they lie */
+                /* Without shuffling, samples keep the order of the set. */
+                int64_t sample = (step * 2 + i) * WORLD + rank;
                 bool padded = sample >= TESTS;
                 float scratch[FEATURES];
                 const void *input = dataset_input(set, DATA_TEST, sample % TESTS, scratch);

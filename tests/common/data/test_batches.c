@@ -144,7 +144,7 @@ static void seeds_and_epochs_change_order_and_augmentation(void **state)
     dataset_close(&set);
 }
 
-/* Finds each sample's augmented picture of an epoch, wherever it was trained on. */
+/* Finds each sample's augmented picture of an epoch, on whichever rank it was used for training. */
 static void collect_pictures(const dataset *set, int world, int64_t epoch, float pictures[SAMPLES][PICTURE])
 {
     int32_t order[SAMPLES];
@@ -186,7 +186,8 @@ static void a_samples_augmentation_does_not_depend_on_the_ranks(void **state)
 typedef struct rank_thread {
     const dataset *set;
     int rank, world;
-    int64_t counts[SAMPLES]; /* how often each sample came, by its first feature */
+    /* Number of times that each sample came. The first feature identifies the sample. */
+    int64_t counts[SAMPLES];
     status result;
 } rank_thread;
 

@@ -34,9 +34,10 @@ static void an_idx_file_of_labels_is_read_as_written(void **state)
     free(bytes);
 }
 
-/* Bytes to change in a file of two samples, and bytes to cut from its end (below 0: to add). */
+/* Bytes to change in a file of two samples, and the number of bytes to cut from its end (or to add, if
+ * negative). */
 static const struct damage {
-    int offset; /* -1: none */
+    int offset; /* Offset of the bytes to change, or -1 for none. */
     uint8_t value;
     int cut;
     const char *message;

@@ -16,15 +16,16 @@ enum { BATCH = 6, EPOCH = 5 };
 
 /* ---- a maker ---------------------------------------------------------------------------------- */
 
-/* Input i of step s is 1000 s + i, target i is s; a step has 1 to BATCH samples. */
+/* Input i of step s is 1000 s + i, and target i is s. A step has 1 to BATCH samples. */
 typedef struct fake {
-    int64_t failing; /* step that cannot be made; -1: none */
-    int64_t slow;    /* step that waits until `released`; -1: none */
+    int64_t failing; /* Step that cannot be made, or -1 for none. */
+    int64_t slow;    /* Step that waits until `released` is set, or -1 for none. */
     atomic_bool released;
     atomic_int made, at_once, most_at_once, closed;
-    atomic_int lowest;                      /* step made, plus 1; 0: none */
-    atomic_int workers[LOADER_MAX_THREADS]; /* batches under way by worker */
-    atomic_bool collided;                   /* two by one worker */
+    /* The lowest step that a worker has begun to make, plus 1, or 0 if there is none. */
+    atomic_int lowest;
+    atomic_int workers[LOADER_MAX_THREADS]; /* Number of batches that each worker is making. */
+    atomic_bool collided;                   /* True if one worker made two batches at the same time. */
 } fake;
 
 static int64_t size_of_step(int64_t step)
@@ -141,7 +142,7 @@ static void a_batch_is_ready_when_it_is_made_and_next_in_turn(void **state)
     fake f = {.failing = 2, .slow = 1};
     batch_source *source = open_loader(&f, 1, 0);
     while (f.made < 1 || !batch_source_ready(source, 0)) clock_sleep_ns(NS_PER_MS / 10);
-    assert_false(batch_source_ready(source, 1)); /* it is being made, and is not next */
+    assert_false(batch_source_ready(source, 1)); /* Step 1 is being made, and step 0 is the next one. */
     take_and_return(source, 0);
     assert_false(batch_source_ready(source, 1));
     f.released = true;
@@ -149,7 +150,8 @@ static void a_batch_is_ready_when_it_is_made_and_next_in_turn(void **state)
     assert_false(batch_source_ready(source, 7));
     take_and_return(source, 1);
     while (f.made < 3) clock_sleep_ns(NS_PER_MS / 10);
-    assert_false(batch_source_ready(source, 2)); /* it has failed, and says so at its step */
+    /* The batch has failed. The error is reported when its step is asked for. */
+    assert_false(batch_source_ready(source, 2));
     batch_source_close(&source);
     fake made_by_the_caller = NOTHING;
     source = open_loader(&made_by_the_caller, 0, 0);
@@ -183,7 +185,7 @@ static void a_jump_leaves_what_is_on_loan_alone(void **state)
         expect_batch(&other, 2 * step);
         batch_source_return(source, &other);
     }
-    must(batch_source_next(source, 0, &other)); /* the same step once more */
+    must(batch_source_next(source, 0, &other)); /* Asks for the same step once more. */
     expect_batch(&held, 0);
     expect_batch(&other, 0);
     batch_source_return(source, &held);
@@ -199,11 +201,13 @@ static void a_jump_over_a_batch_in_the_making_discards_it(void **state)
     fake f = {.failing = -1, .slow = 0};
     batch_view held[3];
     batch_source *source = open_loader(&f, 2, 0);
-    while (f.lowest != 1) clock_sleep_ns(NS_PER_MS); /* until step 0 is in the making */
-    take_and_return(source, 11);                     /* of 3 buffers, not the one in the making */
+    while (f.lowest != 1) clock_sleep_ns(NS_PER_MS); /* Waits until a worker makes step 0. */
+    /* Takes one of the 3 buffers, not the one that step 0 is written to. */
+    take_and_return(source, 11);
     f.released = true;
     for (int64_t step = 12; step < 30; step++) take_and_return(source, step);
-    for (int i = 0; i < 3; i++) must(batch_source_next(source, 30 + i, &held[i])); /* in 3 buffers again */
+    /* All 3 buffers hold batches again. */
+    for (int i = 0; i < 3; i++) must(batch_source_next(source, 30 + i, &held[i]));
     for (int i = 0; i < 3; i++) expect_batch(&held[i], 30 + i);
     batch_source_close(&source);
     assert_int_equal(f.most_at_once, 2);

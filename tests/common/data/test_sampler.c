@@ -20,7 +20,7 @@ static sampler open_sampler(sampler_mode mode, int64_t samples, int world, int64
     return s;
 }
 
-/* "0 2 4|6": the positions of a rank, steps divided by |. */
+/* Writes the positions of a rank, with steps divided by |, as in "0 2 4|6". */
 static void render(const sampler *s, int rank, char *text)
 {
     text[0] = '\0';
@@ -47,7 +47,8 @@ static void every_rank_gets_the_positions_that_pytorch_gives_it(void **state)
     }
 }
 
-/* Marks padding and counts how often each sample comes in an epoch, with and without it. */
+/* Checks which samples are marked as padding, and counts how often each sample comes in an epoch, with and
+ * without padding. */
 static void all_samples_count_once_and_padding_is_told(void **state)
 {
     (void)state;
@@ -124,14 +125,15 @@ static void an_order_is_a_permutation_that_changes_with_the_epoch(void **state)
             seen[orders[epoch][i]] = true;
         }
     }
-    int same = 0; /* 1 is expected of two independent permutations */
+    int same = 0; /* Positions at which two permutations agree. 1 is expected of independent permutations. */
     for (int i = 0; i < SAMPLES; i++) same += orders[0][i] == orders[1][i];
     assert_in_range(same, 0, 8);
     sampler_shuffle(&s, 43, 1, orders[0]);
-    assert_memory_equal(orders[0], orders[2], sizeof orders[0]); /* seed + epoch, as DistributedSampler */
+    /* As in DistributedSampler, the sum of seed and epoch decides. */
+    assert_memory_equal(orders[0], orders[2], sizeof orders[0]);
 }
 
-/* Every sample at every place about equally often: chi-square over 20 x 20 cells. */
+/* Checks that each sample is equally likely at each place: chi-square over 20 x 20 cells. */
 static void all_places_are_equally_likely(void **state)
 {
     (void)state;
@@ -145,7 +147,7 @@ static void all_places_are_equally_likely(void **state)
     }
     for (int i = 0; i < N; i++)
         for (int j = 0; j < N; j++) chi += (counts[i][j] - expected) * (counts[i][j] - expected) / expected;
-    /* 19 x 19 = 361 degrees of freedom: 361 +- 27; six deviations either side. */
+    /* 19 x 19 = 361 degrees of freedom give 361 +- 27. The limits are six deviations away on either side. */
     assert_in_range((int)chi, 200, 522);
 }
 

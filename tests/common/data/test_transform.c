@@ -27,7 +27,7 @@ static data_form tokens(int64_t sequence, int64_t vocabulary, data_target target
                        .classes = vocabulary};
 }
 
-/* A set of that form whose pixels are normalized to x / 255 - channel. */
+/* Describes a set of the given form whose pixels are normalized to x / 255 - channel. */
 static data_description describe(data_form form)
 {
     data_description d = {.name = "test", .form = form};
@@ -61,8 +61,8 @@ static void pixels_are_normalized_as_by_torchvision(void **state)
     }
 }
 
-/* The picture is put in the middle of black, then a window is cut, then it is turned: pixel by pixel, with
- * an array for each stage. */
+/* Puts the picture into the middle of a black one, cuts the window out, and flips it, pixel by pixel, with an
+ * array for each stage. */
 static void naive(const uint8_t *stored, int c, int h, int w, int pad, const augment_draw *draw, int size,
                   uint8_t out[40][40][3])
 {
@@ -151,7 +151,7 @@ static void an_image_becomes_a_vector_in_pytorchs_order(void **state)
 static const struct {
     data_form set, model;
     unsigned augment;
-    const char *message; /* NULL: fits */
+    const char *message; /* The expected error, or NULL if the options fit. */
 } fit_cases[] = {
     {IMAGES(1, 28, 28, 10), IMAGES(3, 32, 32, 1000), 0, NULL},
     {IMAGES(1, 28, 28, 10), FEATURES(784, 10), 0, NULL},

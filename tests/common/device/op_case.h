@@ -9,15 +9,16 @@
 #include "common/memory/piece.h"
 #include "common/ops/op.h"
 
-enum { CASE_MAX_TENSORS = 32, CASE_MAX_STEPS = 4, CASE_MAX_PAIRS = 6, CASE_NONE = 0 /* no tensor */ };
+/* CASE_NONE stands for no tensor. */
+enum { CASE_MAX_TENSORS = 32, CASE_MAX_STEPS = 4, CASE_MAX_PAIRS = 6, CASE_NONE = 0 };
 
 typedef enum case_type { CASE_COMPUTE, CASE_F64, CASE_I32, CASE_U8 } case_type;
 
 /* u is uniform in [0, 1), r = 2u - 1. */
 typedef enum case_fill {
-    FILL_OUTPUT,   /* NaN: must be written */
+    FILL_OUTPUT,   /* NaN, since the operation must write the tensor. */
     FILL_SIGNED,   /* r */
-    FILL_OFFSET,   /* 8 + r: a mean far above the deviation */
+    FILL_OFFSET,   /* 8 + r, whose mean is far above the deviation. */
     FILL_POSITIVE, /* 0.5 + u */
     FILL_INDEX,    /* floor(u bound) */
     FILL_TARGET,   /* floor(u bound), but LOSS_IGNORE at i = 1, 5, 9, ... */
@@ -30,18 +31,19 @@ typedef struct case_tensor {
     case_type type;
     case_fill fill;
     int64_t count, bound;
-    int64_t used;    /* elements that count; later ones are NaN (or 0) and never compared */
-    int64_t columns; /* of the last dimension */
-    bool parameter;  /* its layout is the device's choice */
-    int layout_of;   /* the parameter whose layout it shares: itself, or that whose gradient it is */
-    int base;        /* a view: of this tensor, from element `offset` on */
+    int64_t used;    /* Elements that count. Later elements are NaN (or 0) and are never compared. */
+    int64_t columns; /* Extent of the last dimension. */
+    bool parameter;  /* True if the device chooses the layout of the tensor. */
+    /* Parameter whose layout the tensor has: the tensor itself, or the parameter whose gradient it is. */
+    int layout_of;
+    int base; /* If the tensor is a view, the tensor that it shows from element `offset` on. */
     int64_t offset;
-    shape shape; /* of a parameter, PyTorch's */
+    shape shape; /* PyTorch's shape of a parameter. */
 } case_tensor;
 
 typedef struct case_step {
     op_desc op;
-    int operand[OP_MAX_OPERANDS]; /* tensors */
+    int operand[OP_MAX_OPERANDS]; /* Tensor of each slot. */
     unsigned written;             /* bit i: slot i is written */
     int layout;                   /* the parameter whose layout the kernel is prepared with */
 } case_step;
@@ -54,18 +56,19 @@ typedef struct case_pair {
 typedef struct op_case {
     char name[128];
     uint64_t seed;
-    case_tensor tensors[CASE_MAX_TENSORS]; /* from 1 */
+    case_tensor tensors[CASE_MAX_TENSORS]; /* Tensors are numbered from 1. */
     int tensor_count;
     case_step steps[CASE_MAX_STEPS];
     int step_count;
-    int forward_steps; /* steps [0, forward_steps) compute the outputs, the others gradients */
+    int forward_steps; /* Number of steps that compute outputs. The later steps compute gradients. */
     op_scalars scalars;
     piece pieces[3];
     /* The scalar whose gradients the steps compute: the sum of outputs times weights (first, second) or,
      * with second CASE_NONE, element 0 of first divided by the loss's normalizer. */
     case_pair objective[CASE_MAX_PAIRS];
     int objective_count;
-    case_pair gradients[CASE_MAX_PAIRS]; /* second is the gradient of first, or is added to what was there */
+    /* `second` is the gradient of `first`. If `adds` is set, it is added to the previous content. */
+    case_pair gradients[CASE_MAX_PAIRS];
     int gradient_count;
 } op_case;
 

@@ -2,11 +2,11 @@
 
 #include <math.h>
 
-/* Tensors whose exact values are zero but for rounding (the gradient of a softmax over one element) are
- * measured against their inputs' magnitude, about 0.6. */
+/* A tensor may be zero except for rounding, such as the gradient of a softmax over one element. Its error is
+ * measured against the magnitude of the inputs, about 0.6. */
 static const double SCALE_FLOOR = 0.05;
 
-/* Terms of the sum for one element of the result. */
+/* Returns the number of terms in the sum for one element of the result. */
 static double terms_of(const op_desc *op)
 {
     const conv2d_attributes *conv = &op->u.conv2d;
@@ -28,7 +28,7 @@ static double terms_of(const op_desc *op)
     }
 }
 
-/* A convolution that may be computed by Winograd's F(4x4, 3x3): common/device/cpu/isa/isa.h. */
+/* Returns true for a convolution that Winograd's F(4x4, 3x3) may compute: common/device/cpu/isa/isa.h. */
 static bool may_be_filtered(const op_desc *op)
 {
     const conv2d_attributes *a = &op->u.conv2d;

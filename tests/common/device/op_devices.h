@@ -7,7 +7,7 @@
 typedef struct device_setting {
     const char *name;
     int threads;
-    int precision; /* device_precision */
+    int precision; /* A device_precision. */
 } device_setting;
 
 /* The reference first, then the devices under test: the cpu with one thread and with two, or cuda
@@ -17,8 +17,9 @@ enum { DEVICE_SETTINGS = 3 };
 extern const device_setting device_settings[DEVICE_SETTINGS];
 extern const int device_setting_first, device_setting_count;
 
-/* Opens it for rank 0 of 1, with device_config.benchmark where the environment has OP_BENCHMARK. A device
- * that this machine lacks (STATUS_UNAVAILABLE) skips the test, any other failure ends it. */
+/* Opens the device for rank 0 of 1, with device_config.benchmark if OP_BENCHMARK is set in the environment.
+ * Skips the test if this machine does not have the device (STATUS_UNAVAILABLE). Any other failure ends the
+ * test. */
 device *device_setting_open(device_setting setting);
 
 #endif

@@ -59,7 +59,7 @@ static void name_batchnorm(op_case *c, const char *what, const batchnorm_attribu
     c->scalars.accumulate = o.micro_batch;
 }
 
-/* What all directions of BatchNorm share; CASE_NONE where absent. */
+/* Tensors that all directions of BatchNorm share, or CASE_NONE if a case does not have them. */
 typedef struct batchnorm_tensors {
     int x, gamma, beta, residual, running_mean, running_var, y, mean, invstd;
     int dy, dy2, dx, dgamma, dbeta, dresidual;
@@ -79,7 +79,7 @@ static batchnorm_tensors batchnorm_forward_tensors(op_case *c, const batchnorm_a
     return t;
 }
 
-/* dresidual is dy itself where nothing stands between. */
+/* dresidual is dy itself if no operation stands between them. */
 static void batchnorm_backward_tensors(op_case *c, const batchnorm_attributes *a, case_options o,
                                        batchnorm_tensors *t)
 {
@@ -100,7 +100,8 @@ static void batchnorm_backward_tensors(op_case *c, const batchnorm_attributes *a
     if (a->residual && t->dresidual) case_gradient(c, t->residual, t->dresidual, false);
 }
 
-/* Backward receives y, or the residual, only where op.h reads it. */
+/* Returns which tensors the backward operation receives. y and the residual are passed only if op.h reads
+ * them. */
 static int mask_of(const batchnorm_attributes *a, const batchnorm_tensors *t)
 {
     return a->act == ACTIVATION_RELU ? t->y : CASE_NONE;
@@ -144,7 +145,7 @@ void case_batchnorm_inference(op_case *c, batchnorm_attributes a)
     c->forward_steps = c->step_count;
 }
 
-/* g and dx share a tensor where dx is in dy's memory. */
+/* g and dx share a tensor if dx uses dy's memory. */
 void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o)
 {
     name_batchnorm(c, "syncbatchnorm", &a, o);

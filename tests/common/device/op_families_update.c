@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Two pieces with gaps before, between and after them, like padding; everything if it is short. */
+/* Makes two pieces with gaps before, between and after them, like padding. A short arena is one piece. */
 static void cut_pieces(op_case *c, int64_t count)
 {
     c->pieces[0] = (piece){0, count};

@@ -11,7 +11,7 @@ typedef struct op_runner {
     device *device; /* borrowed */
     device_stream *stream;
     device_memory memory[CASE_MAX_TENSORS];
-    device_layout layouts[CASE_MAX_TENSORS]; /* of parameters */
+    device_layout layouts[CASE_MAX_TENSORS]; /* Layouts of parameters. */
     device_kernel *kernels[CASE_MAX_STEPS];
     device_memory workspace[CASE_MAX_STEPS];
 } op_runner;
@@ -19,16 +19,16 @@ typedef struct op_runner {
 void op_runner_open(device *d, const op_case *c, op_runner *out);
 void op_runner_close(op_runner *r);
 
-/* Host to device, all tensors, with guards before and after each. */
+/* Copies all tensors from the host to the device, with guards before and after each. */
 void op_runner_load(op_runner *r, const case_state *state);
 void op_runner_run(op_runner *r, int first_step, int end_step);
-/* Device to host, all tensors; fails where a guard was overwritten. */
+/* Copies all tensors from the device to the host. Fails if a guard was overwritten. */
 void op_runner_store(op_runner *r, case_state *state);
 
 /* Loads `from`, runs one step, and stores to `to`. */
 void op_runner_step(op_runner *r, int step, const case_state *from, case_state *to);
 
-/* Whether the device stores the tensor as bfloat16. */
+/* Returns whether the device stores the tensor as bfloat16. */
 bool op_runner_is_bf16(const op_runner *r, int tensor);
 
 /* Rounds a state to what the device stores. */

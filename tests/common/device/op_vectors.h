@@ -6,16 +6,17 @@
 
 #include <jansson.h>
 
-/* The document; fails the test program where it cannot be read. json_decref it. */
+/* Returns the document, which the caller frees with json_decref(). Fails the test program if the document
+ * cannot be read. */
 json_t *vectors_load(void);
 
-/* An attribute of a case, 0, 0.0 or false where absent. */
+/* Returns an attribute of a case, or 0, 0.0 or false if the case does not have it. */
 int64_t vector_integer(const json_t *c, const char *name);
 double vector_number(const json_t *c, const char *name);
 bool vector_flag(const json_t *c, const char *name);
 const char *vector_text(const json_t *c, const char *name);
 
-/* "conv2d {"n": 2, ...}": a case's name for a test. Returns `buffer`. */
+/* Writes the name of a case for a test, such as conv2d {"n": 2, ...}. Returns `buffer`. */
 char *vector_name(const json_t *c, char *buffer, size_t size);
 
 /* Fails unless norm, sum and sampled elements of `values` are PyTorch's, up to 1e-12 of the norm. */

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include <cmocka.h>
-#undef fail /* cmocka's; here it is status.h's */
+#undef fail /* Removes cmocka's macro: here fail() is that of status.h. */
 
 enum { WAITERS = 4, ROUNDS = 2000, RACES = 200, FAILERS = 2, DELAY_NS = 3000000 };
 
@@ -63,7 +63,7 @@ typedef struct waiter {
     device *device;
     device_fence *fence;
     uint64_t value;
-    const int *payload; /* written by the other thread before it moves the fence */
+    const int *payload; /* The other thread writes this value before it advances the fence. */
     int seen;
     status result;
     error_record error;
@@ -104,7 +104,7 @@ static void one_reach_wakes_all_waiters(void **context)
     waiter waiters[WAITERS];
     int payload = 0;
     start_waiters(*context, waiters, &payload);
-    clock_sleep_ns(DELAY_NS); /* so that they sleep rather than spin */
+    clock_sleep_ns(DELAY_NS); /* The delay lets the threads sleep rather than spin. */
     payload = 42;
     device_fence_reach(((fixture *)*context)->fence, WAITERS);
     join_waiters(waiters);
@@ -156,7 +156,8 @@ static void *fail_fences(void *argument)
     const failer *f = argument;
     for (int i = 0; i < RACES; i++) {
         atomic_fetch_add(f->arrived, 1);
-        while (atomic_load(f->arrived) < FAILERS * (i + 1)) { /* spins: they are to collide */
+        /* Spins, so that the threads fail their fences at the same time. */
+        while (atomic_load(f->arrived) < FAILERS * (i + 1)) {
         }
         device_fence_fail(f->fences[i], &f->error);
     }
@@ -191,7 +192,7 @@ static void of_failures_at_once_one_is_kept_whole(void **context)
 typedef struct rally {
     device *device;
     device_fence *there, *back;
-    int64_t ball; /* not atomic: the fences order every access */
+    int64_t ball; /* The value is not atomic: the fences order every access. */
     status result;
 } rally;
 

@@ -47,7 +47,7 @@ static void memory_is_zeroed_and_aligned(void **context)
             memset(memory.data, 1, sizes[i]);
             device_free(*context, &memory);
             assert_null(memory.data);
-            device_free(*context, &memory); /* does nothing */
+            device_free(*context, &memory); /* A second free does nothing. */
         }
 }
 
@@ -64,7 +64,8 @@ static void shared_memory_is_seen_through_its_descriptor(void **context)
     strcpy(seen, "from the peer");
     assert_string_equal(memory.data, "from the peer");
     device_free(*context, &memory);
-    assert_string_equal(seen, "from the peer"); /* a peer's mapping outlives the owner's */
+    /* The mapping of a peer outlives the allocation of the owner. */
+    assert_string_equal(seen, "from the peer");
     munmap(seen, 8192);
     close(peer);
 }

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* Makes an error in a copy of the result, and fails where it is not noticed. */
+/* Makes an error in a copy of the result. Fails if the comparison does not notice the error. */
 typedef void (*check)(const op_case *c, const case_tensor *t, const double *exact, double *wrong,
                       double tolerance);
 
@@ -23,7 +23,7 @@ static int by_magnitude(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* The median magnitude of what is not zero; 0 if all are. */
+/* Returns the median magnitude of the values that are not zero, or 0 if all are zero. */
 static double median_magnitude(const double *values, int64_t count)
 {
     double *sorted = malloc((size_t)count * sizeof *sorted);

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-enum { VECTOR = 16 }; /* elements of the widest register */
+enum { VECTOR = 16 }; /* Elements of the widest register. */
 
 static bool is_prime(int64_t n)
 {
@@ -17,10 +17,11 @@ static bool is_prime(int64_t n)
     return n > 1;
 }
 
-/* What the table has of an operation. */
+/* Kinds of sizes that the table has for an operation. */
 typedef struct coverage {
     int cases, with_gradients;
-    bool one, prime, odd_vectors; /* an extent of 1, a prime, one beyond a vector that no vector divides */
+    bool one, prime, odd_vectors; /* An extent of 1, a prime, and an extent larger than a vector that is no
+                                     multiple of a vector. */
 } coverage;
 
 static void note_extent(coverage *c, int64_t extent)

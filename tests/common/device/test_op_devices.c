@@ -16,13 +16,13 @@
 
 typedef struct setting_test {
     const op_case *c;
-    int setting; /* in device_settings */
+    int setting; /* Index into device_settings. */
     char name[192];
 } setting_test;
 
 static device *devices[DEVICE_SETTINGS];
 
-/* Opened when first used, for all tests: opening a GPU is slow. */
+/* Devices are opened when they are first used, and stay open for all tests: opening a GPU is slow. */
 static device *device_at(int setting)
 {
     if (!devices[setting]) devices[setting] = device_setting_open(device_settings[setting]);
@@ -99,7 +99,7 @@ static const char *precision_name(int precision)
     return names[precision];
 }
 
-/* Cases whose operation the words name; all where there are none. */
+/* Returns true for cases of an operation that the words name, or for all cases if there are no words. */
 static bool is_wanted(const op_case *c, int words, char *const *names)
 {
     size_t length = strcspn(c->name, " ");

@@ -18,7 +18,7 @@
 
 /* h balances h^2 f''' / 6 against 1e-16 f / h; TOLERANCE is of the gradient's root mean square. */
 static const double STEP = 1e-5, TOLERANCE = 1e-7;
-enum { SAMPLES = SANITIZED ? 8 : 40 }; /* elements of an input that are tried, where it has more */
+enum { SAMPLES = SANITIZED ? 8 : 40 }; /* Number of elements tried in an input that has more. */
 
 static double objective_of(const case_state *initial, const case_state *after)
 {

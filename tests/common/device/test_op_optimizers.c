@@ -1,5 +1,5 @@
-/* SGD, Adam and AdamW over several steps: against the algorithms that PyTorch's documentation states,
- * written here anew, on every device, and against torch.optim's own figures. */
+/* SGD, Adam and AdamW over several steps: compared on every device with the algorithms of PyTorch's
+ * documentation, which are written out here, and with results of torch.optim. */
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_families.h"
@@ -112,7 +112,7 @@ static void step_on_device(device *d, const optimizer_setting *s, int step, doub
 
 /* ---- one step by the documentation ------------------------------------------------------------ */
 
-/* pytorch.org/docs, torch.optim.SGD, with t counted from 1. */
+/* The algorithm of pytorch.org/docs, torch.optim.SGD, with t counted from 1. */
 static double sgd_by_the_book(const optimizer_setting *s, int t, double theta, double g, double *b)
 {
     if (s->weight_decay != 0) g = g + s->weight_decay * theta;
@@ -129,7 +129,7 @@ static double sgd_by_the_book(const optimizer_setting *s, int t, double theta, d
     return theta - s->lr * g;
 }
 
-/* torch.optim.Adam and AdamW, maximize and amsgrad false. */
+/* The algorithm of torch.optim.Adam and AdamW, with maximize and amsgrad false. */
 static double adam_by_the_book(const optimizer_setting *s, int t, double theta, double g, double *m,
                                double *v)
 {

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-/* A slot that is written: is it also read? */
+/* Returns whether a slot that an operation writes is also read. */
 static bool is_read_too(const op_desc *op, int slot)
 {
     switch (op->kind) {
@@ -42,7 +42,8 @@ static double bytes_of(const op_case *c, int tensor)
     static const double sizes[] = {[CASE_COMPUTE] = 8, [CASE_F64] = 8, [CASE_I32] = 4, [CASE_U8] = 1};
     const case_tensor *t = &c->tensors[tensor];
     if (!t->base) return (double)t->count * sizes[t->type];
-    int64_t third = c->tensors[t->base].count / 3; /* q, k, v; the other view is a count */
+    /* A view of q, k or v is a third of its base. The only other view holds a count, of 8 bytes. */
+    int64_t third = c->tensors[t->base].count / 3;
     return t->type == CASE_F64 ? 8 : (double)third * 8;
 }
 
@@ -61,7 +62,8 @@ static void check_step(const op_case *c, const case_step *step)
                  op_name(step->op.kind), c->name, cost.bytes_read, cost.bytes_written, read, written);
 }
 
-/* Reads, or adds to, only some rows of an operand: worked out by hand in test_cost.c. */
+/* Returns true for operations that read, or add to, only some rows of an operand. test_cost.c has these
+ * worked out by hand. */
 static bool touches_some_rows(const op_desc *op)
 {
     return op->kind == OP_embedding_forward || op->kind == OP_embedding_backward ||

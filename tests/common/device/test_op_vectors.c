@@ -1,4 +1,4 @@
-/* The reference device against PyTorch in float64: the oracle's own oracle. */
+/* Compares the reference device, which other tests trust, with PyTorch in float64. */
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_families.h"
 #include "tests/common/device/op_runner.h"
@@ -167,8 +167,8 @@ static void build_mean_squared_error(op_case *c, const json_t *v)
 }
 
 typedef struct family {
-    const char *name; /* in op_vectors.json */
-    const char *text; /* in test names */
+    const char *name; /* Name in op_vectors.json. */
+    const char *text; /* Name in names of tests. */
     void (*build)(op_case *c, const json_t *v);
 } family;
 

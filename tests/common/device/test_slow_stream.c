@@ -83,7 +83,7 @@ static void a_factor_of_one_ends_it(void **context)
     assert_true(d.computed_ns > 0 && d.wall_ns < 100 * d.computed_ns);
 }
 
-/* It would have slept a second for each millisecond. */
+/* If the other streams were slow, they would sleep a second for each millisecond. */
 static void other_streams_of_the_device_are_as_fast_as_before(void **context)
 {
     const fixture *f = *context;

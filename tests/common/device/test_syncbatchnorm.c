@@ -28,7 +28,7 @@ typedef struct simulated_rank {
     op_case c;
     op_runner runner;
     case_state state;
-    int64_t first; /* of its samples in the whole batch */
+    int64_t first; /* Index in the whole batch of the rank's first sample. */
 } simulated_rank;
 
 static bool is_per_sample(const op_case *whole, int tensor, int64_t samples)
@@ -64,7 +64,7 @@ static void rank_close(simulated_rank *r)
     op_runner_close(&r->runner);
 }
 
-/* Runs a step on every rank, then makes the named tensor the sum of all ranks'. */
+/* Runs a step on every rank, then replaces the named tensor by its sum over the ranks. */
 static void run_and_sum(simulated_rank *ranks, int world, int step, const char *sums)
 {
     for (int i = 0; i < world; i++) {
@@ -105,7 +105,7 @@ static void check_rank(const simulated_rank *r, int number, const op_case *whole
     }
 }
 
-/* Each rank has the gradient of its own samples: their sum is that of the whole batch. */
+/* Each rank has the gradient of its own samples. The sum of these must be the gradient of the whole batch. */
 static void check_summed(const simulated_rank *ranks, int world, const op_case *whole,
                          const case_state *expected, const char *name, double tolerance)
 {

@@ -20,9 +20,9 @@ static void peaks_name_their_phase_and_their_classes(void **context)
     ledger_acquire(&l, LEDGER_ACTIVATIONS, 50, 64);
     ledger_acquire(&l, LEDGER_ACTIVATIONS, 30, 64);
     ledger_enter(&l, LEDGER_PHASE_BACKWARD);
-    ledger_acquire(&l, LEDGER_GRADIENTS, 60, 60); /* 240 here */
+    ledger_acquire(&l, LEDGER_GRADIENTS, 60, 60); /* Now 240 in total. */
     ledger_release(&l, LEDGER_ACTIVATIONS, 50, 64);
-    ledger_acquire(&l, LEDGER_GRADIENTS, 40, 68); /* 230 */
+    ledger_acquire(&l, LEDGER_GRADIENTS, 40, 68); /* Now 230 in total. */
     ledger_enter(&l, LEDGER_PHASE_OPTIMIZER_STEP);
     ledger_release(&l, LEDGER_ACTIVATIONS, 30, 64);
     ledger_release(&l, LEDGER_GRADIENTS, 100, 128);
@@ -32,16 +32,19 @@ static void peaks_name_their_phase_and_their_classes(void **context)
     assert_int_equal(l.total.reserved_current, 128);
     assert_int_equal(l.total.peak, 240);
     assert_int_equal(l.total.peak_phase, LEDGER_PHASE_BACKWARD);
-    assert_int_equal(l.total.reserved_peak, 128 + 64 + 60 + 68); /* later than the logical peak */
+    /* This peak comes after the peak of the logical bytes. */
+    assert_int_equal(l.total.reserved_peak, 128 + 64 + 60 + 68);
     assert_int_equal(l.peak_classes[LEDGER_PARAMETERS], 100);
     assert_int_equal(l.peak_classes[LEDGER_ACTIVATIONS], 80);
     assert_int_equal(l.peak_classes[LEDGER_GRADIENTS], 60);
-    assert_int_equal(l.classes[LEDGER_GRADIENTS].peak, 100); /* later than the total's */
+    /* This peak comes after the peak of the total. */
+    assert_int_equal(l.classes[LEDGER_GRADIENTS].peak, 100);
     assert_int_equal(l.classes[LEDGER_ACTIVATIONS].peak_phase, LEDGER_PHASE_FORWARD);
 
     assert_int_equal(l.phase_peak[LEDGER_PHASE_FORWARD], 180);
     assert_int_equal(l.phase_peak[LEDGER_PHASE_BACKWARD], 240);
-    assert_int_equal(l.phase_peak[LEDGER_PHASE_OPTIMIZER_STEP], 230); /* as it was entered */
+    /* The bytes at the beginning of the phase. */
+    assert_int_equal(l.phase_peak[LEDGER_PHASE_OPTIMIZER_STEP], 230);
     assert_int_equal(l.phase_peak_classes[LEDGER_PHASE_OPTIMIZER_STEP][LEDGER_GRADIENTS], 100);
     assert_int_equal(l.phase_peak[LEDGER_PHASE_AFTER], 100);
     assert_int_equal(l.phase_peak[LEDGER_PHASE_REDUCE], 0);
@@ -87,7 +90,7 @@ static void equal_peak_keeps_the_earlier_phase(void **context)
     assert_int_equal(l.total.peak_phase, LEDGER_PHASE_FORWARD);
 }
 
-/* Random events, recounted with nothing but running maxima. */
+/* Compares figures after random events with a recount that only tracks running maximums. */
 static void figures_are_those_of_a_plain_recount(void **context)
 {
     (void)context;

@@ -13,7 +13,7 @@
 
 enum { MOST_RANGES = 60, STEPS = 40 };
 
-/* The most aligned bytes that live in one step: no plan needs less. */
+/* Returns the largest sum of aligned bytes that are needed in the same step. No plan can have fewer. */
 static int64_t lower_bound(const plan_range *ranges, int count)
 {
     int64_t most = 0;

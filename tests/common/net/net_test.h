@@ -6,35 +6,37 @@
 #include "common/net/transport.h"
 #include "tests/support/check.h"
 
-/* Generous: reached only where something hangs. */
+/* A generous limit, which is reached only if something hangs. */
 #define TEST_LIMIT_NS (60 * NS_PER_S)
 
-/* A server (rank 0) and a client (rank 1), the latter's link to the former up. */
+/* A server (rank 0) and a client (rank 1). The link of the client to the server is up. */
 typedef struct net_pair {
     transport_hub *hub;
     transport *server, *client;
-    int link; /* of the client, to the server */
+    int link; /* Link of the client to the server. */
     char url[128];
-    transport_ticket ticket; /* of the client's sends: needed until all is closed */
+    /* Ticket of the client's sends, which is needed until both transports are closed. */
+    transport_ticket ticket;
 } net_pair;
 
-/* `scheme` is "inproc", "ipc" or "tcp". The options' hub is set here where it is needed. */
+/* Opens both transports. `scheme` is "inproc", "ipc" or "tcp". Sets the hub in the options if the scheme
+ * needs one. */
 void net_pair_open(net_pair *pair, const char *scheme, transport_options server, transport_options client);
 void net_pair_close(net_pair *pair, int64_t flush_ns);
 
 /* Waits for a message; fails the test at TEST_LIMIT_NS. */
 void net_receive(transport *t, transport_message *out);
-/* Waits until receiving fails, and returns the code. Releases what comes before. */
+/* Waits until receiving fails, and returns the code. Releases the messages that arrive before. */
 status net_receive_failure(transport *t);
-/* Sends, waiting for room. */
+/* Sends a message, and waits if there is no room for it. */
 void net_send(transport *t, int link, const message_header *header, const message_frame *frames, int count,
               transport_ticket *ticket);
 #define TEST_KEY "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
-/* A port of this host that is free now, as "tcp://127.0.0.1:PORT". */
+/* Writes "tcp://127.0.0.1:PORT", with a port of this host that is free now. */
 void net_free_port_url(char *url, size_t size);
 
-/* A free url of the scheme: "ipc://@psring-test-PID-3". */
+/* Writes a free url of the scheme, such as "ipc://@psring-test-PID-3". */
 void net_url(const char *scheme, char *url, size_t size);
 
 #endif

@@ -11,11 +11,11 @@
 
 enum { MEET_MAX = 8 };
 
-/* One rank: opens, runs `body` where that succeeded, closes. */
+/* One rank: opens a rendezvous, runs `body` if that succeeded, and closes the rendezvous. */
 typedef struct meeting {
     rendezvous_options options;
-    status (*body)(rendezvous *r, const rendezvous_options *options); /* NULL: nothing */
-    int64_t delay_ns;                                                 /* before it opens */
+    status (*body)(rendezvous *r, const rendezvous_options *options); /* NULL to run nothing. */
+    int64_t delay_ns; /* Delay before the rank opens its rendezvous. */
     status result;
     char message[1024];
     atomic_bool ended;

@@ -1,5 +1,6 @@
-/* Who is not of the job stays outside: another user over ipc, whoever has no key or another one over tcp and
- * at the rendezvous. The stranger knows the address, the job's token and how a rank identifies itself. */
+/* Strangers to a job are refused: over ipc every other user, over tcp and at the rendezvous every peer
+ * without the key of the job. The stranger knows the address, the job's token and how a rank identifies
+ * itself. */
 #include "tests/common/net/rendezvous_test.h"
 
 #include "common/net/key.h"
@@ -25,7 +26,7 @@ enum {
 };
 #define OTHER_KEY "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
 
-/* What the stranger learns: written to its process when the pair stands. */
+/* What the stranger knows. It is written to the stranger's process when the pair is connected. */
 typedef struct secret_of_others {
     char address[128];
     const char *key;
@@ -60,7 +61,8 @@ static int intrude(const secret_of_others *s)
         zmq_send(socket.zmq, header, used, ZMQ_DONTWAIT);
         if (zmq_recv(socket.zmq, got, sizeof got, ZMQ_DONTWAIT) >= 0) result = ADMITTED;
         for (zsocket_event event; (event = zsocket_next_event(&socket)) != ZSOCKET_NO_EVENT;)
-            if (event == ZSOCKET_UP && s->key) result = ADMITTED; /* over ipc libzmq accepts, then looks */
+            /* Over ipc libzmq first accepts a connection, and then checks its user. */
+            if (event == ZSOCKET_UP && s->key) result = ADMITTED;
         clock_sleep_ns(2 * NS_PER_MS);
     }
     zsocket_close(&socket, 0);
@@ -73,7 +75,7 @@ static transport_options options_of(int rank)
     return transport_defaults(rank, 3, TOKEN, FRAME_BYTES);
 }
 
-/* A question of the client's and the server's answer; in order, none lost. */
+/* The client asks and the server answers. Messages arrive in order, and none is lost. */
 static void ask(net_pair *pair, int64_t step)
 {
     transport_message m;
@@ -92,7 +94,7 @@ static void refuse_intruder(const char *scheme, const char *key, bool other_user
     int pipe_fds[2], state;
     secret_of_others s = {.key = key, .other_user = other_user};
     assert_int_equal(pipe(pipe_fds), 0);
-    pid_t pid = fork(); /* before this process has threads of ZeroMQ */
+    pid_t pid = fork(); /* Forks before this process has threads of ZeroMQ. */
     if (pid == 0) {
         bool told = read(pipe_fds[0], s.address, sizeof s.address) == (ssize_t)sizeof s.address;
         _exit(told ? intrude(&s) : UNFIT);

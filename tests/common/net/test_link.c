@@ -60,8 +60,9 @@ static void messages_leave_one_behind_the_other(void **state)
     (void)state;
     net_adapter a = adapter();
     assert_int_equal(net_adapter_send(&a, 100, 1000), 1110);
-    assert_int_equal(net_adapter_send(&a, 100, 1000), 1210); /* at the same time: after it */
-    assert_int_equal(net_adapter_send(&a, 100, 1500), 1610); /* the way was free again */
+    /* Sent at the same time, so it leaves after the first. */
+    assert_int_equal(net_adapter_send(&a, 100, 1000), 1210);
+    assert_int_equal(net_adapter_send(&a, 100, 1500), 1610); /* The link was free again. */
     assert_int_equal(net_adapter_send(&a, 0, 1500), 1610);
 }
 

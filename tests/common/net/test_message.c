@@ -117,7 +117,8 @@ static void every_truncation_of_a_header_is_refused(void **state)
     uint8_t bytes[MESSAGE_HEADER_BYTES];
     message_header out;
     size_t used = message_pack(&smallest, bytes);
-    /* Without its optional tail a header may still be one; its required fields may not be missing. */
+    /* The tail of a header is optional, so a header without it may be valid. The required fields must not be
+     * missing. */
     for (size_t n = 0; n < used - 19; n++) {
         uint8_t *exact = malloc(n + 1);
         memcpy(exact, bytes, n);
@@ -180,8 +181,8 @@ static void the_digest_sees_every_bit_of_header_and_frames(void **state)
     assert_true(message_digest(&full, frames, 2) == original);
 }
 
-/* The digest of a message is the same on every processor: the value that the portable code of xxHash gives.
- */
+/* Checks that the digest of a message is the same on every processor: the value of the portable code of
+ * xxHash. */
 static void every_instruction_set_sums_alike(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static _Thread_local long countdown = -1; /* allocations until one fails; -1: none does */
+static _Thread_local long countdown = -1; /* Number of allocations until one fails, or -1 if none fails. */
 
 static bool fails_now(void)
 {
@@ -141,7 +141,7 @@ static void every_allocation_may_fail(void **state)
     static const struct {
         const char *name;
         status (*use)(void);
-        int at_least; /* allocations that there are to fail */
+        int at_least; /* Least number of allocations that can fail. */
     } cases[] = {
         {"table", use_status_table, 2},
         {"exchange", use_exchange, 2},

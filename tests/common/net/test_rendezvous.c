@@ -13,7 +13,8 @@ static int64_t soon(void)
     return clock_now_ns() + TEST_LIMIT_NS;
 }
 
-/* Lengths of the ranks' texts: none, less than a piece of 1 MiB, some pieces, and a part of one more. */
+/* Gathers texts of these lengths: empty, less than a piece of 1 MiB, several pieces, and several pieces with
+ * a part of one more. */
 static status gather_texts(rendezvous *r, const rendezvous_options *o)
 {
     static const size_t lengths[MEET_MAX] = {100, 0, 2 << 20, (3 << 20) + 12345};
@@ -141,9 +142,10 @@ static void a_file_holds_the_address_until_the_end_and_a_stale_one_does_no_harm(
             all_ranks_meet_and_call(ranks, url, NULL, token);
             assert_int_not_equal(access(path, F_OK), 0);
         }
-    assert_int_equal(mkfifo(path, 0600), 0); /* what somebody else may put there: to open it must not block */
+    /* A file that another program may put there. Opening it must not block. */
+    assert_int_equal(mkfifo(path, 0600), 0);
     all_ranks_meet_and_call(ranks, url, NULL, 42);
-    assert_int_equal(rmdir(folder), 0); /* nothing temporary is left either */
+    assert_int_equal(rmdir(folder), 0); /* No temporary file is left either. */
 }
 
 static void a_rank_that_comes_before_the_store_waits_for_it(void **state)
@@ -309,7 +311,7 @@ static void the_status_cell_shows_the_wait_and_counts_as_progress(void **state)
     assert_true(s.progress >= 3);
 }
 
-/* Works for 1.2 s, without a call, then calls. The others have called with a limit of 0.5 s. */
+/* Works for 1.2 s without a call, then makes the call. The others have made it with a limit of 0.5 s. */
 static status late_call(rendezvous *r, const rendezvous_options *o)
 {
     rank_slot *slot = status_table_slot(o->table, o->rank);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <zmq.h>
 
-/* What rank 1 has else than rank 0, and what both are told. */
+/* How rank 1 differs from rank 0, and what both ranks report. */
 typedef struct refusal {
     const char *name;
     void (*change)(rendezvous_options *o);
@@ -119,7 +119,7 @@ static void a_rank_of_another_job_is_refused_and_this_job_goes_on(void **state)
     for (int i = 0; i < 2; i++) meet_join(&ranks[i]);
     meet_check(&other, STATUS_PROTOCOL, "job token: rank 1 has a different token from the job at");
     for (int i = 0; i < 2; i++) meet_check(&ranks[i], STATUS_OK, "");
-    /* A token is a password: what the job's own is stays its secret. */
+    /* A token is a password: the other rank must not learn the token of the job. */
     assert_null(strstr(other.message, "000000000000002a"));
 }
 
@@ -148,7 +148,7 @@ static void a_rank_that_comes_to_a_complete_job_is_refused_by_its_token(void **s
     for (int i = 0; i < 2; i++) meet_check(&ranks[i], STATUS_OK, "");
 }
 
-/* Rank 1 fails while rank 0 waits in a call and rank 2 for something else. */
+/* Rank 1 fails while rank 0 waits in a call, and rank 2 waits elsewhere. */
 static status fail_on_rank_1(rendezvous *r, const rendezvous_options *o)
 {
     int64_t deadline_ns = clock_now_ns() + TEST_LIMIT_NS;

@@ -43,7 +43,7 @@ static status sum_up(rendezvous *r, const rendezvous_options *o)
     return value == 1 ? STATUS_OK : fail(STATUS_MISMATCH, "sum: %g", value);
 }
 
-/* Starts rank 0, lets `disturb` do its worst at its port, then starts rank 1: the job goes on. */
+/* Starts rank 0, calls `disturb` with the address of rank 0, then starts rank 1. The job must run. */
 static void meet_despite(void (*disturb)(const char *url, int *fds), int *fds)
 {
     char url[128];
@@ -65,7 +65,7 @@ static void send_garbage(const char *url, int *fds)
     for (int i = 0; i < 8; i++) fds[i] = connect_tcp(url);
     say(fds[0], http, sizeof http - 1);
     say(fds[1], noise, sizeof noise);
-    say(fds[2], "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);        /* a greeting cut short */
+    say(fds[2], "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL", 16);        /* A truncated greeting. */
     say(fds[3], "\xff\0\0\0\0\0\0\0\x01\x7f\x03\0PLAIN\0\0\0", 20); /* another mechanism */
     say(fds[4], "\x01\0", 2);                                       /* ZMTP 1.0: an empty identity, then */
     say(fds[4], "\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0", 10);      /* a frame of 2^63 bytes */
@@ -90,7 +90,8 @@ static int half_open_count(void)
     struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
     int room = limit.rlim_cur > 4096 ? 4096 : (int)limit.rlim_cur;
-    return room / 2 - 64 < HALF_OPEN_MAX ? room / 2 - 64 : HALF_OPEN_MAX; /* both ends are ours */
+    /* Both ends of each connection are in this process. */
+    return room / 2 - 64 < HALF_OPEN_MAX ? room / 2 - 64 : HALF_OPEN_MAX;
 }
 
 static void open_halfway(const char *url, int *fds)
@@ -128,13 +129,14 @@ static void send_foreign_messages(const char *url, int *fds)
     assert_ok(zsocket_open(context, &options, url, NULL, 0, &peer));
     void *socket = peer.zmq;
     static unsigned char big[RENDEZVOUS_BLOB_MAX + 1];
-    for (int i = 0; i < 200; i++) zmq_send(socket, "\x08\x04", 2, 0); /* a call, ungreeted */
+    /* A call without a greeting before it. */
+    for (int i = 0; i < 200; i++) zmq_send(socket, "\x08\x04", 2, 0);
     zmq_send(socket, "garbage", 7, 0);
     zmq_send(socket, big, 100000, 0); /* above the cap of a packet */
     zmq_send(socket, big, 1, ZMQ_SNDMORE);
     for (int i = 0; i < 50; i++) zmq_send(socket, "x", 1, ZMQ_SNDMORE);
     zmq_send(socket, "x", 1, 0);
-    zmq_send(socket, big, sizeof big, 0); /* above the largest frame: ends the connection */
+    zmq_send(socket, big, sizeof big, 0); /* Above the largest frame, which ends the connection. */
     clock_sleep_ns(100 * NS_PER_MS);
     zsocket_close(&peer, 0);
     zsocket_context_close(&context);

@@ -240,7 +240,7 @@ static void ranks_that_offer_different_numbers_of_segments_are_named(void **stat
         named += strstr(ranks[r].message, "segments, rank") != NULL;
         release(&ranks[r]);
     }
-    assert_true(named > 0); /* the other may only have seen the first one leave */
+    assert_true(named > 0); /* The other rank may only have seen that the first one left. */
 }
 
 static bool always(void *context)
@@ -293,11 +293,12 @@ static void strangers_are_refused_and_the_exchange_goes_on(void **state)
             memcpy(hello, &hellos[i], 16);
             memcpy(hello + 16, &name, 8);
         }
-        if (i < 5) send(fds[i], hello, i == 4 ? 5 : sizeof hello, MSG_NOSIGNAL); /* the sixth says nothing */
+        /* The sixth peer sends nothing. */
+        if (i < 5) send(fds[i], hello, i == 4 ? 5 : sizeof hello, MSG_NOSIGNAL);
     }
     for (int i = 0; i < 5; i++) {
         char byte;
-        assert_true(recv(fds[i], &byte, 1, 0) <= 0); /* hung up, nothing given */
+        assert_true(recv(fds[i], &byte, 1, 0) <= 0); /* The connection is closed, and nothing was sent. */
     }
     pthread_create(&ranks[1].thread, NULL, run, &ranks[1]);
     for (int r = 0; r < 2; r++) pthread_join(ranks[r].thread, NULL);
@@ -361,7 +362,7 @@ static void another_user_is_refused(void **state)
     waitpid(pid, &end, 0);
     assert_true(WIFEXITED(end));
     assert_true(x.result == STATUS_PERMISSION || x.result == STATUS_STOPPED);
-    assert_in_range(WEXITSTATUS(end), 0, 1); /* neither got a segment */
+    assert_in_range(WEXITSTATUS(end), 0, 1); /* Neither rank got a segment. */
     assert_true(WEXITSTATUS(end) == 0 || names_other_user(&x, 1));
     release(&x);
 }

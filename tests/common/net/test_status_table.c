@@ -48,12 +48,12 @@ static void a_cell_is_one_cache_line_and_says_what_was_written(void **state)
 static void a_rank_is_behind_by_what_it_has_enqueued_then_started_then_completed(void **state)
 {
     (void)state;
-    static const rank_status in_order[] = {
-        {.enqueued = UINT32_MAX, .started = UINT32_MAX, .completed = 9}, /* then it wraps */
-        {.enqueued = 2, .started = 1, .completed = 1},
-        {.enqueued = 3, .started = 1, .completed = 1},
-        {.enqueued = 3, .started = 2, .completed = 1},
-        {.enqueued = 3, .started = 2, .completed = 2}};
+    static const rank_status in_order[] = {/* One step before the counter wraps around. */
+                                           {.enqueued = UINT32_MAX, .started = UINT32_MAX, .completed = 9},
+                                           {.enqueued = 2, .started = 1, .completed = 1},
+                                           {.enqueued = 3, .started = 1, .completed = 1},
+                                           {.enqueued = 3, .started = 2, .completed = 1},
+                                           {.enqueued = 3, .started = 2, .completed = 2}};
     int count = sizeof in_order / sizeof in_order[0];
     for (int a = 0; a < count; a++)
         for (int b = 0; b < count; b++)
@@ -134,7 +134,7 @@ typedef struct runner {
     status_table *b;
     int rank;
     int64_t slack;
-    _Atomic int64_t *ended; /* [RUNNERS] steps that each rank has ended */
+    _Atomic int64_t *ended; /* [RUNNERS] Number of steps that each rank has ended. */
     uint64_t seed;
 } runner;
 
@@ -214,7 +214,7 @@ static void a_rank_that_waits_for_nobody_stops_before_its_next_step(void **state
     assert_false(job_stop_here(b, 1, 8, true));
     job_stop_decide(b, job_stop_hold(b, SIGTERM));
     job_stop_hold(b, SIGINT);
-    assert_int_equal(job_stop_requested(b), SIGTERM); /* the first one counts */
+    assert_int_equal(job_stop_requested(b), SIGTERM); /* The first signal counts. */
     assert_true(job_stop_here(b, 1, 9, true));
     assert_true(job_stop_here(b, 0, 3, true));
     status_table_close(&b);
@@ -244,7 +244,7 @@ static void progress_of_other_members_is_seen(void **state)
 typedef struct player {
     status_table *b;
     int rank, blocks;
-    atomic_int *running; /* ranks of any job that have the turn, by job */
+    atomic_int *running; /* Number of ranks of each job that have the turn. */
     int job;
     atomic_bool *together;
     int64_t cpu_ns;

@@ -193,7 +193,7 @@ static void a_wait_ends_at_a_wake_from_another_thread_and_at_its_deadline(void *
     pthread_t thread;
     int64_t begin = clock_now_ns();
     assert_int_equal(pthread_create(&thread, NULL, wake_later, pair.server), 0);
-    /* The client's arrival may end one wait early. */
+    /* The arrival of the client may end one wait early. */
     while (clock_now_ns() - begin < 20 * NS_PER_MS)
         assert_ok(transport_wait(pair.server, begin + TEST_LIMIT_NS));
     pthread_join(thread, NULL);
@@ -211,7 +211,8 @@ static void a_client_that_connects_first_waits_for_the_server(void **state)
     (void)state;
     for (int s = 1; s < SCHEMES; s++) {
         net_pair pair;
-        net_pair_open(&pair, schemes[s], options_of(0), options_of(1)); /* to learn a free address */
+        /* Opens a pair only to learn a free address. */
+        net_pair_open(&pair, schemes[s], options_of(0), options_of(1));
         char url[128];
         strcpy(url, pair.url);
         net_pair_close(&pair, NS_PER_S);
@@ -274,7 +275,7 @@ static void an_orderly_close_delivers_what_was_sent_and_is_no_loss(void **state)
             net_send(pair.client, pair.link, &(message_header){.kind = MESSAGE_PUSH, .step = i}, &frame, 1,
                      &ticket);
         transport_message m;
-        net_receive(pair.server, &m); /* so that it is underway */
+        net_receive(pair.server, &m); /* Receives one message, so that the transfer is under way. */
         transport_release(pair.server, &m);
         transport_close(&pair.client, 10 * NS_PER_S);
         for (int i = 1; i < 5; i++) {

@@ -29,7 +29,8 @@ static transport_options options_of(const agent *a)
     return options;
 }
 
-/* A client's requests that the server has received and not yet answered, and the answer under way. */
+/* A client's requests that the server has received and not yet answered, and the answer that is being sent.
+ */
 typedef struct backlog {
     transport_message held[AT_ONCE];
     int first, count;
@@ -55,7 +56,7 @@ static status answer_next(transport *t, backlog *b, bool *moved)
     return STATUS_OK;
 }
 
-/* Until every client has said that it is done. */
+/* Answers requests until every client has said that it is done. */
 static status serve(transport *t)
 {
     backlog *backlogs = calloc(PEERS, sizeof *backlogs);
@@ -178,7 +179,7 @@ static void agents_converse_and_no_wake_up_is_lost(void **state)
             agent agents[PEERS];
             net_url(schemes[s], url, sizeof url);
             if (s == 0) assert_ok(transport_hub_open(&hub));
-            if (s == 2) { /* all must know the port */
+            if (s == 2) { /* All clients must know the port. */
                 transport_options options = transport_defaults(0, 1, 1, 1);
                 transport *t;
                 assert_ok(transport_open(&transport_zmq, &options, &t));

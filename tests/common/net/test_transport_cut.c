@@ -1,5 +1,6 @@
-/* The network is cut: for two seconds, and for good. Each case runs in a process with a loopback interface
- * of its own, which it takes down; where the system grants none, the tests are skipped. */
+/* Tests what happens if the network is cut for two seconds, or for good. Each case runs in a process with a
+ * loopback interface of its own, which the process takes down. The tests are skipped if the system does not
+ * allow this. */
 #include "tests/common/net/net_test.h"
 
 #include <net/if.h>
@@ -22,7 +23,7 @@ static bool set_loopback(bool up)
     return done;
 }
 
-/* Runs `body` in a process of its own network; returns its exit code. */
+/* Runs `body` in a process with a network of its own. Returns the exit code of the process. */
 static int run_apart(int (*body)(void))
 {
     pid_t pid = fork();
@@ -45,7 +46,8 @@ static transport_options options_of(int rank, int64_t peer_timeout_ns)
     return options;
 }
 
-/* 1: failed. Sends and echoes numbered messages, cutting the network for two seconds in the middle. */
+/* Sends and echoes numbered messages, and cuts the network for two seconds in the middle. Returns 1 if the
+ * exchange failed. */
 static int cut_and_heal(void)
 {
     net_pair pair;
@@ -113,7 +115,8 @@ static int64_t time_of_loss(transport *t)
     return result == STATUS_PEER ? clock_now_ns() - begin : -1;
 }
 
-/* `busy`: with bytes under way, which the kernel repeats; else it has to ask by itself. */
+/* If `busy` is set, bytes are under way, which the kernel sends again. Otherwise the transport has to probe
+ * the peer itself. */
 static int cut_for_good(bool busy)
 {
     net_pair pair;
@@ -130,7 +133,7 @@ static int cut_for_good(bool busy)
     int64_t client_ns = time_of_loss(pair.client), server_ns = time_of_loss(pair.server);
     net_pair_close(&pair, 0);
     if (client_ns < 0 || server_ns < 0) return 3;
-    return client_ns + server_ns > 45 * NS_PER_S; /* promised, with the default: 15 s */
+    return client_ns + server_ns > 45 * NS_PER_S; /* The promise, with the default settings, is 15 s. */
 }
 
 static int cut_while_busy(void)

@@ -1,4 +1,4 @@
-/* Messages dropped, doubled, bit-flipped, kept back; and what strangers send. */
+/* Tests messages that are dropped, doubled, damaged or delayed, and messages that strangers send. */
 #include "tests/common/net/net_test.h"
 
 #include "common/net/key.h"
@@ -23,7 +23,7 @@ static transport_options options_of(int rank)
 /* Sends MESSAGES pushes with one frame each; returns the steps received before the failure, if any. */
 static int exchange(net_pair *pair, bool frames, status *failure)
 {
-    static const float payload[] = {1, 2, 3, 4}; /* outlives every use */
+    static const float payload[] = {1, 2, 3, 4}; /* The payload must outlive every use. */
     const message_frame frame = {payload, sizeof payload};
     int64_t until = clock_now_ns() + TEST_LIMIT_NS;
     for (int i = 0; i < MESSAGES; i++)
@@ -96,7 +96,7 @@ static void without_checksums_messages_arrive_and_flips_go_unnoticed(void **stat
     status failure;
     assert_int_equal(exchange(&pair, true, &failure), MESSAGES);
     net_pair_close(&pair, NS_PER_S);
-    client.checksum = true; /* the receiver does not expect one */
+    client.checksum = true; /* The receiver does not expect a checksum. */
     net_pair_open(&pair, "ipc", server, client);
     assert_int_equal(exchange(&pair, true, &failure), 0);
     assert_fails(failure, STATUS_IO, "checksum");
@@ -202,7 +202,7 @@ static void an_emulated_link_keeps_back_what_has_come_and_in_order(void **state)
                  &ticket);
         assert_ok(transport_wait(pair.server, clock_now_ns() + NS_PER_MS));
         assert_int_equal(transport_receive(pair.server, &message),
-                         STATUS_AGAIN); /* closing gives up what is held */
+                         STATUS_AGAIN); /* Closing discards the messages that are held. */
         net_pair_close(&pair, 50 * NS_PER_MS);
     }
 }
@@ -225,7 +225,7 @@ static void closing_releases_what_an_emulated_link_still_keeps_back(void **state
 
 /* ---- Strangers ---- */
 
-/* One that has the key, as a member that is broken would. */
+/* Opens a peer that has the key, like a defective member of the job. */
 static zsocket stranger(zsocket_context *context, const char *url, uint64_t token, int rank)
 {
     zsocket socket;
@@ -264,23 +264,23 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         zsocket clumsy = stranger(context, pair.url, TOKEN, 2),
                 huge = stranger(context, pair.url, TOKEN + 2, 0);
         const message_header push = {.kind = MESSAGE_PUSH, .sender = 2, .token = TOKEN};
-        pack_and_send(other_job, push, true, 0);              /* 1: unknown identity */
-        pack_and_send(no_rank, push, true, 0);                /* 2: out of range */
-        zmq_send(clumsy.zmq, big, MESSAGE_HEADER_CAP + 1, 0); /* 3: header above the cap */
-        zmq_send(clumsy.zmq, "garbage", 7, 0);                /* 4 */
-        pack_and_send(clumsy, push, true, 1);                 /* 5: a frame too many */
+        pack_and_send(other_job, push, true, 0);              /* 1: from an unknown identity */
+        pack_and_send(no_rank, push, true, 0);                /* 2: rank out of range */
+        zmq_send(clumsy.zmq, big, MESSAGE_HEADER_CAP + 1, 0); /* 3: header above the size limit */
+        zmq_send(clumsy.zmq, "garbage", 7, 0);                /* 4: not a header */
+        pack_and_send(clumsy, push, true, 1);                 /* 5: one frame too many */
         message_header lies = push;
         lies.frames = 3;
-        pack_and_send(clumsy, lies, true, 2); /* 6: a frame short */
+        pack_and_send(clumsy, lies, true, 2); /* 6: one frame missing */
         lies.frames = 30;
-        pack_and_send(clumsy, lies, true, 30); /* 7: more than agreed */
+        pack_and_send(clumsy, lies, true, 30); /* 7: more frames than agreed */
         lies = push;
         lies.sender = 1;
-        pack_and_send(clumsy, lies, true, 0); /* 8: somebody else's name */
+        pack_and_send(clumsy, lies, true, 0); /* 8: identity of another rank */
         lies.sender = 2;
         lies.token = TOKEN + 3;
-        pack_and_send(clumsy, lies, true, 0);   /* 9: of another job */
-        zmq_send(huge.zmq, big, sizeof big, 0); /* ends the connection */
+        pack_and_send(clumsy, lies, true, 0);   /* 9: token of another job */
+        zmq_send(huge.zmq, big, sizeof big, 0); /* This frame ends the connection. */
         transport_counters counters = {0};
         transport_message m;
         for (int64_t until = clock_now_ns() + TEST_LIMIT_NS;
@@ -295,7 +295,7 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
         assert_int_equal(counters.messages_received, 0);
         status failure;
         assert_int_equal(exchange(&pair, true, &failure), MESSAGES);
-        pack_and_send(clumsy, push, true, 0); /* and in the end a proper one */
+        pack_and_send(clumsy, push, true, 0); /* After the garbage, a valid message. */
         net_receive(pair.server, &m);
         assert_int_equal(m.link, 2);
         transport_release(pair.server, &m);

@@ -40,7 +40,8 @@ static status use_rendezvous(void)
     return result;
 }
 
-/* Returns the wait status of a process that runs `use` under a limit; its exit code is the status. */
+/* Runs `use` in a process under a limit. Returns the wait status of the process; its exit code is the status
+ * of `use`. */
 static int run_limited(status (*use)(void), int resource, rlim_t limit)
 {
     pid_t pid = fork();
@@ -85,7 +86,8 @@ static void too_few_threads_are_named_and_nothing_crashes(void **state)
 #if defined(__SANITIZE_THREAD__) /* has a thread of its own */
     skip();
 #endif
-    if (geteuid() != 0) skip(); /* the limit counts all processes of a user: one without any is needed */
+    /* The limit counts all processes of a user, so the test needs a user without any. */
+    if (geteuid() != 0) skip();
     for (rlim_t limit = 1; limit <= 6; limit++) {
         int result = run_limited(use_transport, RLIMIT_NPROC, limit);
         if (!WIFEXITED(result)) fail_msg("%d threads: signal %d", (int)limit, WTERMSIG(result));

@@ -9,11 +9,12 @@ typedef struct injection {
     transport *t;
     transport_fault_kind kind;
     int64_t message, sent;
-    void *spoiled; /* copy of a frame with one bit flipped: kept until the place is used again */
+    void *spoiled; /* Copy of a frame with one bit flipped, kept until this entry is used again. */
 } injection;
 
 enum { MOST_INJECTIONS = 64 };
-static injection injections[MOST_INJECTIONS]; /* the last ones; a transport's newest counts */
+/* The last injections. The newest one of a transport counts. */
+static injection injections[MOST_INJECTIONS];
 static int injection_count;
 
 static injection *injection_of(const transport *t)
@@ -32,7 +33,8 @@ static void send_again(transport *t, int link, const message_header *header, con
         atomic_fetch_add(&t->in_use, count);
     }
     if (t->type->send(t, link, header, frames, count, ticket) == STATUS_OK) return;
-    for (int i = 0; i < count; i++) transport_frame_released(ticket); /* no room for it: then not doubled */
+    /* If there is no room for the copy, the message is not doubled. */
+    for (int i = 0; i < count; i++) transport_frame_released(ticket);
 }
 
 static status send_flipped(injection *j, int link, message_header header, const message_frame *frames,

@@ -1,5 +1,4 @@
-/* Faults for tests of what must be survived: one message that a transport sends is dropped, doubled or
- * damaged. */
+/* Injects faults that a job must survive: drops, doubles or damages one message that a transport sends. */
 #ifndef TESTS_COMMON_NET_TRANSPORT_FAULT_H
 #define TESTS_COMMON_NET_TRANSPORT_FAULT_H
 
@@ -9,10 +8,12 @@ typedef enum transport_fault_kind {
     TRANSPORT_NO_FAULT,
     TRANSPORT_DROP,
     TRANSPORT_DOUBLE,
-    TRANSPORT_FLIP, /* one bit, of the first frame or else of the header's step */
+    TRANSPORT_FLIP, /* Flips one bit: in the first frame, or in the header's step if the message has no frame.
+                     */
 } transport_fault_kind;
 
-/* `message`: index among those that the transport sends from now on. */
+/* Injects a fault into a message. `message` is the index of the message, counted from the next one that the
+ * transport sends. */
 void transport_inject(transport *t, transport_fault_kind kind, int64_t message);
 
 #endif

@@ -262,7 +262,7 @@ static void batchnorm_takes_in_every_addition_and_activation_of_a_resnet(void **
         if (strncmp(cases[i].options.name, "resnet", 6) != 0) continue;
         nn_model *m = NULL;
         nn_program *p = compile(&cases[i], NN_TRAIN, &m);
-        assert_int_equal(count_kind(p, OP_add), 1); /* of the two gradients that reach the pooling */
+        assert_int_equal(count_kind(p, OP_add), 1); /* Adds the two gradients that reach the pooling. */
         assert_int_equal(count_kind(p, OP_activation_forward), 0);
         assert_int_equal(count_kind(p, OP_activation_backward), 0);
         nn_program_free(&p);
@@ -345,7 +345,8 @@ static void the_input_gets_no_gradient(void **state)
         int weights = count_kind(p, OP_conv2d_backward_weights) + count_kind(p, OP_linear_backward_weights);
         int data = count_kind(p, OP_conv2d_backward_data) + count_kind(p, OP_linear_backward_data);
         bool tokens = m->input_kind ==
-                      NN_INPUT_TOKENS; /* its first layer is a table: every matrix passes a gradient on */
+                      /* Its first layer is a table, so every matrix product passes a gradient on. */
+                      NN_INPUT_TOKENS;
         assert_int_equal(data, tokens ? weights : weights - 1);
         nn_program_free(&p);
         nn_model_free(&m);
@@ -404,7 +405,9 @@ static void the_masked_head_runs_on_gathered_rows_and_the_rest_on_all(void **sta
     nn_program_free(&p);
     nn_model_free(&m);
     options.name =
-        "gpt2"; /* what its head reads, the last LayerNorm, works row by row, too; the addition does not */
+        /* The last LayerNorm, which the head reads, also works row by row; the addition before it does not.
+         */
+        "gpt2";
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
     assert_int_equal(count_kind(p, OP_gather_rows), 1);
@@ -492,7 +495,8 @@ static bool same_operand(const nn_operand *a, const nn_operand *b)
     return a->space == b->space && a->index == b->index;
 }
 
-/* The operation after `from` that adds to the value next; op_count: none. */
+/* Returns the index of the next operation after `from` that adds to the value, or op_count if there is none.
+ */
 static int next_addition(const nn_program *p, int from, int value)
 {
     for (int i = from; i < p->op_count; i++) {
@@ -511,7 +515,7 @@ static bool touches(const nn_op *op, int value)
     return false;
 }
 
-/* Another gradient, written over this one. */
+/* Returns true if the operation begins another gradient in the memory of this one. */
 static bool begins_anew(const nn_op *op, int value)
 {
     return op->desc.kind == OP_layernorm_backward && op->operands[LN_BWD_DX].index == value;
@@ -524,7 +528,8 @@ static int count_ops(const nn_program *p, op_kind kind)
     return count;
 }
 
-/* Query, key and value, and their residual; the residual of the wide layers. */
+/* The gradients of query, key, value and their residual are added up, and so are those of the wide layers and
+ * their residual. */
 static void linear_layers_add_to_the_gradients_that_others_have_left(void **state)
 {
     (void)state;

@@ -37,9 +37,9 @@ static const stage_case cases[] = {
 };
 enum { CASES = sizeof cases / sizeof cases[0], BATCH = 4 };
 
-static bool is_long; /* --long: large models as well */
+static bool is_long; /* Set by --long: runs large models as well. */
 
-/* Few stages of ResNet-18 are cut on the CPU. */
+/* Returns true for cases that take long. Only few stages of ResNet-18 run on the CPU. */
 static bool is_slow(const stage_case *c, bool reference)
 {
     bool large = c->options.image > 32 || strcmp(c->options.name, "vgg16") == 0;
@@ -103,7 +103,7 @@ static void every_layer_is_in_one_stage_and_every_parameter_where_it_is_used(voi
     }
 }
 
-/* The cost of the most expensive stage of cuts that a search through all of them finds. */
+/* Returns the cost of the most expensive stage of the best cut, found by trying all cuts. */
 static double least(const double *cost, int count, int stages)
 {
     double best = INFINITY, sum = 0;
@@ -127,7 +127,8 @@ static void the_most_expensive_stage_is_as_cheap_as_it_can_be(void **state)
     double cost[NN_MOST_STAGES];
     int places = 0;
     assert_ok(model_build(&(model_options){.name = "resnet18"}, &m));
-    while (nn_cut_model(m, places + 1, &finest) == STATUS_OK) places++; /* as many stages as there are */
+    /* Cuts the model into as many stages as possible. */
+    while (nn_cut_model(m, places + 1, &finest) == STATUS_OK) places++;
     error_clear();
     assert_ok(nn_cut_model(m, places, &finest));
     for (int i = 0; i < places; i++) cost[i] = finest.stages[i].flops;
@@ -152,7 +153,7 @@ static void blocks_are_not_cut_apart(void **state)
         &(model_options){.name = "gpt2", .layers = 4, .hidden = 24, .heads = 3, .vocabulary = 50}, &m));
     assert_ok(nn_cut_model(m, 4, &cut));
     for (int s = 1; s < 4; s++) {
-        const char *name = m->layers[cut.stages[s].begin].name; /* where the residual alone crosses */
+        const char *name = m->layers[cut.stages[s].begin].name; /* Only the residual crosses this cut. */
         if (!strstr(name, ".ln_") && !strstr(name, "lm_head")) fail_msg("stage %d begins at %s", s, name);
         assert_int_equal(cut.stages[s - 1].crosses, 128 * 24);
     }
@@ -177,7 +178,7 @@ static void too_many_stages_are_refused(void **state)
 /* ---- numbers ---------------------------------------------------------------------------------- */
 
 typedef struct part {
-    nn_model *model; /* NULL: the whole one, borrowed below */
+    nn_model *model; /* The model of the part, or NULL if the part is the whole model, which is borrowed. */
     nn_program *program;
     param_set *set;
     nn_instance *instance;
@@ -235,7 +236,7 @@ static void close_part(device *d, part *p)
     nn_model_free(&p->model);
 }
 
-/* Small numbers that depend on their place. */
+/* Returns a small number that depends on the index. */
 static double number(int64_t i)
 {
     return (double)((i * 2654435761u >> 7) % 1000) / 500.0 - 1.0;
@@ -269,7 +270,7 @@ static void pass(part *p, nn_pass first, nn_pass last, const nn_model *m)
     assert_ok(nn_run(p->instance, first, last, &observer, &scalars, &p->ledger));
 }
 
-/* Forward through the parts in order, backward in reverse. */
+/* Runs the forward passes of the parts in order, and their backward passes in reverse order. */
 static void run(const nn_model *m, part *parts, int count)
 {
     fill(m, &parts[0], &parts[count - 1]);
@@ -290,8 +291,10 @@ static void run(const nn_model *m, part *parts, int count)
             part *next = &parts[i + 1];
             int64_t bytes = value_bytes(p, p->program->output_gradient_value);
             assert_int_equal(bytes, value_bytes(next, next->program->input_gradient_value));
-            ledger_acquire(&p->ledger, LEDGER_ACTIVATIONS, bytes,
-                           plan_align(bytes)); /* it comes from outside */
+            ledger_acquire(
+                &p->ledger, LEDGER_ACTIVATIONS, bytes,
+                /* The gradient comes from the next part, so its memory is not in the plan of this part. */
+                plan_align(bytes));
             memcpy(nn_instance_value(p->instance, p->program->output_gradient_value),
                    nn_instance_value(next->instance, next->program->input_gradient_value), (size_t)bytes);
         }
@@ -307,7 +310,8 @@ static float *gradient_of(part *p, int param)
     return values;
 }
 
-/* Of a parameter that two stages have, the sum of theirs, to rounding. */
+/* Compares gradients. If two stages have a parameter, the sum of their gradients must be that of the whole
+ * model, except for rounding. */
 static void compare_gradient(const stage_case *c, part *whole, part *parts, int count, int param)
 {
     const nn_param *info = &whole->set->model->params[param];

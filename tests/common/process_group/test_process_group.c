@@ -86,7 +86,7 @@ static void fill(rank_state *s)
         for (int k = 0; k < COUNT; k++) s->values[i][k] = (float)(s->context->rank + 1 + i);
 }
 
-/* Once per phase the values become the sum over the ranks. */
+/* Checks that every phase has replaced the values by their sum over the ranks. */
 static status check_sums(const rank_state *s, int index, int phases)
 {
     float expected = RANKS * (RANKS + 1) / 2 + RANKS * (float)index;
@@ -165,7 +165,7 @@ static void calls_of_a_queue_end_in_the_order_of_their_posts(void **context)
     run(post_all_then_wait_for_the_last);
 }
 
-/* Each call of the second queue sums again what one of the first has summed. */
+/* Each call of the second queue sums again the result of a call of the first queue. */
 static status post_pairs(rank_state *s)
 {
     process_work first = 0, second = 0;

@@ -19,7 +19,7 @@ static const dtype types[] = {DTYPE_F64, DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE
 
 enum { COUNTS = sizeof counts / sizeof counts[0], TYPES = sizeof types / sizeof types[0] };
 
-/* One element, whatever its type. */
+/* One element of any type. */
 typedef union value {
     double f;
     int64_t i;
@@ -71,7 +71,8 @@ static void store(dtype type, void *at, int64_t i, value v)
     }
 }
 
-/* Fractions for floating-point types, so that an order of summation shows; small integers for the rest. */
+/* Fills floating-point types with fractions, so that the order of summation shows, and other types with small
+ * integers. */
 static void fill(dtype type, void *at, int64_t count, int source)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -109,7 +110,7 @@ static value combine(dtype type, reduce_op op, value a, value b)
     }
 }
 
-/* Rounds to what a running value is kept in: float32 for the half types. */
+/* Rounds to the type in which a running value is kept: float32 for the half types. */
 static value keep(dtype type, value v)
 {
     if (type == DTYPE_I32)
@@ -262,7 +263,7 @@ static void nothing_is_written_behind_the_last_element(void **state)
         }
 }
 
-/* By powers of two, others, subnormal results, zero, infinity. */
+/* Divides by powers of two and by other numbers. Quotients include subnormal numbers, zero and infinity. */
 static void a_division_is_a_true_one(void **state)
 {
     (void)state;
@@ -286,7 +287,7 @@ static void a_division_is_a_true_one(void **state)
                              (double)right);
                 differ += out[i] != in[i] * (1.0f / divisor);
             }
-            /* the case can tell a division from a multiplication by the inverse */
+            /* The case distinguishes a division from a multiplication by the inverse. */
             if (divisors[d] == 3) assert_true(differ > 0);
         }
     }
@@ -324,7 +325,8 @@ static void every_float16_converts_to_float32_as_by_the_compiler(void **state)
     }
 }
 
-/* Every float16, every value half way between two of them and both its neighbors in float32. */
+/* Tries every float16, every value half way between two of them, and both neighbors of this value in float32.
+ */
 static void float32_converts_to_float16_as_by_the_compiler(void **state)
 {
     (void)state;
@@ -343,7 +345,7 @@ static void float32_converts_to_float16_as_by_the_compiler(void **state)
             }
         }
     }
-    for (int e = -30; e < -10; e++) { /* half ways between subnormals */
+    for (int e = -30; e < -10; e++) { /* Values half way between subnormal numbers. */
         for (uint32_t m = 0; m < 4096; m++) {
             float x = ldexpf(1.0f + (float)m / 4096.0f, e);
             _Float16 known = (_Float16)x;

@@ -2,16 +2,17 @@
 
 #include <stdlib.h>
 
-/* One member on one ring. Two flows, since the next chunk may leave while the last is still on its way. */
+/* One member on one ring. It has two flows, since the next chunk may leave while the previous one is still on
+ * its way. */
 typedef struct ring_member {
     sim_ring_steps *steps;
     struct ring_member *next;
     sim_flow flows[2];
     sim_route edge;
-    sim_time hop; /* to the next member */
+    sim_time hop; /* Latency of the link to the next member. */
     int sent;     /* chunks that have begun to leave */
     int received;
-    bool leaving; /* the last of them has not left yet */
+    bool leaving; /* True while the last of these chunks has not left completely. */
 } ring_member;
 
 struct sim_ring_steps {
@@ -23,7 +24,7 @@ struct sim_ring_steps {
     sim_event begin;
     ring_member *members; /* [count * ranks] */
     int total, unfinished;
-    int chunks; /* that each member sends */
+    int chunks; /* Number of chunks that each member sends. */
     double chunk_bytes, latency_factor;
 };
 
@@ -84,7 +85,7 @@ static void on_arrived(void *context)
         return;
     }
     send_chunk(next);
-    send_chunk(m); /* its flow is free again */
+    send_chunk(m); /* The flow of the chunk is free again. */
 }
 
 static void on_begin(void *context)

@@ -10,19 +10,19 @@
 
 typedef struct sim_ring_steps sim_ring_steps;
 
-/* "LL", "LL128", "Simple". */
+/* Returns "LL", "LL128" or "Simple". */
 const char *sim_protocol_name(sim_protocol p);
 
-/* The time of a call of the ring without its hops. */
+/* Returns the time of a ring's call without its hops. */
 sim_time sim_nccl_base(const sim_rings *r, sim_protocol p);
 
-/* `done` is called when the last member has its last chunk. `network` holds the links of the rings'
- * topology. Borrows both. */
+/* Opens a ring. `done` is called when the last member has received its last chunk. `network` holds the links
+ * of the topology on which the rings lie. Borrows `network` and `rings`. */
 status sim_ring_steps_open(sim_network *network, const sim_rings *rings, sim_protocol protocol,
                            void (*done)(void *context), void *context, sim_ring_steps **out);
 void sim_ring_steps_close(sim_ring_steps **steps);
 
-/* Begins now; one call at a time. `bytes` of the whole buffer. */
+/* Begins a call now. Only one call may run at a time. `bytes` is the size of the whole buffer. */
 status sim_ring_steps_start(sim_ring_steps *steps, double bytes);
 
 #endif

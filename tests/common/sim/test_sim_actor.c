@@ -12,9 +12,9 @@ static simulation *open_simulation(int world)
 
 typedef struct worker {
     sim_actor actor;
-    sim_time seen[8]; /* its time as each run began */
+    sim_time seen[8]; /* The actor's time at the begin of each run. */
     int runs, limit;
-    sim_time works; /* in each run, then it sleeps */
+    sim_time works; /* Time that the actor works in each run, before it sleeps. */
     struct worker *tells;
     status ends_with;
 } worker;
@@ -113,7 +113,7 @@ static status stop_at_the_third(void *context)
 {
     worker *w = context;
     if (++w->runs == 3) simulation_stop(w->actor.simulation);
-    sim_actor_wake(&w->actor, w->actor.time + 10); /* for ever */
+    sim_actor_wake(&w->actor, w->actor.time + 10); /* Wakes itself for ever. */
     return STATUS_AGAIN;
 }
 

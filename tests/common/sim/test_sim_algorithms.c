@@ -49,7 +49,7 @@ static void close_stage(stage *st)
     simulation_close(&st->s);
 }
 
-/* The time of one call, alone, in us. */
+/* Returns the time in us of one call that runs alone. */
 static double time_of(const char *profile, int world, int machines, sim_algorithm a, double bytes)
 {
     stage st;
@@ -67,7 +67,7 @@ static double time_of(const char *profile, int world, int machines, sim_algorith
     return (double)took / (double)SIM_US;
 }
 
-/* Which of the two NCCL's model takes, and its time, alone, in us. */
+/* Returns which of the two algorithms NCCL's model takes, and the time of the call alone in us. */
 static sim_algorithm library_choice(const char *profile, int world, double bytes, double *us)
 {
     stage st;
@@ -83,7 +83,7 @@ static sim_algorithm library_choice(const char *profile, int world, double bytes
     return ran;
 }
 
-/* Of protocol Simple where a constant is given by protocol. */
+/* Returns a constant, for protocol Simple if the constant depends on the protocol. */
 static double constant(const stage *st, sim_constant c)
 {
     return sim_profile_at(st->s->profile, c, sim_constant_table[c].count == 3 ? SIMPLE : 0);
@@ -96,7 +96,8 @@ static void expect_us(const char *what, int world, double found, double expected
 }
 
 static const double large = 256e6, us_per_byte = 1e-3; /* at 1 GB/s */
-static const double larger = 4e9;                      /* NCCL corrects a tree's bandwidth below 1 GiB */
+/* NCCL corrects a tree's bandwidth for calls below 1 GiB. */
+static const double larger = 4e9;
 
 /* One GPU per machine: every hop crosses the network, and nothing hides it. */
 static void times_between_machines_follow_from_hops_and_the_adapter(void **context)
@@ -117,7 +118,8 @@ static void times_between_machines_follow_from_hops_and_the_adapter(void **conte
         expect_us("hierarchical", n, time_of(profile, n, 0, SIM_HIERARCHICAL, large),
                   base + 2 * (n - 1) * hop + wire);
         double pipelined =
-            2 * larger * us_per_byte / (0.92 * nic); /* up and down, whatever the number of ranks is */
+            /* Each byte travels up and down once, whatever the number of ranks is. */
+            2 * larger * us_per_byte / (0.92 * nic);
         expect_us("tree", n, time_of(profile, n, 0, SIM_TREE, larger),
                   tree_base + 2 * levels * hop + pipelined);
     }
@@ -139,7 +141,8 @@ static void times_in_a_machine_follow_from_hops_and_links(void **context)
     expect_us("hierarchical", 8, time_of(profile, 8, 0, SIM_HIERARCHICAL, large), base + 14 * hop + wire);
 }
 
-/* Reduce-scatter in both machines, an eighth between them by each GPU over its own adapter, all-gather. */
+/* The phases are a reduce-scatter in both machines, an all-reduce of an eighth between them by each GPU over
+ * its own adapter, and an all-gather. */
 static void hierarchical_adds_its_three_phases(void **context)
 {
     (void)context;
@@ -155,7 +158,7 @@ static void hierarchical_adds_its_three_phases(void **context)
     expect_us("hierarchical", 16, found, base + 14 * hop + 2 * outer + 2 * inside + between);
 }
 
-/* Bytes that the adapters send, per byte of the buffer. */
+/* Returns the bytes that the adapters send, per byte of the buffer. */
 static double between_machines(const char *profile, int world, sim_algorithm a)
 {
     stage st;
@@ -247,7 +250,7 @@ static void the_library_takes_what_its_model_says_is_faster(void **context)
     assert_true(taken[SIM_RING] > 0 && taken[SIM_TREE] > 0);
 }
 
-/* The size up to which the library takes a tree, by bisection. */
+/* Finds by bisection the size up to which the library takes a tree. */
 static int64_t last_by_tree(const char *profile, int ranks)
 {
     int64_t low = 64, high = 1 << 24;
@@ -264,19 +267,22 @@ static int64_t last_by_tree(const char *profile, int ranks)
     return low;
 }
 
-/* A tree has the shorter latency, 2 log2 n hops instead of 2 (n - 1), and the ring the higher bandwidth. Both
- * are as fast where the difference of the latencies is that of the times of the bytes: on 8 machines both in
- * protocol LL, on 32 the ring in LL and the tree in Simple. */
+/* A tree has the lower latency, 2 log2 n hops instead of 2 (n - 1), and the ring has the higher bandwidth.
+ * Both take the same time at the size at which the difference of their latencies equals the difference of
+ * their transfer times. At this size both use protocol LL on 8 machines; on 32 machines the ring uses LL and
+ * the tree Simple. */
 static void the_library_leaves_the_tree_where_the_ring_is_as_fast(void **context)
 {
     (void)context;
     enum { LL };
     static const char profile[] = "v100-pcie-10gbe";
     static const struct {
-        int ranks, levels, protocol; /* of the tree */
-        double share;                /* that the protocol leaves of the tree's bandwidth */
+        int ranks, levels, protocol; /* Number of ranks, and levels and protocol of the tree. */
+        double share;                /* Share of the tree's bandwidth that remains under the protocol. */
         sim_constant corrections;
-        int power; /* of two, of the size at which that is: 64 * 2^power to 128 * 2^power bytes */
+        /* Exponent: both algorithms take the same time at a size between 64 * 2^power and 128 * 2^power
+         * bytes. */
+        int power;
     } cases[] = {{8, 3, LL, 1 / 3.8, SIM_NCCL_CORRECTION_LL, 6},
                  {32, 5, SIMPLE, 1, SIM_NCCL_CORRECTION_SIMPLE, 12}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

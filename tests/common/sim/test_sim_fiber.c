@@ -1,4 +1,4 @@
-/* Fibers: stacks of their own, and what becomes of them when a simulation fails. */
+/* Tests fibers: their stacks, and how they end when a simulation fails. */
 #include "common/sim/fiber.h"
 #include "tests/support/check.h"
 
@@ -17,7 +17,7 @@ static status return_at_once(void *context)
     return STATUS_OK;
 }
 
-/* Writes a byte into each page below its own, as deep calls would. */
+/* Writes a byte into each page below its own stack frame, as deep calls would. */
 static status outgrow_the_stack(void *context)
 {
     (void)context;
@@ -43,7 +43,7 @@ static void outgrow(void)
     simulation_run(s);
 }
 
-/* Before, it wrote into the stack of the next fiber. */
+/* In an earlier version it wrote into the stack of the next fiber. */
 static void a_fiber_that_outgrows_its_stack_ends_the_process(void **context)
 {
     (void)context;
@@ -80,7 +80,7 @@ static status fail_on_purpose(void *context)
     return (fail)(STATUS_PEER, "rank 1 fails on purpose");
 }
 
-/* Before, it was freed where it stood. */
+/* In an earlier version the stack was freed without unwinding. */
 static void when_a_rank_fails_the_fibers_of_the_others_unwind(void **context)
 {
     (void)context;
@@ -93,7 +93,7 @@ static void when_a_rank_fails_the_fibers_of_the_others_unwind(void **context)
     must(sim_actor_open(s, &late, 2, "late"));
     must(sim_fiber_open(&waits.actor, sleep_for_ever, &waits));
     must(sim_fiber_open(&broken, fail_on_purpose, NULL));
-    must(sim_fiber_open(&late, fail_on_purpose, NULL)); /* does not begin */
+    must(sim_fiber_open(&late, fail_on_purpose, NULL)); /* The fiber does not begin. */
     sim_actor_wake(&waits.actor, 0);
     sim_actor_wake(&broken, SIM_US);
     assert_int_equal(simulation_run(s), STATUS_PEER);
@@ -121,7 +121,7 @@ static status wait_with_memory(void *context)
     return rc;
 }
 
-/* The address sanitizer looks for what they have allocated. */
+/* The address sanitizer checks that memory that the fibers allocated is freed. */
 static void when_one_of_1024_ranks_fails_nothing_leaks(void **context)
 {
     (void)context;
@@ -144,7 +144,7 @@ static void when_one_of_1024_ranks_fails_nothing_leaks(void **context)
     simulation_close(&s);
 }
 
-/* Fails, waits, and finds its own failure: an error that it has handled is nobody else's. */
+/* Fails, waits, and must then find its own error. Other fibers must not see this error. */
 static status handle_a_failure(void *context)
 {
     sleeper *s = context;

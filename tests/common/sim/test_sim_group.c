@@ -10,7 +10,8 @@ enum { MOST = 64 };
 typedef struct player {
     struct stage *stage;
     int number;
-    int calls_left; /* that it joins by itself as it finishes one */
+    int calls_left; /* Number of calls that the player joins by itself, each when the call before has ended.
+                     */
     sim_time moving, finished;
 } player;
 
@@ -152,8 +153,9 @@ static void groups_share_the_links_that_they_have_in_common(void **context)
     simulation_close(&s);
 }
 
-/* A group for each place in the machine, of one GPU per machine, all at once: each has the adapter of its
- * GPU, 24 GB/s, so that nothing is slower than alone. A rank sends 2 (4 - 1) / 4 of the bytes in 6 hops. */
+/* There is a group for each place in the machine, with one GPU per machine. All groups communicate at the
+ * same time. Each group has the adapters of its GPUs, 24 GB/s, so no group is slower than alone. A rank sends
+ * 2 (4 - 1) / 4 of the bytes in 6 hops. */
 static void groups_between_machines_do_not_share_adapters(void **context)
 {
     (void)context;
@@ -179,8 +181,8 @@ static void groups_between_machines_do_not_share_adapters(void **context)
     simulation_close(&s);
 }
 
-/* A copy from the host to GPU 0 shares that GPU's PCIe link with the ring, not max-min by half: the ring is
- * bound by the link between the sockets, and leaves the rest. */
+/* A copy from the host to GPU 0 shares that GPU's PCIe link with the ring. The link between the sockets
+ * limits the ring, and the copy gets all bandwidth that the ring leaves. */
 static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
 {
     (void)context;

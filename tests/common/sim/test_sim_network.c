@@ -118,8 +118,8 @@ static void rates_of_a_small_network_are_those_found_by_hand(void **context)
     close_bench(b);
 }
 
-/* Three flows of 30, 60 and 90 bytes on a link of 30: 10 each until 3; then 15 each for the other two until
- * 5; then 30 for the last until 6. */
+/* Three flows of 30, 60 and 90 bytes share a link of rate 30. Each has rate 10 until time 3; then the other
+ * two have 15 each until time 5; then the last one has 30 until time 6. */
 static void flows_speed_up_as_others_end(void **context)
 {
     (void)context;
@@ -134,8 +134,8 @@ static void flows_speed_up_as_others_end(void **context)
     close_bench(b);
 }
 
-/* Of two flows of 60 bytes on a link of 30 the second begins at 1: the first has 30 left then, and both have
- * 15 each until 3; the second's last 30 take 1 more. */
+/* Two flows of 60 bytes share a link of rate 30. The second begins at time 1, when the first has 30 bytes
+ * left. Both have rate 15 until time 3. The last 30 bytes of the second take 1 more. */
 static void a_flow_may_begin_later(void **context)
 {
     (void)context;
@@ -153,7 +153,8 @@ static void a_flow_may_begin_later(void **context)
     close_bench(b);
 }
 
-/* n workers to one server: its port carries n P, so time grows with n; the workers' ports are idle. */
+/* n workers send to one server. The server's port carries n P, so the time grows with n, while the workers'
+ * ports are mostly idle. */
 static void incast_at_a_server_grows_with_the_workers(void **context)
 {
     (void)context;
@@ -174,8 +175,8 @@ static void incast_at_a_server_grows_with_the_workers(void **context)
     }
 }
 
-/* Sharded over n servers on the ranks of n workers: every port carries 2 (n-1)/n P per round trip, whatever n
- * is. */
+/* Parameters are sharded over n servers on the ranks of n workers. Every port carries 2 (n-1)/n P per round
+ * trip, for every n. */
 static void shards_beside_the_workers_move_the_bytes_of_a_ring(void **context)
 {
     (void)context;
@@ -206,7 +207,8 @@ static void what_is_not_connected_is_not_solved_again(void **context)
     assert_int_equal(b->network.solved, 10);
     add_flow(b, second, 1, 10, INFINITY, 0);
     run(b);
-    /* The second link's flow alone; then the ten end at once, after which nothing is left to solve. */
+    /* Rates are solved for the flow of the second link alone. Then the ten flows end at the same time, and no
+     * rates are left to solve. */
     assert_int_equal(b->network.solved, 11);
     close_bench(b);
 }
@@ -220,7 +222,8 @@ typedef struct plain_flow {
     bool fixed;
 } plain_flow;
 
-/* All unfixed flows rise to the largest common rate that nothing forbids; who cannot rise on is fixed. */
+/* Raises all unfixed flows to the largest common rate that the links allow, then fixes the flows that cannot
+ * rise further. */
 static void solve_plainly(const double *capacities, int resources, plain_flow *flows, int count)
 {
     for (int left = count; left > 0;) {
@@ -240,7 +243,7 @@ static void solve_plainly(const double *capacities, int resources, plain_flow *f
         }
         for (int f = 0; f < count; f++)
             if (!flows[f].fixed && flows[f].limit < level) level = flows[f].limit;
-        /* Which of them touch something that is full at this level? */
+        /* Finds the flows that use a link that is full at this level. */
         bool stays[MOST_FLOWS] = {false};
         for (int f = 0; f < count; f++) stays[f] = !flows[f].fixed && flows[f].limit <= level;
         for (int r = 0; r < resources; r++) {
@@ -304,7 +307,7 @@ static void rates_on_random_networks_are_those_of_a_plain_solver(void **context)
     }
 }
 
-/* Flows of random sizes come and go; at every instant the rates are those of the plain solver. */
+/* Flows of random sizes begin and end. At every instant the rates must equal those of the plain solver. */
 static void rates_stay_right_while_flows_come_and_go(void **context)
 {
     (void)context;

@@ -1,4 +1,4 @@
-/* Prices against figures worked out by hand, and of a whole model against what was published of it. */
+/* Compares prices with figures worked out by hand, and the price of a whole model with published times. */
 #include "common/nn/program.h"
 #include "common/sim/price.h"
 #include "models/models.h"
@@ -68,13 +68,13 @@ static void hosts_have_prices_too(void **context)
     sim_time message = sim_price_message(p, 5e6);
     assert_in_range(one, SIM_MS, SIM_MS + 1);
     assert_in_range(three, SIM_MS, SIM_MS + 1);
-    assert_in_range(most, SIM_MS, SIM_MS + 1); /* the memory's 76.8 GB/s */
+    assert_in_range(most, SIM_MS, SIM_MS + 1); /* The limit is the memory's 76.8 GB/s. */
     assert_in_range(message, 15 * SIM_US + SIM_MS, 15 * SIM_US + SIM_MS + 1);
     sim_profile_free(&p);
 }
 
-/* Four workers make a batch each, so one comes in a quarter of a batch's time; the pinning thread is one per
- * process. */
+/* Four workers make a batch each, so a batch is ready after a quarter of the time that one worker needs. Each
+ * process has only one pinning thread. */
 static void loaders_have_prices(void **context)
 {
     (void)context;
@@ -155,8 +155,8 @@ static void operations_contend_by_class_where_the_profile_says_how(void **contex
     sim_profile_free(&p);
 }
 
-/* Blocks of the collective over the GPU's SMs, and bytes of memory per byte sent over its bandwidth: one rule
- * for all. */
+/* One rule holds for all GPUs. The share of multiprocessors is the blocks of the collective, divided by the
+ * GPU's SMs. The share of memory is the bytes of memory traffic per byte sent, divided by the bandwidth. */
 static void collectives_take_multiprocessors_and_memory_of_a_gpu(void **context)
 {
     (void)context;
@@ -310,7 +310,8 @@ static void weights_of_convolutions_but_3x3_take_time_besides_where_a_profile_sa
     for (int i = 0; i < 3; i++)
         assert_true(fabs(sim_price_op(p, SIM_FP32, all[i]) - before[i] - expected[i]) < 1e-3);
     sim_parts parts = sim_price_parts(p, SIM_FP32, &one);
-    assert_true(parts.arithmetic < 1 && parts.traffic < 1); /* the rest of the time it needs neither */
+    /* For the rest of the time it needs neither of them. */
+    assert_true(parts.arithmetic < 1 && parts.traffic < 1);
     sim_profile_free(&p);
 }
 

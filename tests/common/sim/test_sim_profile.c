@@ -60,7 +60,7 @@ static void figures_are_those_of_the_data_sheets(void **context)
     static const struct {
         const char *profile;
         int gpus, nics, machines;
-        double fp32, tf32, bandwidth, memory; /* 0: none */
+        double fp32, tf32, bandwidth, memory; /* A value is 0 if the profile does not have it. */
     } cases[] = {
         {"v100-pcie-32g", 8, 0, 1, 14.1, 0, 897, 32},
         {"dgx1-v100", 8, 0, 1, 15.7, 0, 900, 32},
@@ -169,8 +169,8 @@ static void a_value_may_have_a_unit_of_its_own(void **context)
 
 /* ---- ranges ----------------------------------------------------------------------------------- */
 
-/* Over all draws a constant takes every position of its range once, its ends and nothing beyond them
- * included. */
+/* Over all draws a constant takes every position of its range once, including both ends, and no position
+ * outside of the range. */
 static void draws_take_each_constant_through_its_range(void **context)
 {
     (void)context;
@@ -186,9 +186,9 @@ static void draws_take_each_constant_through_its_range(void **context)
         found[draw] = sim_profile_get(p, SIM_KAPPA);
         double loss = sim_profile_get(p, SIM_LOSS), bytes = sim_profile_at(p, SIM_LOSS, 1);
         assert_true(fabs(loss < 0.5 ? bytes - (0.4 + 2 * (loss - 0.4)) : bytes - 0.6) <
-                    1e-12); /* one position */
+                    1e-12); /* Both values have the same position in their ranges. */
         assert_true(draw > 0 || (found[0] == 1.5 && loss == 0.5 && bytes == 0.6));
-        assert_true(sim_profile_get(p, SIM_PEAK_FP32) == 14.1); /* has no range */
+        assert_true(sim_profile_get(p, SIM_PEAK_FP32) == 14.1); /* The constant has no range. */
         sim_profile_free(&p);
     }
     qsort(found + 1, SIM_DRAWS, sizeof *found, by_value);
@@ -201,8 +201,8 @@ static void draws_take_each_constant_through_its_range(void **context)
     unlink(path);
 }
 
-/* What nobody has measured has a range, but for what is a choice and no quantity, or an effect that there is
- * not. */
+/* Every constant that was assumed and not measured has a range, except for constants that are choices, not
+ * quantities, and constants of effects that do not exist. */
 static void every_assumed_constant_has_a_range(void **context)
 {
     (void)context;
@@ -257,7 +257,8 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
 {
     (void)context;
     static const struct {
-        const char *text, *message; /* after the name and the file */
+        /* Content of the profile, and the message that follows the name and the file. */
+        const char *text, *message;
     } cases[] = {
         {"[]", "expected an object"},
         {"{\"profile\": \"mine\", \"summary\": \"a\", \"constants\": {}, \"topolgy\": {}}",
@@ -377,6 +378,7 @@ int main(void)
         cmocka_unit_test(a_missing_constant_is_named),
         cmocka_unit_test(an_unknown_name_lists_those_there_are),
     };
-    setenv("XDG_DATA_HOME", "/nowhere", 1); /* a profile of this machine is none of ours */
+    /* The profile of this machine is not one of those that are shipped. */
+    setenv("XDG_DATA_HOME", "/nowhere", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ static simulation *open_simulation(const char *profile, int world)
     return s;
 }
 
-/* What a flow on this route alone gets, in GB/s. */
+/* Returns the bandwidth in GB/s of a flow that is alone on this route. */
 static double bandwidth_of(const simulation *s, const sim_route *route)
 {
     const double *capacities = s->topology->capacities;
@@ -45,12 +45,12 @@ static void routes_take_the_links_between_their_ends(void **context)
         {"v100-pcie-32g", 8, gpu0, gpu4, 5, 6, 10},  /* over the link between the sockets */
         {"v100-pcie-32g", 8, gpu0, host0, 3, 12, 10},
         {"v100-pcie-32g", 8, host1, gpu0, 4, 6, 10},
-        {"v100-pcie-32g", 8, host0, host0, 1, 38.4, 0}, /* read and written */
+        {"v100-pcie-32g", 8, host0, host0, 1, 38.4, 0}, /* Memory is read and written. */
         {"v100-pcie-32g", 8, host0, host1, 3, 6, 0},
         {"v100-pcie-32g", 8, gpu0, gpu0, 0, INFINITY, 10},
         {"dgx1-v100", 8, gpu0, gpu1, 1, 20, 10},
         {"dgx1-v100", 8, gpu0, gpu4, 1, 40, 10}, /* two NVLinks */
-        {"dgx1-v100", 8, gpu0, gpu5, 5, 6, 10},  /* none: PCIe */
+        {"dgx1-v100", 8, gpu0, gpu5, 5, 6, 10},  /* No NVLink, so the route is over PCIe. */
         {"dgx-a100-40g", 8, gpu0, gpu5, 2, 240, 10},
         {"titan-rtx-x2", 2, gpu0, gpu1, 1, 40, 10},
         {"titan-rtx-x2-no-p2p", 2, gpu0, gpu1, 3, 12, 10}, /* in and out of the host's memory */
@@ -170,17 +170,19 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
     }
 }
 
-/* GPUs of several machines that are not all of theirs: rings take the members' own adapters. Two GPUs of a
- * DGX A100 each have an adapter behind their switch; on a DGX-1 they share one. Between sockets a ring does
- * not go for another adapter. */
+/* If a group has only some GPUs of several machines, its rings use the adapters of the members. Two GPUs of a
+ * DGX A100 each have an adapter at their switch; two GPUs of a DGX-1 share one. A ring does not cross between
+ * sockets to reach another adapter. */
 static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
 {
     (void)context;
     static const struct {
         const char *profile;
-        int machines, members[4], count; /* of each machine */
-        double bus;                      /* GB/s */
-        int rings, nics[4];              /* of the first machine */
+        /* Number of machines, and the places and the number of the members on each machine. */
+        int machines, members[4], count;
+        double bus; /* Bandwidth in GB/s. */
+        /* Number of rings, and the adapters that they use on the first machine. */
+        int rings, nics[4];
     } cases[] = {
         {"dgx-a100-80g", 8, {0}, 1, 24, 1, {0}},
         {"dgx-a100-80g", 8, {1}, 1, 24, 1, {1}},
@@ -210,8 +212,8 @@ static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
     }
 }
 
-/* Different places in two machines: each is left by the adapter of its own member. As many rings as the
- * machine with the fewest members has adapters. */
+/* The members have different places in the two machines. A ring leaves each machine by the adapter of its own
+ * member. There are as many rings as adapters in the machine with the fewest members. */
 static void machines_with_other_members_have_other_adapters(void **context)
 {
     (void)context;

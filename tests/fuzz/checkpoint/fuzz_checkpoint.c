@@ -30,7 +30,7 @@ static nn_model *tied_model(void)
     return m;
 }
 
-/* A wrong checksum must not hide what follows it. */
+/* Writes the right checksum, since a wrong one would hide the code that follows the check. */
 static void seal(char *text, int64_t length)
 {
     uint64_t hash;

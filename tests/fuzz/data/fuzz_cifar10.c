@@ -1,4 +1,4 @@
-/* The CIFAR-10 decoder, into memory of exactly the size that it asks for. */
+/* The CIFAR-10 decoder, which writes to memory of exactly the size that it asks for. */
 #include "common/data/decoders.h"
 
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* The CSV decoder; what it accepts holds finite values and allowed labels. */
+/* The CSV decoder. Data that it accepts must have finite values and allowed labels. */
 #include "common/data/decoders.h"
 
 #include <math.h>

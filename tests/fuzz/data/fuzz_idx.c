@@ -1,4 +1,4 @@
-/* Both IDX decoders; what they accept is read to its end. */
+/* Both IDX decoders. Data that they accept are read to the end. */
 #include "common/data/decoders.h"
 
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* libFuzzer: what a rank offers to the others, of any bytes, is refused or read within its bounds; an offer
- * fits itself. */
+/* libFuzzer: an offer of any bytes from another rank is refused, or is read within its bounds. An offer is
+ * compatible with itself. */
 #include "ps/handshake.h"
 
 #include <stdint.h>

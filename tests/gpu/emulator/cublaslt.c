@@ -1,14 +1,14 @@
-/* Matrix products of cuBLASLt, emulated: plain loops in double precision over matrices that run down columns,
- * of float32 or bfloat16, their factors rounded to TF32 or bfloat16 where the compute type allows it.
+/* Matrix products of cuBLASLt, emulated: plain loops in double precision over column-major matrices of
+ * float32 or bfloat16. Factors are rounded to TF32 or bfloat16 if the compute type allows it.
  *
- * What callers must keep to is demanded (docs/cuda.md, "Reviewed against", says from where it is known):
- * types that go together, pointers as aligned as the search was told (for the vector of biases by its address
- * then: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was found for this
- * very product. Where the search was told of a vector at more than 16 bytes its algorithm sums in two parts:
- * runs that are to be bit-identical must request the same. Two things are not supported, so that callers
- * must know what to do then: the gradient of a bias over an odd number of rows, and factors of bfloat16 with
- * an odd number of rows of the result. A search finds up to three algorithms; where tests make the others
- * slow (control.h) the second is the fastest. */
+ * The emulator checks the rules for callers (docs/cuda.md, "Reviewed against", names their sources):
+ * types that go together, pointers as aligned as the search was told (for the vector of biases, the search
+ * looks at its address: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was
+ * found for this very product. If the search was told that a vector is aligned to more than 16 bytes, its
+ * algorithm sums in two parts. So runs that are to be bit-identical must request the same alignment. Two
+ * things are not supported, so that the callers' alternatives are tested: the gradient of a bias over an odd
+ * number of rows, and factors of bfloat16 with an odd number of rows of the result. A search finds up to
+ * three algorithms. If tests make the others slow (control.h), the second one is the fastest. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/control.h"
@@ -54,7 +54,7 @@ struct emulated_preference {
     uint32_t alignment[4], schemes;
 };
 
-/* What a search was for; an algorithm's data. */
+/* The product of a search, which an algorithm holds as its data. */
 typedef struct found {
     uint32_t problem, vector_alignment, alignment[4], index;
 } found;
@@ -119,7 +119,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
     return drop(layout);
 }
 
-/* Batches and other orders are not emulated. */
+/* The emulator has no batches, and no orders other than column-major. */
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void *value,
                                                 size_t size)
@@ -186,14 +186,14 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 
 /* ---- a product -------------------------------------------------------------------------------- */
 
-/* Under way, or recorded. */
+/* A product that is enqueued, or recorded in a graph. */
 typedef struct work {
     struct emulated_product desc;
-    struct emulated_matrix matrix[4]; /* a, b, c, d */
+    struct emulated_matrix matrix[4]; /* The matrices a, b, c and d. */
     const void *in[3];
     void *out;
     float alpha, beta;
-    int parts; /* into which the algorithm cuts sums */
+    int parts; /* Number of parts into which the algorithm divides sums. */
 } work;
 
 static int64_t rows_of(const work *k, int factor)
@@ -206,7 +206,7 @@ static int64_t columns_of(const work *k, int factor)
     return k->desc.transpose[factor] == CUBLAS_OP_T ? k->matrix[factor].rows : k->matrix[factor].columns;
 }
 
-/* Factors of one type; a result of float32, or of theirs. */
+/* Checks that factors have one type, and that the result is float32 or has the type of the factors. */
 static cublasStatus_t check(const work *k)
 {
     const struct emulated_matrix *a = &k->matrix[A], *b = &k->matrix[B], *c = &k->matrix[C],
@@ -245,12 +245,13 @@ static double rounded(const work *k, double value)
     return half_bits_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
 }
 
-/* The rows of op(a), the columns of op(b), as they are multiplied. */
+/* Returns the rows of op(a), or the columns of op(b), rounded as the multiplication uses them. */
 static double *vectors(const work *k, int which)
 {
     const struct emulated_matrix *m = &k->matrix[which];
     int64_t terms = rows_of(k, B), count = which == A ? rows_of(k, A) : columns_of(k, B);
-    bool along = (k->desc.transpose[which] == CUBLAS_OP_T) == (which == A); /* a vector lies in a column */
+    /* True if a vector lies in a column. */
+    bool along = (k->desc.transpose[which] == CUBLAS_OP_T) == (which == A);
     double *out = malloc((size_t)(terms * count) * sizeof *out);
     if (!out) abort();
     for (int64_t i = 0; i < count; i++)
@@ -290,7 +291,8 @@ static void multiply(const work *k, const double *a, const double *b)
         }
 }
 
-/* Over the terms of the products, for each column of op(b); written, whatever beta is. */
+/* Sums over the terms of the products, for each column of op(b). The sums are written, not added, for every
+ * beta. */
 static void sum_columns(const work *k, const double *b)
 {
     int64_t terms = rows_of(k, B);

@@ -1,7 +1,7 @@
 /* Convolutions of cuDNN, emulated: plain loops in double precision over NHWC tensors of float32 or bfloat16.
  *
  * Of the algorithms that the heuristics list the first is not deterministic, and the last needs no workspace.
- * With bfloat16 odd numbers of channels are not supported, so that callers must know what to do then.
+ * Odd numbers of channels are not supported in bfloat16, so that the callers' alternatives are tested.
  * Everything that the real library would refuse is refused: mixed types, another compute type, a workspace
  * that is too small. */
 #include "common/device/cuda/module/libraries.h"
@@ -200,7 +200,8 @@ static double get(cudnnDataType_t type, const void *data, int64_t i)
 
 typedef emulated_convolution_work work;
 
-/* Adds the products of one output pixel's window, all channels, to the sums of what is computed. */
+/* Adds the products of one output pixel's window, for all channels, to the sums of the result that is
+ * computed. */
 static void visit(const work *k, const int pixel[3], double *sums)
 {
     const struct emulated_tensor *xd = &k->x, *wd = &k->w, *yd = &k->y;

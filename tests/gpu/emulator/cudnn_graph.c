@@ -3,10 +3,10 @@
  * type.
  *
  * Heuristics list three engines: the first is not deterministic, the second uses tensor cores, the third does
- * not and needs a workspace. Refused is what cuDNN would refuse: attributes after finalizing, operations
- * whose dimensions do not go together, bfloat16 without tensor cores, addresses that are missing or not
- * device memory, a missing workspace. Convolutions in bfloat16 of odd numbers of channels are not supported,
- * as in cudnn.c. */
+ * not and needs a workspace. The emulator refuses what cuDNN would refuse: attributes after finalizing,
+ * operations whose dimensions are incompatible, bfloat16 without tensor cores, addresses that are missing or
+ * not device memory, a missing workspace. Convolutions in bfloat16 of odd numbers of channels are not
+ * supported, as in cudnn.c. */
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/cudnn_impl.h"
@@ -37,8 +37,8 @@ struct emulated_descriptor {
     bool final;
     attribute attributes[MOST_ATTRIBUTES];
     int count;
-    int engine;                           /* of a configuration or an engine */
-    const struct emulated_descriptor *of; /* of a configuration: the graph */
+    int engine;                           /* Engine of a configuration, or of an engine descriptor. */
+    const struct emulated_descriptor *of; /* Graph of a configuration. */
 };
 
 typedef const struct emulated_descriptor *descriptor;
@@ -85,7 +85,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* NULL where the descriptor does not have it. */
+/* Returns an attribute, or NULL if the descriptor does not have it. */
 static const void *find(descriptor d, int name, int64_t *count)
 {
     for (int i = 0; d && i < d->count; i++)
@@ -214,7 +214,7 @@ static bool is_convolution(descriptor op, int *first)
            op->type <= CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
 }
 
-/* x, w and y of a convolution. */
+/* Returns x, w and y of a convolution. */
 static void convolution_tensors(descriptor op, descriptor out[3])
 {
     if (op->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
@@ -253,8 +253,8 @@ static descriptor first_operation(descriptor graph)
     return list[0];
 }
 
-/* Whether all tensors of the first operation are of bfloat16, and an engine without tensor cores does not
- * run. */
+/* Returns whether the engine can run the graph: an engine without tensor cores does not run if all tensors of
+ * the first operation are bfloat16. */
 static bool is_supported(descriptor graph, int engine)
 {
     descriptor op = first_operation(graph), of[3];
@@ -310,7 +310,7 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-/* Under way, or recorded. Numbers by value are read when it is enqueued. */
+/* A graph that is enqueued, or recorded. Numbers that are passed by value are read when it is enqueued. */
 typedef struct graph_work {
     descriptor graph;
     int64_t uids[MOST_BOUND], count;
@@ -321,7 +321,7 @@ typedef struct graph_work {
 /* A tensor while a graph runs: its storage in double precision. */
 typedef struct stored {
     descriptor of;
-    const int64_t *dims, *strides; /* its own */
+    const int64_t *dims, *strides; /* Dimensions and strides of the tensor itself. */
     int type;
     double *values;
     int64_t extent;
@@ -366,7 +366,8 @@ static double as_type(int type, double value)
     return type == CUDNN_DATA_BFLOAT16 ? bf16_to_float(bf16_from_float((float)value)) : (double)(float)value;
 }
 
-/* Where all four indices stand in the storage; a dimension of one serves every index. */
+/* Returns the position in the storage of four indices. A dimension of one has the same element for every
+ * index. */
 static int64_t place(const stored *t, const int64_t *at)
 {
     int64_t i = 0;
@@ -508,7 +509,7 @@ static void run_reduction(run_state *s, descriptor op)
     for (int64_t i = 0; i < e.y->extent; i++) e.y->values[i] = (double)(float)e.y->values[i];
 }
 
-/* The same storage, seen with other strides. */
+/* Gives the same storage other strides. */
 static void run_reshape(run_state *s, descriptor op)
 {
     stored *x = operand(s, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC),
@@ -577,7 +578,7 @@ static void run_convolution(const graph_work *k, descriptor op)
     emulator_convolve(&work);
 }
 
-/* What operations have written goes to memory. */
+/* Runs the operations, then writes their results to memory. */
 static void run_graph(void *context)
 {
     const graph_work *k = context;

@@ -10,7 +10,7 @@ struct emulated_cudnn {
 
 struct emulated_tensor {
     cudnnDataType_t type;
-    int n, c, h, w; /* filters: k, c, r, s */
+    int n, c, h, w; /* For filters k, c, r, s. */
 };
 
 struct emulated_convolution {
@@ -21,11 +21,11 @@ struct emulated_convolution {
 
 typedef enum direction { FORWARD, BACKWARD_DATA, BACKWARD_FILTER } direction;
 
-/* A convolution under way, or recorded. */
+/* A convolution that is enqueued, or recorded in a graph. */
 typedef struct emulated_convolution_work {
     struct emulated_tensor x, w, y;
     struct emulated_convolution conv;
-    void *data[3]; /* x, w, y */
+    void *data[3]; /* Addresses of x, w and y. */
     direction way;
     float alpha, beta;
 } emulated_convolution_work;

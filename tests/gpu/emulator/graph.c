@@ -14,7 +14,7 @@ struct emulated_graph {
     int count, capacity;
 };
 
-/* Work that never waits, followed by a copy of its context. */
+/* Work that never waits. A copy of its context follows. */
 typedef struct plain_work {
     void (*run)(void *context);
     void *context;
@@ -76,7 +76,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, void *nodes, size_t *count)
     return nodes ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-/* The executable graph takes the nodes: the recorded one is empty from then on. */
+/* Moves the nodes into the executable graph. The recorded graph is empty afterwards. */
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags)
 {
     (void)flags;

@@ -23,13 +23,13 @@ typedef struct memory_block {
     int used;
 } memory_block;
 
-/* Memory that the GPU reaches besides its own. */
+/* Memory of other processes or of the host that the GPU can access. */
 typedef struct reached_block {
-    char *data; /* NULL: free */
+    char *data; /* NULL if the entry is free. */
     size_t bytes;
 } reached_block;
 
-/* What a handle says. */
+/* Content of a memory handle. */
 typedef struct exported {
     int64_t process;
     int fd;
@@ -38,23 +38,23 @@ typedef struct exported {
 
 _Static_assert(sizeof(exported) <= sizeof(cudaIpcMemHandle_t), "a handle must fit");
 
-/* The GPU is the process's. */
+/* Each process has one emulated GPU. */
 static struct {
     pthread_mutex_t lock;
     char *space;
     int fd;
-    size_t size, end; /* reserved, and of that what was ever used */
+    size_t size, end; /* Bytes that are reserved, and the end of the bytes that were ever used. */
     memory_block blocks[MOST_BLOCKS];
     int block_count, open;
-    size_t used;                       /* bytes of blocks in use */
-    reached_block peers[MOST_PEERS];   /* of other processes */
-    reached_block pinned[MOST_PINNED]; /* of the host */
-    int pinned_count;                  /* ever in use */
+    size_t used;                       /* Bytes of blocks in use. */
+    reached_block peers[MOST_PEERS];   /* Memory of other processes. */
+    reached_block pinned[MOST_PINNED]; /* Pinned memory of the host. */
+    int pinned_count;                  /* Number of entries that were ever in use. */
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the range -------------------------------------------------------------------------------- */
 
-/* EMULATED_BYTES: a small GPU. */
+/* Returns the size from EMULATED_BYTES, with which tests make the GPU small. */
 static size_t size_of_gpu(void)
 {
     const char *asked = getenv("EMULATED_BYTES");
@@ -97,7 +97,7 @@ void emulator_close_memory(void)
     pthread_mutex_unlock(&gpu.lock);
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static reached_block *find_peer(const void *data)
 {
     const char *at = data;
@@ -208,7 +208,7 @@ cudaError_t cudaHostUnregister(void *data)
     return p ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/* Pinned memory has its size on a page in front of it. */
+/* A page in front of pinned memory holds its size. */
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags)
 {
     (void)flags;
@@ -269,7 +269,7 @@ static char *map_exported(const exported *e)
     return data == MAP_FAILED ? NULL : data;
 }
 
-/* As CUDA has it, not in the process that made the handle. */
+/* As in CUDA, a process cannot open a handle that it has made itself. */
 cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags)
 {
     exported e;
@@ -302,7 +302,7 @@ cudaError_t cudaIpcCloseMemHandle(void *data)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* Pages that are given back to the system are zero. */
+/* Clears pages by giving them back to the system, which makes them zero. */
 static size_t clear_pages(char *data, size_t bytes)
 {
     size_t whole = bytes / PAGE * PAGE;
@@ -353,7 +353,7 @@ static bool is_ordinary(const void *data)
     return cudaPointerGetAttributes(&a, data) == cudaSuccess && a.type == cudaMemoryTypeUnregistered;
 }
 
-/* As CUDA has it, a copy from or to ordinary memory of the host has ended when the call returns. */
+/* As in CUDA, a copy from or to ordinary memory of the host has ended when the call returns. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t s)
 {

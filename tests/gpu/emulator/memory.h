@@ -5,11 +5,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Device memory is closed to the host, except between these two. */
+/* Open device memory to the host, and close it again. Outside of these two calls the host cannot access it.
+ */
 void emulator_open_memory(void);
 void emulator_close_memory(void);
 
-/* Whether `data` is device memory, this process's or a peer's. */
+/* Returns whether `data` is device memory of this process or of a peer. */
 bool emulator_owns(const void *data);
 
 #endif

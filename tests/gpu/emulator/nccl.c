@@ -1,6 +1,6 @@
-/* NCCL between threads or processes of one machine, in stream order: a call enqueues, and a thread of the
- * stream exchanges with the other ranks' when what is in front of it is done. What ranks exchange lies in a
- * memfd that the id names.
+/* NCCL between threads or processes of one machine, in stream order: a call only enqueues work. A thread of
+ * the stream runs the work after all earlier work of the stream, and exchanges data with the threads of the
+ * other ranks. The data lie in a memfd that the id names.
  *
  * As NCCL may, the first call of a size connects: it synchronizes with the rank's GPU, as an allocation does,
  * and returns when all ranks have made it. An abort ends what is in flight, and returns when the rank's
@@ -22,8 +22,8 @@
 
 enum { MOST_RANKS = 16, MOST_SIZES = 256, CHUNK = 1 << 20, LOOKS = 200, NAP_US = 50 };
 
-/* What ranks compare. op -1: broadcast; root -1: everybody gets the result. SEND and RECEIVE are of two
- * ranks: `root` is the other one. */
+/* The parts of a call that ranks compare. `op` is BROADCAST or a reduction; `root` is -1 if all ranks get the
+ * result. SEND and RECEIVE involve two ranks, and `root` is the other one. */
 enum { BROADCAST = -1, SEND = -2, RECEIVE = -3 };
 typedef struct call {
     size_t count;
@@ -31,12 +31,12 @@ typedef struct call {
     int op, root;
 } call;
 
-/* A number per rank that only grows: rank r has come to its n-th meeting. */
+/* For each rank, the number of meetings that it has reached. The number only grows. */
 typedef struct meeting {
     uint64_t come[MOST_RANKS];
 } meeting;
 
-/* Which file the memory of a world is. */
+/* Identifies the file that holds the memory of a world. */
 typedef struct world_id {
     int64_t process;
     int fd;
@@ -44,17 +44,19 @@ typedef struct world_id {
 
 _Static_assert(sizeof(world_id) <= NCCL_UNIQUE_ID_BYTES, "an id must fit");
 
-/* Shared by the ranks, at another address in each. */
+/* Memory that the ranks share. Each rank maps it at another address. */
 typedef struct world {
-    int left; /* a rank has: others' hosts are told, and their GPUs wait until they abort, too */
+    /* Set if a rank has left. Then calls of the other hosts fail, and the GPUs of the other ranks wait until
+     * these ranks abort, too. */
+    int left;
     meeting hosts, streams;
     call calls[MOST_RANKS];
     struct {
         int color, key;
-        world_id id; /* of the color's world: written by its first rank */
+        world_id id; /* Id of the new world of this color, written by its first rank. */
     } splits[MOST_RANKS];
     uint64_t sent[MOST_RANKS][MOST_RANKS],
-        received[MOST_RANKS][MOST_RANKS]; /* chunks, by sender and receiver */
+        received[MOST_RANKS][MOST_RANKS]; /* Chunks sent and received, by sender and receiver. */
     char data[MOST_RANKS][CHUNK];
 } world;
 
@@ -62,20 +64,21 @@ struct emulated_comm {
     world *world;
     int size, rank;
     uint64_t host_meetings, stream_meetings;
-    uint64_t sent[MOST_RANKS], received[MOST_RANKS]; /* chunks, by the other rank */
-    int calls;                                       /* made by the host */
+    uint64_t sent[MOST_RANKS], received[MOST_RANKS]; /* Chunks sent and received, by the other rank. */
+    int calls;                                       /* Calls that the host has made. */
     call seen[MOST_SIZES];
     int seen_count;
-    int failure;     /* an asynchronous error, atomic */
-    int inside;      /* the host is in a call; atomic */
+    int failure;     /* Code of an asynchronous error; atomic. */
+    int inside;      /* Set while the host is in a call; atomic. */
     int aborted;     /* atomic */
-    pthread_t owner; /* of the streams that its calls are enqueued on */
+    pthread_t owner; /* Thread that owns the streams on which the calls are enqueued. */
     int has_owner;
 };
 
-/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: that rank's call of that number fails, 0 is its start; -1: the GPU does
- * not get past it; -100: it does not return; -CODE: an asynchronous error. Read before there are ranks: they
- * set variables of the environment, which nobody may read meanwhile. */
+/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: the call CALL of rank RANK fails with CODE. Call 0 is the start of
+ * NCCL. With -1 the GPU never finishes the call, with -100 the call does not return, and with another -CODE
+ * the error is asynchronous. The variable is read before there are ranks, since ranks set variables of the
+ * environment, which no thread may read at the same time. */
 enum { HANGS = -1, NEVER_RETURNS = -100 };
 static struct {
     int rank, call, code;
@@ -121,7 +124,7 @@ static bool is_left(const struct emulated_comm *c)
     return __atomic_load_n(&c->world->left, __ATOMIC_ACQUIRE);
 }
 
-/* False: `ended` says so. */
+/* Waits until all ranks have reached the meeting. Returns false if `ended` returns true before. */
 static bool meet(const struct emulated_comm *c, meeting *m, uint64_t number,
                  bool (*ended)(const struct emulated_comm *c))
 {
@@ -169,7 +172,8 @@ static dtype dtype_of(ncclDataType_t type)
     }
 }
 
-/* Floating-point types, through float64: a sum or product of two of them rounds there as it would alone. */
+/* Converts to float64. In float64 a sum or product of two values rounds to the same result as in their own
+ * floating-point type. */
 static double load(const char *at, dtype type)
 {
     switch (type) {
@@ -221,7 +225,7 @@ static double combine(int op, double a, double b)
     }
 }
 
-/* In rank order, from what all ranks have brought. */
+/* Computes the result in rank order from the contributions of all ranks. */
 static void compute(const struct emulated_comm *c, const call *k, char *out, size_t bytes)
 {
     const world *w = c->world;
@@ -247,7 +251,7 @@ static bool same(const call *a, const call *b)
     return a->count == b->count && a->type == b->type && a->op == b->op && a->root == b->root;
 }
 
-/* A chunk; false: this rank has aborted, or ranks make different calls. */
+/* Exchanges a chunk. Returns false if this rank has aborted, or if ranks make different calls. */
 static bool exchange(const enqueued *e, size_t at, size_t bytes)
 {
     ncclComm_t c = e->comm;
@@ -267,7 +271,7 @@ static bool exchange(const enqueued *e, size_t at, size_t bytes)
     return meet_streams(c) && agree;
 }
 
-/* False: this rank has aborted. */
+/* Waits for a number to reach a value. Returns false if this rank has aborted. */
 static bool wait_for(const struct emulated_comm *c, const uint64_t *number, uint64_t value)
 {
     for (int looks = 0; __atomic_load_n(number, __ATOMIC_ACQUIRE) < value; looks++) {
@@ -280,7 +284,7 @@ static bool wait_for(const struct emulated_comm *c, const uint64_t *number, uint
     return true;
 }
 
-/* A chunk of a send, which ends when the other rank has it. */
+/* Sends a chunk, and returns when the other rank has received it. */
 static bool send_chunk(const enqueued *e, size_t at, size_t bytes)
 {
     ncclComm_t c = e->comm;
@@ -322,12 +326,13 @@ static bool run_call(void *context)
     size_t bytes = e->call.count * (size_t)dtype_size(dtype_of(e->call.type));
     while (e->hangs && !is_aborted(e->comm)) usleep(NAP_US);
     for (size_t at = 0; at < bytes && !is_aborted(e->comm);
-         at += CHUNK) /* who has aborted takes no further part */
+         at += CHUNK) /* A rank that has aborted takes no further part. */
         if (!run_chunk(e, at, bytes - at < CHUNK ? bytes - at : CHUNK)) break;
     return true;
 }
 
-/* The first call of a size; of two ranks the first one only synchronizes. */
+/* Connects at the first call of a size: synchronizes with the rank's GPU, and waits until all ranks have made
+ * the call. A call between two ranks only synchronizes. Returns false if a rank has left. */
 static bool connect_ranks(ncclComm_t c, const call *k)
 {
     for (int i = 0; i < c->seen_count; i++)
@@ -377,7 +382,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
     return ncclSuccess;
 }
 
-/* Returns when all ranks have come. */
+/* Opens a communicator. Returns when all ranks have come. */
 static ncclResult_t join(ncclComm_t *out, const world_id *id, int size, int rank)
 {
     ncclComm_t c = calloc(1, sizeof *c);
@@ -399,11 +404,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId uniq
     int failure = fault_at(rank, 0);
     while (failure == NEVER_RETURNS) pause();
     world *w = failure > 0 ? open_world(&id) : NULL;
-    if (w) __atomic_store_n(&w->left, 1, __ATOMIC_RELEASE); /* others find its socket closed */
+    /* The other ranks find that its socket was closed. */
+    if (w) __atomic_store_n(&w->left, 1, __ATOMIC_RELEASE);
     if (w) munmap(w, sizeof *w);
     if (failure > 0) return (ncclResult_t)failure;
     const char *expected = getenv("EMULATED_NCCL_ALGO"),
-               *algorithm = getenv("NCCL_ALGO"); /* a test's, and the user's */
+               /* A test sets the first variable, and the user sets the second. */
+        *algorithm = getenv("NCCL_ALGO");
     if (expected && strcmp(expected, algorithm ? algorithm : "") != 0) return ncclInvalidUsage;
     return config->blocking ? join(out, &id, size, rank) : ncclInvalidUsage;
 }

@@ -9,10 +9,10 @@
 typedef enum order { AT_ONCE, AHEAD, LATE, EARLY } order;
 enum { PAUSE_US = 300 };
 
-static _Thread_local struct emulated_stream *keeping; /* streams of this thread that keep something */
+static _Thread_local struct emulated_stream *keeping; /* Streams of this thread that keep work. */
 
-/* EMULATED_ORDER, read before there are ranks: they set variables of the environment, which nobody may read
- * meanwhile. */
+/* The value of EMULATED_ORDER. It is read before there are ranks, since ranks set variables of the
+ * environment, which no thread may read at the same time. */
 static order order_of_process = AT_ONCE;
 
 __attribute__((constructor)) static void read_order(void)
@@ -67,7 +67,7 @@ static bool run_first(cudaStream_t s)
     return true;
 }
 
-/* Other streams go on: as far as they can, or by one piece of work. */
+/* Runs work of other streams: as much as possible if `far` is set, otherwise one piece. */
 static bool run_others(cudaStream_t s, bool far)
 {
     bool any = false;
@@ -89,7 +89,7 @@ void emulator_drain(cudaStream_t s)
     while (s->first) {
         if (order_of_process == EARLY) run_others(s, true);
         if (!run_first(s) && !run_others(s, false))
-            sched_yield(); /* another thread will write what it waits for */
+            sched_yield(); /* The stream waits for a value that another thread will write. */
     }
     struct emulated_stream **at = &keeping;
     while (*at && *at != s) at = &(*at)->next;

@@ -41,7 +41,8 @@ static void *run_stream(void *argument)
     return NULL;
 }
 
-/* Signals are for the program's own threads. Under the lock. */
+/* Starts a thread that blocks signals, which the program's own threads must receive. The caller holds the
+ * lock. */
 static void start_thread(cudaStream_t s)
 {
     sigset_t signals, before;
@@ -123,7 +124,7 @@ uint64_t emulator_queue_given(cudaStream_t s)
     return given;
 }
 
-/* The owner does not open or close streams meanwhile; others do. */
+/* The owner does not open or close streams during this call, but other threads may. */
 void emulator_settle(pthread_t owner)
 {
     enum { MOST = 64 };

@@ -11,12 +11,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Freed by the last of those who have it: the program, and work that is kept. Numbers count records. */
+/* An event is freed by its last user: the program, or work that is kept. The numbers count records of the
+ * event. */
 struct emulated_event {
     int64_t at_ns;
     cudaStream_t of;
     uint64_t recorded, reached;
-    uint64_t given; /* to the stream, up to its last record */
+    uint64_t given; /* Amount of work that the stream had been given at the last record. */
     int references;
 };
 
@@ -25,14 +26,15 @@ void emulator_fill_cublaslt(cublaslt_table *out); /* cublaslt.c */
 
 /* ---- the device ------------------------------------------------------------------------------- */
 
-/* All GPUs are the one memory and the one processor; EMULATED_GPUS says how many there seem to be. */
+/* All GPUs use the same memory and the same processor. EMULATED_GPUS says how many GPUs a program finds. */
 static int count_gpus(void)
 {
     const char *count = getenv("EMULATED_GPUS");
     return count ? atoi(count) : 1;
 }
 
-/* EMULATED_DRIVER: one that is too old for the run-time library, or whose two halves differ. */
+/* EMULATED_DRIVER stands for a driver that is too old for the run-time library, or whose two parts have
+ * different versions. */
 static cudaError_t state_of_driver(void)
 {
     const char *driver = getenv("EMULATED_DRIVER");
@@ -40,9 +42,9 @@ static cudaError_t state_of_driver(void)
     return strcmp(driver, "old") == 0 ? cudaErrorInsufficientDriver : cudaErrorSystemDriverMismatch;
 }
 
-/* EMULATED_LOST: the GPU is lost when streams of the process have been waited for so many times. As with
- * CUDA, every later call says so, too. Read before there are ranks, as in order.c. */
-static int most_waits = -1; /* -1: it is never lost */
+/* EMULATED_LOST: number of waits for streams after which the process loses its GPU. As in CUDA, every later
+ * call fails, too. The variable is read before there are ranks, as in order.c. */
+static int most_waits = -1; /* -1 if the GPU is never lost. */
 
 __attribute__((constructor)) static void read_most_waits(void)
 {
@@ -168,8 +170,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     return cudaSuccess;
 }
 
-/* As CUDA has it, a captured stream can be neither waited for nor given the driver's memory operations;
- * timing events are refused, too, since they would be of the record. */
+/* As in CUDA, a captured stream cannot be waited for, and takes no memory operations of the driver. Timing
+ * events are refused, too, since they would time the recording. */
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     if (s->capture) return cudaErrorInvalidValue;
@@ -245,7 +247,7 @@ static bool awaited(void *context)
     return true;
 }
 
-/* For the last record before the call, which other work may follow at once. */
+/* Waits for the last record before this call. Other work may follow immediately. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 {
     uint64_t number = __atomic_load_n(&e->recorded, __ATOMIC_ACQUIRE);
@@ -323,7 +325,7 @@ CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr address, uint64_t value
     return CUDA_SUCCESS;
 }
 
-/* NCCL's functions, which this module has itself. */
+/* NCCL's functions are in this module itself. */
 bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why,
                        size_t size)
 {

@@ -1,12 +1,13 @@
 /* Emulated streams, for the files of the emulator.
  *
- * As a rule everything is done when the call returns; but work that must wait (for a value, an event, other
- * ranks) and what is launched after it are kept, and a thread of the stream runs them: the host goes on, as
- * with a GPU. With EMULATED_ORDER in the environment a stream always keeps what it is given:
+ * As a rule, a call returns when its work is done. But work that must wait (for a value, an event, other
+ * ranks) is kept, and so is all work that the stream is given after it. A thread of the stream runs this
+ * work, and the host goes on, as with a GPU. If EMULATED_ORDER is set in the environment, a stream keeps all
+ * its work:
  *
- *   ahead    its thread runs it, each kernel and copy after a pause: the host is far ahead
- *   late     nothing runs until somebody waits; then work of other streams runs when a wait cannot be met
- * without it early    the same, but it runs as soon as its own waits allow
+ *   ahead    a thread runs the work, and pauses before each kernel and copy: the host is far ahead
+ *   late     nothing runs until a thread waits; then other streams run only if the wait needs them
+ *   early    as "late", but other streams then run as far as their own waits allow
  *
  * So a wait or a signal that is missing between two streams shows in the results, and a host that must wait
  * for itself stands still. With late and early streams must be of one thread: for `none`, and for tests of
@@ -20,38 +21,39 @@
 
 typedef struct emulated_work {
     struct emulated_work *next;
-    bool (*run)(void *context); /* false: it cannot run yet */
+    bool (*run)(void *context); /* Returns false if the work cannot run yet. */
     void *context;
 } emulated_work;
 
 struct emulated_stream {
-    struct emulated_graph *capture; /* NULL: it is not recorded */
-    emulated_work *first, *last;    /* kept */
-    struct emulated_stream *next;   /* late, early: of this thread's that keep something, while it does */
+    struct emulated_graph *capture; /* Graph that records the stream, or NULL. */
+    emulated_work *first, *last;    /* Work that the stream keeps. */
+    struct emulated_stream *next;   /* Next stream of this thread that keeps work (orders late and early). */
     bool listed;
 
-    /* ahead, and what must wait */
+    /* For streams with a thread: order ahead, and work that must wait. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    pthread_t thread, owner; /* that runs the work; that has made the stream: its rank's */
+    pthread_t thread, owner; /* Thread that runs the work, and thread of the rank that opened the stream. */
     bool has_thread, closing;
     uint64_t given, done;
     struct emulated_stream *next_of_all;
 };
 
-/* Keeps a copy of the context if the stream is one that keeps; else returns false: the caller runs it. */
+/* If the stream keeps its work, keeps a copy of the context. Otherwise returns false, and the caller runs the
+ * work. */
 bool emulator_keep(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes);
-/* Keeps it in any case. */
+/* Keeps the work in any case. */
 void emulator_keep_always(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes);
 
-/* Runs all that the stream keeps, or waits until its thread has; with late and early, of others what the
- * order says. */
+/* Runs all work that the stream keeps, or waits until its thread has run the work. With late and early, also
+ * runs work of other streams as the order says. */
 void emulator_drain(cudaStream_t s);
-/* Streams of this thread. */
+/* Drains all streams of this thread. */
 void emulator_drain_all(void);
-/* Whether streams have threads, rather than run when somebody waits. */
+/* Returns true if streams have threads, false if they run when a thread waits. */
 bool emulator_has_threads(void);
-/* Before a kernel or a copy: the pause of ahead. */
+/* Pauses before a kernel or a copy if the order is ahead. */
 void emulator_pause(void);
 
 /* queue.c */
@@ -59,13 +61,14 @@ void emulator_pause(void);
 void emulator_append(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes);
 void emulator_stream_open(cudaStream_t s);
 void emulator_stream_close(cudaStream_t s);
-/* False: `always` is false and the stream has nothing to do. */
+/* Gives the work to the thread of the stream. Returns false if `always` is false and the stream has nothing
+ * to do. */
 bool emulator_queue(cudaStream_t s, bool (*run)(void *context), const void *context, size_t bytes,
                     bool always);
 void emulator_queue_drain(cudaStream_t s);
-/* How much it has been given so far. */
+/* Returns the number of pieces of work that the stream has been given so far. */
 uint64_t emulator_queue_given(cudaStream_t s);
-/* Returns when the streams that this thread has made have done what they have been given so far: what a call
+/* Waits until the streams that `owner` opened have done all work that they have been given so far, as a call
  * does that synchronizes with a rank's GPU. */
 void emulator_settle(pthread_t owner);
 

@@ -56,19 +56,20 @@ static void *die_later(void *unused)
     return NULL;
 }
 
-/* Rank 1 is on its way out for a while, as a process that had a GPU is: its first thread has gone. */
+/* Rank 1 takes a while to end, like a process that uses a GPU: its first thread has already ended. */
 static void die_slowly(void)
 {
     pthread_t thread;
     if (pthread_create(&thread, NULL, die_later, NULL) == 0) pthread_exit(NULL);
 }
 
-/* What happens to rank 1 in the middle of backward. Returns what the rank ends with, if it does. */
+/* Does to rank 1, in the middle of backward, what the scenario says. Returns the status with which the rank
+ * ends, if it does end. */
 static status trouble(const char *scenario, const launch_environment *e)
 {
     if (strcmp(scenario, "kill") == 0) raise(SIGKILL);
     if (strcmp(scenario, "abort") == 0) {
-        prctl(PR_SET_DUMPABLE, 0); /* no core file */
+        prctl(PR_SET_DUMPABLE, 0); /* Prevents a core file. */
         abort();
     }
     if (strcmp(scenario, "zero") == 0) _exit(0);

@@ -41,8 +41,8 @@ static void remove_machine(void)
     assert_int_equal(system(command), 0);
 }
 
-/* Numbered as Linux does: the second hardware threads of all cores follow the first ones. Odd packages have
- * odd numbers. */
+/* Makes a machine that is numbered as Linux does: the second hardware threads of all cores follow the first
+ * ones. Odd packages have odd numbers. */
 static void make_machine(int packages, int cores, int threads)
 {
     char text[64];
@@ -84,7 +84,7 @@ static void ranks_get_whole_cores_first_and_then_share_them(void **state)
         int packages, cores, threads;
         const char *allowed;
         bind_group group;
-        const char *expected; /* of all members */
+        const char *expected; /* Processors of all members. */
     } cases[] = {
         {1, 2, 1, "0-1", {2, 1}, "0 1"},
         {1, 2, 1, "0-1", {4, 1}, "0 1 0 1"}, /* more ranks than processors */
@@ -127,7 +127,7 @@ static void without_a_topology_every_processor_is_a_core(void **state)
     assert_ok(processors_open("/nowhere", &allowed, &p));
     assert_int_equal(p.core_count, 2);
     assert_true(CPU_ISSET(3, &p.cores[1]));
-    assert_false(p.restricted); /* nobody knows */
+    assert_false(p.restricted); /* No restriction is known. */
     processors_close(&p);
 }
 
@@ -137,7 +137,7 @@ static void no_more_cores_take_part_than_a_container_keeps_at_work(void **state)
     static const struct {
         const char *group, *file, *text, *second, *second_text;
         double limit;
-        const char *third; /* of rank 2 */
+        const char *third; /* Processors of rank 2. */
         int busy;          /* cores: ranks by default */
     } cases[] = {
         {"0::/\n", "cpu.max", "150000 100000\n", NULL, NULL, 1.5, "0", 2},

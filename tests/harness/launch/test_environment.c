@@ -42,7 +42,7 @@ static int forget_all(void **state)
     return 0;
 }
 
-/* "A=1 B=2" */
+/* Sets the variables of a text like "A=1 B=2". */
 static void set_all(const char *text)
 {
     char copy[512], *save = NULL;
@@ -58,7 +58,8 @@ static void a_process_started_by_hand_knows_nothing(void **state)
 {
     (void)state;
     launch_environment e;
-    set_all("RANK=3 WORLD_SIZE=4 LOCAL_RANK=0"); /* of some other program: not asked for */
+    /* Variables of another launcher, which the process is not asked to read. */
+    set_all("RANK=3 WORLD_SIZE=4 LOCAL_RANK=0");
     assert_ok(launch_environment_open(false, &e));
     assert_int_equal(e.origin, LAUNCH_BY_HAND);
     assert_int_equal(e.world, 1);
@@ -88,7 +89,8 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
         assert_int_equal(e.rank, 3);
         assert_int_equal(e.world, 4);
         assert_int_equal(e.local_rank, 1);
-        assert_int_equal(e.local_world, c < 2 ? 2 : 4); /* unknown: all may be here */
+        /* The number is unknown, so all ranks may be on this host. */
+        assert_int_equal(e.local_world, c < 2 ? 2 : 4);
         assert_int_equal(e.processors, 0);
         assert_string_equal(e.rendezvous, "env://");
         rank_status s;
@@ -96,7 +98,8 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
         assert_int_equal(s.pid, getpid());
         assert_ptr_equal(e.slot, status_table_slot(e.table, 3));
         if (c == 0) token = e.token;
-        assert_true(e.token == token && token != 0); /* the same on every rank, from the same names */
+        /* All ranks compute the same token from the same names. */
+        assert_true(e.token == token && token != 0);
         launch_environment_close(&e);
         launch_environment other;
         setenv("MASTER_PORT", "6", 1);
@@ -157,7 +160,7 @@ static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **stat
         {"RANK=0 WORLD_SIZE=1000000000 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001",
          "WORLD_SIZE: expected an integer from 1 to 2048, got '1000000000'"},
     };
-    struct rlimit limit, small; /* shared memory is a file, which ulimit -v does not limit */
+    struct rlimit limit, small; /* Shared memory is a file, so ulimit -v does not limit it. */
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     small = (struct rlimit){.rlim_cur = 16 << 20, .rlim_max = limit.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
@@ -193,7 +196,8 @@ static void what_the_launcher_hands_down_is_taken_once(void **state)
     status_table_read(b, 1, &s);
     assert_int_equal(s.state, RANK_RUNNING);
     assert_int_equal(s.pid, getpid());
-    assert_false(launch_environment_is_rank()); /* for what this process starts in turn */
+    /* A process that this process starts does not find the variables. */
+    assert_false(launch_environment_is_rank());
     assert_true(fcntl(memory_fd, F_GETFD) & FD_CLOEXEC && fcntl(notify_fd, F_GETFD) & FD_CLOEXEC);
     launch_environment_close(&e);
     assert_int_equal(fcntl(memory_fd, F_GETFD), -1);

@@ -1,5 +1,5 @@
-/* Real processes: rank_program launches itself, goes wrong in every way, and must end well. Limits of
- * time are tested at three times what is promised, as the machine may be busy. */
+/* Tests with real processes: rank_program launches itself, fails in every way, and must still end properly.
+ * Time limits are three times as long as promised, since the machine may be busy. */
 #include "harness/launch/launch.h"
 #include "tests/common/net/net_test.h"
 
@@ -18,8 +18,8 @@ enum { RANKS_MAX = 8, TEXT_BYTES = 65536 };
 #define GONE_WITH_LAUNCHER_NS (6 * NS_PER_S) /* promised: 2 s */
 
 typedef struct run {
-    pid_t pid; /* of the launcher */
-    int out;   /* stdout and stderr */
+    pid_t pid; /* Process id of the launcher. */
+    int out;   /* Pipe from stdout and stderr. */
     char text[TEXT_BYTES];
     size_t length;
     int exit_code;
@@ -45,7 +45,7 @@ static void start(run *r, const char *scenario, const char *world, const char *j
     r->out = ends[0];
 }
 
-/* Reads until `text` has come, or the end; false at the end or the deadline. */
+/* Reads until `text` has arrived. Returns false if the output ends or the deadline passes before that. */
 static bool read_until(run *r, const char *text, int64_t deadline_ns)
 {
     while (!text || !strstr(r->text, text)) {
@@ -102,11 +102,11 @@ static pid_t pid_of(const run *r, const char *job, int rank)
 
 static bool is_gone(pid_t pid)
 {
-    waitpid(pid, NULL, WNOHANG); /* orphans become ours */
+    waitpid(pid, NULL, WNOHANG); /* This process is the parent of orphans. */
     return kill(pid, 0) != 0;
 }
 
-/* No process and no socket of the run is left, at the latest when `limit_ns` has passed. */
+/* Fails unless all processes and sockets of the run have gone before `limit_ns` has passed. */
 static void expect_nothing_left(const run *r, int64_t limit_ns)
 {
     pid_t pids[RANKS_MAX];
@@ -172,7 +172,7 @@ static void a_failure_is_named_once_with_its_exit_code_and_nothing_is_left(void 
         {"never-attach", "3000", 75, {"cause=first rank 1 (host ", "before step 0 in start: no progress"}},
     };
     enum { CASES = sizeof cases / sizeof cases[0] };
-    static run runs[CASES]; /* all at once: they mostly wait */
+    static run runs[CASES]; /* All cases run at the same time, since they mostly wait. */
     for (int c = 0; c < CASES; c++) start(&runs[c], cases[c].scenario, "3", "1", cases[c].stall_ms);
     for (int c = 0; c < CASES; c++) {
         finish(&runs[c]);
@@ -192,7 +192,7 @@ static void a_failure_in_one_job_ends_the_others(void **state)
     expect_nothing_left(&r, 0);
 }
 
-/* Until every rank has done some steps. */
+/* Waits until every rank has done some steps. */
 static void wait_for_ranks(run *r, int world)
 {
     char line[64];
@@ -230,7 +230,7 @@ static void a_paused_rank_is_named_once_and_goes_on(void **state)
     kill(pid, SIGCONT);
     clock_sleep_ns(200 * NS_PER_MS);
     kill(pid, SIGSTOP);
-    clock_sleep_ns(2 * NS_PER_S); /* as long as was named the first time */
+    clock_sleep_ns(2 * NS_PER_S); /* Waits as long as the delay that the first warning named. */
     kill(pid, SIGCONT);
     kill(r.pid, SIGINT);
     finish(&r);
@@ -254,7 +254,7 @@ static void killing_the_launcher_ends_all_ranks(void **state)
     assert_int_equal(r.exit_code, 128 + SIGKILL);
 }
 
-/* All ranks report that they stopped after the same step. */
+/* Checks that all ranks report that they stopped after the same step. */
 static void expect_same_stop(const run *r, int ranks)
 {
     int64_t first = -1, step;
@@ -310,9 +310,10 @@ static void ranks_that_do_not_stop_are_ended_by_the_second_signal_or_by_the_grac
         kill(r.pid, cases[c].first);
         expect_text(&r, "ending after this step");
         if (cases[c].second) {
-            kill(r.pid, cases[c].second); /* counts as the first one's */
+            kill(r.pid, cases[c].second); /* Counts like the first signal. */
             clock_sleep_ns(STOP_SIGNALS_NS);
-            assert_int_equal(waitpid(r.pid, NULL, WNOHANG), 0); /* it waits for the step to end */
+            /* The launcher waits for the end of the step. */
+            assert_int_equal(waitpid(r.pid, NULL, WNOHANG), 0);
             kill(r.pid, cases[c].second);
         }
         finish(&r);
@@ -331,7 +332,7 @@ static void an_interrupt_reaches_ranks_in_the_rendezvous(void **state)
     kill(r.pid, SIGINT);
     expect_text(&r, "ending after this step");
     clock_sleep_ns(STOP_SIGNALS_NS);
-    kill(r.pid, SIGINT); /* one rank does not look */
+    kill(r.pid, SIGINT); /* One rank does not check for signals. */
     finish(&r);
     assert_int_equal(r.exit_code, 130);
     expect_nothing_left(&r, 0);
@@ -367,7 +368,7 @@ static void blocks_of_jobs_that_take_turns_never_overlap(void **state)
             if (!same_job && a->begin_ns < b->end_ns && b->begin_ns < a->end_ns)
                 fail_msg("block %d of %s and block %d of %s overlap", (int)a->number, a->job, (int)b->number,
                          b->job);
-            /* They alternate: one block of each before the next of any. */
+            /* The jobs alternate: each runs one block before any runs its next one. */
             if (a->number < b->number && a->begin_ns > b->begin_ns)
                 fail_msg("block %d of %s comes before block %d of %s", (int)b->number, b->job, (int)a->number,
                          a->job);
@@ -389,7 +390,8 @@ static void an_interrupt_during_turns_ends_every_job(void **state)
 
 int main(void)
 {
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans come to us, so that they can be waited for */
+    /* Orphans become children of this process, so that it can wait for them. */
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_failure_is_named_once_with_its_exit_code_and_nothing_is_left),
         cmocka_unit_test(a_failure_in_one_job_ends_the_others),

@@ -1,4 +1,4 @@
-/* What the row on the engines' agreement says: files as ranks write them, with differences below and beyond
+/* Tests the row on the engines' agreement with files as ranks write them. Differences are below and beyond
  * the bound. */
 #include "harness/rank/agreement.h"
 #include "models/models.h"
@@ -23,7 +23,7 @@ typedef struct test_file {
 
 static nn_model *model;
 
-/* Averages of 1, magnitudes of 4; gaps between parameters hold other values. */
+/* Makes a file with averages of 1 and magnitudes of 4. The gaps between parameters hold other values. */
 static test_file make_file(void)
 {
     test_file f;
@@ -64,7 +64,7 @@ static void equal_averages_are_bit_identical(void **state)
 {
     (void)state;
     test_file ps = make_file(), ring = make_file();
-    ps.averages[ps.pieces[0].count] = 7; /* padding */
+    ps.averages[ps.pieces[0].count] = 7; /* This element is padding. */
     json_t *found = compare(&ps, &ring, NULL);
     assert_true(is_true(found, "compared") && is_true(found, "bit_identical") &&
                 is_true(found, "within_bound"));

@@ -143,7 +143,7 @@ static void holm_multiplies_by_what_is_left_and_never_decreases(void **context)
     double p[] = {0.01, 0.04, 0.03, 0.005};
     assert_int_equal(holm_adjust(p, 4), STATUS_OK);
     static const double expected[] = {0.03, 0.06, 0.06,
-                                      0.02}; /* R: p.adjust(c(.01, .04, .03, .005), "holm") */
+                                      0.02}; /* As R computes: p.adjust(c(.01, .04, .03, .005), "holm") */
     for (int i = 0; i < 4; i++) expect_near(p[i], expected[i], 1e-15);
     assert_int_equal(holm_adjust(p, 0), STATUS_OK);
 }
@@ -168,7 +168,7 @@ static void a_choice_is_as_sure_as_its_least_sure_test_times_their_number(void *
     assert_int_equal(significance_of_rounds(one, clear, 10, &tests[2]), STATUS_OK);
     significance three = significance_of_choice(tests, 3);
     expect_near(three.p, 3 * 4.0 / 1024, 1e-15);
-    assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN); /* though each alone is shown */
+    assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN); /* Each of them alone would be shown. */
     assert_int_equal(significance_of_rounds(one, clear, 8, &tests[1]), STATUS_OK);
     three = significance_of_choice(tests, 3);
     assert_int_equal(three.verdict, SIGNIFICANCE_TOO_FEW);
@@ -179,7 +179,7 @@ static void a_choice_is_as_sure_as_its_least_sure_test_times_their_number(void *
     assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN);
 }
 
-/* One always leads, here among a steady point and five noisy ones. */
+/* One point is always the fastest, here among a steady point and five noisy ones. */
 static void of_equal_points_the_best_is_rarely_shown(void **context)
 {
     (void)context;
@@ -269,11 +269,13 @@ static void bootstrap_interval_covers_the_median_in_19_of_20_samples(void **cont
 /* ---- recorded samples ------------------------------------------------------------------------------ */
 
 typedef struct samples {
-    double logs[256]; /* of step times, less their group's mean, divided by its deviation */
+    double logs[256]; /* Logarithms of step times, less the mean of their group, divided by its standard
+                         deviation. */
     int count;
 } samples;
 
-/* Column 2 of results/samples/step-times.csv: milliseconds, in groups of equal runs named by column 1. */
+/* Reads column 2 of results/samples/step-times.csv: milliseconds, in groups of equal runs that column 1
+ * names. */
 static samples recorded(void)
 {
     char path[512];
@@ -290,7 +292,7 @@ static samples recorded(void)
         double ms = 0;
         bool row = more && line[0] != '#' && sscanf(line, "%63[^,],%lf", name, &ms) == 2;
         if (more && !row) continue;
-        if (!more || strcmp(name, group) != 0) { /* the group ends */
+        if (!more || strcmp(name, group) != 0) { /* The group is complete. */
             double count = s.count - first, mean = sum / count,
                    deviation = sqrt(squares / count - mean * mean);
             for (int i = first; i < s.count; i++) s.logs[i] = (s.logs[i] - mean) / deviation;
@@ -312,11 +314,13 @@ static samples recorded(void)
 
 enum { DRAWS = SANITIZED ? 1000 : 10000 };
 
-/* What varies: the ratio of a round's two runs, or each run. */
+/* Quantity that varies: the runs of each side, the ratio of a round's two runs, or both runs of each round.
+ */
 typedef enum drawn { RUNS, RATIOS, BOTH_RUNS_OF_ROUNDS } drawn;
 
-/* How many of `draws` comparisons of `n` drawn rounds, or of `n` runs per side, end with a verdict, where
- * what varies has that coefficient of variation and b takes `factor` times as long. */
+/* Returns how many of `draws` comparisons end with a verdict. A comparison has `n` drawn rounds, or `n` runs
+ * per side. The quantity `what` has the coefficient of variation `variation`, and b takes `factor` times as
+ * long as a. */
 static int verdicts(const samples *s, double variation, drawn what, int n, double factor, int draws)
 {
     bool rounds = what != RUNS;
@@ -366,7 +370,7 @@ static void a_change_of_5_percent_is_found_in_95_of_100_draws(void **context)
     }
 }
 
-/* Where each side of a round varies by 2 %, and independently, the ratio varies by 2.8 %. */
+/* If each side of a round varies independently by 2 %, the ratio varies by 2.8 %. */
 static void sides_that_vary_independently_take_more_rounds_for_5_percent(void **context)
 {
     (void)context;

@@ -1,4 +1,5 @@
-/* What a record keeps of a run that is longer than it has room for: sums over all steps, and blocks of them.
+/* Tests the content of a record after a run that has more steps than the record can hold: sums over all
+ * steps, and sums over blocks of steps.
  */
 #include "common/base/random.h"
 #include "harness/result/record.h"
@@ -33,7 +34,7 @@ static step_times times_of(int64_t i)
     return t;
 }
 
-/* Records steps; between some of them lies something else. */
+/* Records steps. If `gaps` is set, other work lies between some of them. */
 static void record_steps(record *r, int64_t steps, bool gaps)
 {
     int64_t now = 1000, waited[RANKS] = {0, 1};
@@ -168,7 +169,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The quantile of all steps that the p95 of those kept is, less 0.95. */
+/* Returns the quantile of all steps at which the p95 of the kept steps lies, less 0.95. */
 static double error_of_p95(int64_t steps)
 {
     record r;
@@ -205,7 +206,7 @@ static void the_p95_of_kept_steps_is_near_that_of_all(void **state)
     series = 3;
 }
 
-/* As after a run with NCCL or MPI: every step was swept again that may have been kept. */
+/* As after a run with NCCL or MPI, every step that may have been kept is swept again. */
 static void parts_that_are_known_late_are_those_of_kept_steps(void **state)
 {
     (void)state;
@@ -253,7 +254,7 @@ static void of_many_evaluations_every_nth_is_kept_and_the_last(void **state)
     }
 }
 
-/* Of rank 0, and one that measures `fewer` steps. */
+/* Returns the job of rank 0 and of a rank that measures `fewer` steps. */
 static json_t *job_of(int64_t steps, int64_t fewer, bool synchronous, bool gaps)
 {
     const clock_alignment clock = {.aligned = false};

@@ -46,7 +46,7 @@ static int64_t compare(const recorded *a, const recorded *b)
     return a->kind == RECORDED_MESSAGE ? a->what - b->what : 0;
 }
 
-/* Stable, by insertion into runs: qsort is not. */
+/* Sorts with a stable algorithm, insertion into runs, since qsort is not stable. */
 const recorded *recorder_stop(int *count)
 {
     pthread_mutex_lock(&recorder.lock);

@@ -1,5 +1,5 @@
-/* What ranks say to each other, written down as they say it: calls of collectives, and messages. The program
- * is linked with --wrap for the functions that are listened to. */
+/* Records the communication of ranks: calls of collectives, and messages. The program is linked with --wrap
+ * for the functions that are recorded. */
 #ifndef TESTS_HARNESS_SIM_RECORDER_H
 #define TESTS_HARNESS_SIM_RECORDER_H
 
@@ -9,10 +9,10 @@ typedef enum recorded_kind { RECORDED_CALL, RECORDED_MESSAGE } recorded_kind;
 
 typedef struct recorded {
     recorded_kind kind;
-    int rank, peer;      /* who, to whom; of a call: -1 */
-    int server;          /* the message is a server's */
-    int what;            /* collective_kind or message_kind */
-    int64_t step_or_tag; /* header.step, or the call's tag */
+    int rank, peer;      /* Sender and receiver of a message. The peer of a call is -1. */
+    int server;          /* True if the sender is a server. */
+    int what;            /* A collective_kind or message_kind. */
+    int64_t step_or_tag; /* The step in the header of a message, or the tag of a call. */
     int64_t key_or_root;
     int64_t bytes;
 } recorded;
@@ -20,8 +20,8 @@ typedef struct recorded {
 enum { RECORDER_MOST = 1 << 16 };
 
 void recorder_start(void);
-/* What was recorded since, in order of (rank, server, peer, what) and within that as it was said. The
- * recorder's. */
+/* Stops recording. Returns the records in order of (rank, server, peer, what), and within these in the order
+ * in which they were made. The recorder owns the result. */
 const recorded *recorder_stop(int *count);
 
 #endif

@@ -1,4 +1,5 @@
-/* What is measured becomes a profile that loads, each constant in its place and marked as calibrated. */
+/* Tests that measurements become a profile that can be loaded, in which each measured constant has its value
+ * and is marked as calibrated. */
 #include "common/sim/profile.h"
 #include "harness/sim/calibrate_impl.h"
 #include "tests/support/check.h"
@@ -69,14 +70,15 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
         const char *tag = p->provenance[cases[i].constant].tag;
         if (strcmp(tag, "calibrated on this machine") != 0) fail_msg("%s: found tag '%s'", name, tag);
     }
-    assert_string_equal(p->provenance[SIM_ATTENTION].tag, "assumed"); /* not seen: the base's */
+    /* The constant was not measured, so it is that of the base profile. */
+    assert_string_equal(p->provenance[SIM_ATTENTION].tag, "assumed");
     sim_profile_free(&p);
     unlink(path);
     rmdir(folder);
 }
 
-/* As an H200 took them. Before, the head of two outputs made products use 0.15 % of the memory's bandwidth.
- */
+/* Times as an H200 took them. In an earlier version, the head with two outputs led to products with 0.15 % of
+ * the memory's bandwidth. */
 static void a_product_shorter_than_a_kernels_overhead_says_nothing_of_the_memory(void **context)
 {
     (void)context;

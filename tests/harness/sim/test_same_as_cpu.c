@@ -1,5 +1,6 @@
-/* The same job on the CPU, ranks as threads, and on virtual devices: every rank's ledger holds the same
- * logical bytes, class for class and phase for phase, workspace aside; and ranks say the same to each other.
+/* The same job on the CPU, ranks as threads, and on virtual devices: every rank's ledger has the same logical
+ * bytes in each class and phase, except for the workspace, and ranks make the same calls and send the same
+ * messages.
  */
 #include "common/base/clock.h"
 #include "common/data/batches.h"
@@ -39,9 +40,9 @@ typedef struct job {
     data_options data;
     _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
     status_table *table;
-    ledger ledgers[2][MEMBERS_MOST]; /* on the CPU, virtual; after those of the ranks come those of server
-                                        processes */
-    int members;                     /* ranks and such servers */
+    /* Ledgers on the CPU and in virtual time. The ledgers of server processes follow those of the ranks. */
+    ledger ledgers[2][MEMBERS_MOST];
+    int members; /* Number of ranks and server processes. */
 } job;
 
 /* An option of the engine in addition to its policy. */
@@ -49,7 +50,8 @@ typedef struct setting {
     const char *name, *value;
 } setting;
 
-/* What is timing's on the CPU is taken away: keys go in the order in which they are ready. */
+/* Sets the options so that the result on the CPU does not depend on timing: keys are sent in the order in
+ * which they are ready. */
 static void set_options(job *j, const setting *settings)
 {
     option_binding binding = {.table = engine_table[j->engine]->options, .storage = j->options};
@@ -114,7 +116,7 @@ static status exchange_handshakes(void *context, sync_blob mine, const sync_blob
     return local_ranks_exchange(x->group, x->member, mine, handshakes);
 }
 
-/* A server of its own, with what harness/rank/server.c gives it. */
+/* Runs a separate server as harness/rank/server.c does. */
 static status serve(local_ranks *group, int member, job *j)
 {
     device_config device_of = {.name = "cpu", .rank = member, .world = j->world, .threads = 1};
@@ -123,7 +125,7 @@ static status serve(local_ranks *group, int member, job *j)
     server_exchange x = {group, member};
     sync_context c = {.rank = member,
                       .world = j->world,
-                      .job_token = (uint64_t)getpid(), /* tests of two builds may run at once */
+                      .job_token = (uint64_t)getpid(), /* Tests of two builds may run at the same time. */
                       .ledger = &j->ledgers[0][member],
                       .options = j->options,
                       .policy = j->policy,
@@ -156,7 +158,8 @@ static status run_rank(local_ranks *group, int rank, void *context)
     if (rank >= j->world) return serve(group, rank, j);
     trainer_config config = {.sync.rank = rank,
                              .sync.world = j->world,
-                             .sync.job_token = (uint64_t)getpid(), /* tests of two builds may run at once */
+                             /* Tests of two builds may run at the same time. */
+                             .sync.job_token = (uint64_t)getpid(),
                              .device = "cpu",
                              .threads = 1,
                              .model = j->model,
@@ -174,14 +177,15 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, trainer_open(&config, &t), out);
     TRY_GOTO(rc, open_source(j, rank, t, &source), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, t), out);
-    ledger_reset_peaks(trainer_ledger(t)); /* as in virtual time before the measured steps */
+    ledger_reset_peaks(trainer_ledger(t)); /* In virtual time this happens before the measured steps. */
     for (int s = 0; s < STEPS; s++) {
         step_result result;
         TRY_GOTO(rc, trainer_step(t, source, s, s, &result), out);
     }
     TRY_GOTO(rc, sync_flush(trainer_engine(t)), out);
     j->ledgers[0][rank] = *trainer_ledger(t);
-    rc = j->members == j->world ? local_ranks_barrier(group) : STATUS_OK; /* servers wait for its end */
+    /* The servers wait until the ranks end. */
+    rc = j->members == j->world ? local_ranks_barrier(group) : STATUS_OK;
 out:
     if (source) batch_source_close(&source);
     trainer_close(&t);
@@ -299,7 +303,7 @@ static int by_content(const void *a, const void *b)
     return memcmp(a, b, sizeof(recorded));
 }
 
-/* What servers say, whatever its order. */
+/* Sorts the answers of servers, whose order does not matter. */
 static void sort_answers(recorded *list, int count)
 {
     for (int begin = 0; begin < count;) {
@@ -340,7 +344,8 @@ static void compare_with(const model_options *model, int world, int engine, cons
     memcpy(sim, recorder_stop(&sim_count), RECORDER_MOST * sizeof *sim);
     for (int r = 0; r < j->members; r++) check_ledgers(j, r);
     assert_true(cpu_count > 0);
-    if (strcmp(policy, "async") == 0 || strcmp(policy, "ssp") == 0) { /* who is answered when is timing's */
+    /* The order of answers depends on timing. */
+    if (strcmp(policy, "async") == 0 || strcmp(policy, "ssp") == 0) {
         sort_answers(cpu, cpu_count);
         sort_answers(sim, sim_count);
     }
@@ -357,7 +362,7 @@ static void compare_devices(const model_options *model, int world, int engine, c
     compare_with(model, world, engine, policy, NULL, profile);
 }
 
-static bool is_long; /* --long: ResNet-18 under every policy */
+static bool is_long; /* Set by --long: runs ResNet-18 under every policy. */
 
 /* The small model with two ranks and with four. ResNet-18 runs where the profile is another
  * (the_profile_makes_no_difference): its policies differ in bytes, not in code. */
@@ -394,7 +399,7 @@ static void servers_of_their_own_are_the_same(void **context)
         }
 }
 
-/* From its second step on: before, gradients travel whole. */
+/* Compares from the second step on, since gradients are sent whole before. */
 static void powersgd_is_the_same(void **context)
 {
     (void)context;

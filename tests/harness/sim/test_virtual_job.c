@@ -38,7 +38,7 @@ static void check(const char *what, double found, double expected, double tolera
         fail_msg("%s: found %.9g, expected %.9g", what, found, expected);
 }
 
-/* A job of four machines, and what the ranks of the first make of it. */
+/* Simulates all ranks of a job on four machines, and again only those of the first machine. */
 static void measure_both(const char *policy, virtual_figures *all, virtual_figures *some)
 {
     virtual_workload w = workload("dgx1-v100-4xib100", 32, policy, resnet);
@@ -65,7 +65,7 @@ static void the_ranks_of_one_machine_stand_for_all_to_the_last_bit(void **contex
     }
 }
 
-/* It copies its next batch earlier than the others, while parameters are gathered. */
+/* The last rank copies its next batch earlier than the others, while parameters are gathered. */
 static void a_last_rank_that_updates_less_makes_a_difference_of_nanoseconds(void **context)
 {
     (void)context;
@@ -81,7 +81,7 @@ static void a_last_rank_that_updates_less_makes_a_difference_of_nanoseconds(void
     }
 }
 
-/* Of the workload with more options. */
+/* Returns the step time of the workload with additional options. */
 static double step_with(const virtual_workload *w, const char *more)
 {
     virtual_workload with = *w;
@@ -97,7 +97,7 @@ static void the_same_job_takes_the_same_time_and_jitter_another(void **context)
     (void)context;
     static const char *const policies[] = {"ddp", "sync", "dp"};
     for (int p = 0; p < 3; p++) {
-        /* A batch of 64, so that kernels, not launches, make the time. */
+        /* With a batch of 64 the kernels, not the launches, determine the time. */
         virtual_workload w =
             workload(NULL, 4, policies[p], "--model resnet18 --image 64 --batch 64 --warmup 2 --steps 1");
         double plain = step_with(&w, ""), jittered = step_with(&w, " --jitter 7");
@@ -112,7 +112,8 @@ static void the_same_job_takes_the_same_time_and_jitter_another(void **context)
 
 enum { FREE = 11 + 10 };
 
-/* Alike hosts with one GPU each on a network of 1.25 GB/s without latency: everything else takes no time. */
+/* Sets up equal hosts with one GPU each, on a network of 1.25 GB/s without latency. Everything except the
+ * network takes no time. */
 static int free_of_charge(sim_override *out)
 {
     static const sim_constant none[] = {SIM_KERNEL_OVERHEAD, SIM_LAUNCH_TIME,     SIM_SYNCHRONIZE_TIME,
@@ -160,7 +161,8 @@ static void check_growth(const char *placement)
         virtual_figures f = measure_links("sync", world, options);
         if (world == 2) parameters = gradient_bytes(&f, 1), first = f.step_ms;
         double ms =
-            (world - 1) * parameters / 0.125e9 * 1000; /* one way; the other way overlaps but for a key */
+            /* Time of one direction. The other direction overlaps, except for one key. */
+            (world - 1) * parameters / 0.125e9 * 1000;
         if (f.step_ms < ms || f.step_ms > 2.05 * ms)
             fail_msg("%d workers: found %.3f ms, expected %.3f to %.3f", world, f.step_ms, ms, 2 * ms);
         check("growth with the workers", f.step_ms / first, world - 1, 0.03);
@@ -175,7 +177,7 @@ static void a_single_servers_time_grows_with_the_workers(void **context)
     check_growth("own");
 }
 
-/* Of rank 0, from the start. */
+/* Returns the bytes that rank 0 has sent from the start on. */
 static double all_bytes_sent(const virtual_figures *f)
 {
     return json_number_value(

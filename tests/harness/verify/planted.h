@@ -5,18 +5,18 @@
 
 typedef enum planted_error {
     PLANTED_NOTHING,
-    PLANTED_NO_DECAY,          /* weight decay left out */
+    PLANTED_NO_DECAY,          /* No weight decay. */
     PLANTED_MORE_DECAY,        /* 1.1 times the weight decay */
-    PLANTED_GRADIENT_OF_LAYER, /* one layer's weight gradient 5% too large */
-    PLANTED_GRADIENT_OF_ALL,   /* all gradients 5% too large, where the optimizer takes them */
-    PLANTED_COLORS,            /* images in BGR instead of RGB */
-    PLANTED_CHANNELS,          /* two channels of a BatchNorm's weight gradient exchanged */
+    PLANTED_GRADIENT_OF_LAYER, /* The weight gradient of one layer is 5% too large. */
+    PLANTED_GRADIENT_OF_ALL,   /* All gradients are 5% too large when the optimizer reads them. */
+    PLANTED_COLORS,            /* Images are in BGR instead of RGB. */
+    PLANTED_CHANNELS,          /* Two channels of a BatchNorm's weight gradient are exchanged. */
     PLANTED_BIASED_VARIANCE,   /* the running variance moves towards the biased one */
 } planted_error;
 
-/* From now on, on all threads. Call it while no step runs. */
+/* Plants the error from now on, on all threads. No step may be running. */
 void planted_set(planted_error error);
-/* How often the error was made since. */
+/* Returns how often the error was made since it was planted. */
 int planted_count(void);
 
 #endif

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Trained for `steps` before the loss is compared. Of several ranks only the first batch of rank 0 will do.
- */
+/* Number of steps before the loss is compared. With several ranks, only the first batch of rank 0 can be
+ * used. */
 static const struct {
     const char *name;
     int64_t steps;

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* What a verdict is about: the error shows in a figure of that kind. NULL: in any. */
+/* Each case has the kind of figure in which the error must show, or NULL for any figure. */
 typedef struct planted_case {
     planted_error error;
     const char *file, *device, *kind;

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Of a root or a block: shards of a multiple of 16 elements, the last ones shorter. */
+/* Returns the elements of a root's or block's shard. Shards are multiples of 16 elements, except the last
+ * ones, which are shorter. */
 static int64_t shard_of(int64_t elements, int ranks, int rank)
 {
     int64_t shard = (elements / 16 + ranks - 1) / ranks * 16, left = elements - rank * shard;

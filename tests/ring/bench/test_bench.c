@@ -22,7 +22,7 @@ typedef struct rows {
 typedef struct bench_test {
     ring_bench_options options;
     rows *rows;
-    collective_tuning *tuning; /* NULL: no tuning */
+    collective_tuning *tuning; /* Tuning, or NULL for none. */
 } bench_test;
 
 static void keep(void *context, const ring_bench_row *row)

@@ -14,7 +14,7 @@
 
 enum { MIB = 1 << 20, MOST = 512 };
 
-/* "0 | 1 2 | 3": tensors bucket by bucket. */
+/* Writes the tensors bucket by bucket, as in "0 | 1 2 | 3". */
 static void describe(const bucket_schedule *s, char *text, size_t size)
 {
     size_t used = 0;
@@ -135,7 +135,7 @@ static void small_cases_are_assigned_as_written_down(void **state)
 
 /* ---- golden ----------------------------------------------------------------------------------- */
 
-/* The models' parameters; 0 if there is no such model. */
+/* Lists the model's parameters. Returns their number, or 0 if there is no such model. */
 static int model_tensors(const char *name, bucket_tensor *out)
 {
     model_options options = {.name = name};
@@ -243,7 +243,7 @@ static void buckets_are_launched_in_order_when_all_their_gradients_are_ready(voi
     static const struct {
         int ready;
         bool completes;
-        int launched[3]; /* BUCKET_NONE: no more */
+        int launched[3]; /* Buckets in the order of launches. BUCKET_NONE ends the list. */
     } steps[] = {{5, true, {0, BUCKET_NONE}}, {3, false, {BUCKET_NONE}}, {2, false, {BUCKET_NONE}},
                  {1, false, {BUCKET_NONE}},   {0, true, {BUCKET_NONE}},  {4, true, {1, 2, BUCKET_NONE}}};
     bucket_schedule s;

@@ -8,7 +8,7 @@
 typedef struct cpu_case {
     const char *name;
     void (*build)(op_case *c);
-    bool any_threads; /* bit-identical with any number of threads */
+    bool any_threads; /* True if results are bit-identical for all numbers of threads. */
 } cpu_case;
 
 enum { CPU_CASES = 21 };

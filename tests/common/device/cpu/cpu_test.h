@@ -14,17 +14,18 @@ device_layout cpu_test_layout(device *d, const op_desc *op, int slot, shape para
 void cpu_test_run(device *d, op_desc op, const device_layout *layout, void *const *operands,
                   const op_scalars *scalars);
 
-/* Arrays on the heap, of `count` floats: uniform in [-1, 1); integers from -bound to bound, so that
- * sums of products are exact; 0; a value that must be overwritten. All but `copy` are functions of `name`. */
+/* Return arrays of `count` floats on the heap. In this order they hold: uniform numbers in [-1, 1); integers
+ * from -bound to bound, so that sums of products are exact; zeros; a value that must be overwritten. All but
+ * `copy` are functions of `name`. */
 float *cpu_test_uniform(const char *name, int64_t count);
 float *cpu_test_whole(const char *name, int64_t count, int bound);
 float *cpu_test_blank(int64_t count);
 float *cpu_test_copy(const float *from, int64_t count);
 
-/* Fails with both values at the first element whose bits differ. */
+/* Fails with both values if an element differs in any bit. */
 void cpu_test_identical(const char *what, const float *found, const float *expected, int64_t count);
 
-/* As above where +0 and -0 are alike: for exact sums. */
+/* Fails as above, but treats +0 and -0 as equal, for exact sums. */
 void cpu_test_equal(const char *what, const float *found, const float *expected, int64_t count);
 
 #endif

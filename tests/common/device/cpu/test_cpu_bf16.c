@@ -1,5 +1,5 @@
-/* Products in bfloat16: with factors that bfloat16 can hold nothing is rounded but the sums, so they must
- * meet the reference like products in float32; with others it must show. */
+/* Products in bfloat16: with factors that bfloat16 represents exactly, only the sums are rounded, so results
+ * must be as close to the reference as products in float32. With other factors the rounding must show. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_runner.h"
@@ -28,7 +28,7 @@ static uint32_t bits_of(float value)
     return bits;
 }
 
-/* Skips the test where the processor does not multiply bfloat16. */
+/* Opens the device in bfloat16. Skips the test if the processor does not multiply bfloat16. */
 static device *open_bf16(int threads)
 {
     device_config config = {
@@ -46,7 +46,8 @@ static device *open_bf16(int threads)
 
 /* ---- rounding --------------------------------------------------------------------------------- */
 
-/* The nearer of the two neighbors, of equally near ones that with an even last bit. */
+/* Rounds to the nearer of the two neighbors. Of two neighbors that are equally near, takes the one with an
+ * even last bit. */
 static uint16_t rounded(float value)
 {
     uint32_t bits = bits_of(value), low = bits & 0xffff0000u, high = low + 0x10000u;
@@ -66,7 +67,7 @@ static void float32_goes_to_the_nearest_bfloat16_on_every_instruction_set(void *
     for (uint32_t i = 0; i < COUNT; i++) from[i] = float_of((i / RESTS) << 16 | rests[i % RESTS]);
     for (int k = 0; k < CPU_ISA_COUNT; k++) {
         if (!cpu_isa_supported(cpu_isas[k])) continue;
-        for (int64_t cut = 0; cut < 20; cut++) { /* ends of all lengths */
+        for (int64_t cut = 0; cut < 20; cut++) { /* Tries ends of all lengths. */
             int64_t count = cut ? 1000 + cut : COUNT;
             cpu_isas[k]->elementwise->to_bf16(from + cut, to, count - cut);
             for (int64_t i = 0; i < count - cut; i++)
@@ -81,7 +82,7 @@ static void float32_goes_to_the_nearest_bfloat16_on_every_instruction_set(void *
 
 /* ---- operations ------------------------------------------------------------------------------- */
 
-/* Steps whose factors are their operands as they are. */
+/* Returns true for operations that use their operands as factors without changing them. */
 static bool takes_part(const op_desc *op)
 {
     switch (op->kind) {
@@ -155,7 +156,7 @@ static void check_case(device *tested, device *oracle, const op_case *c)
 static void products_of_bfloat16_meet_the_reference(void **state)
 {
     (void)state;
-    device *tested = open_bf16(1); /* first, since it may skip the test */
+    device *tested = open_bf16(1); /* Comes first, since it may skip the test. */
     op_case *cases = calloc(OP_TABLE_CAPACITY, sizeof *cases);
     int count = op_table_build(cases), checked = 0;
     device *oracle = NULL;
@@ -181,7 +182,7 @@ static void factors_are_rounded(void **state)
     device *d = open_bf16(1);
     float *x = cpu_test_blank(ROWS * SIZE), *w = cpu_test_blank(SIZE * SIZE),
           *y = cpu_test_blank(ROWS * SIZE);
-    for (int i = 0; i < ROWS * SIZE; i++) x[i] = 1 + 0x1p-10f; /* a quarter of a unit above 1 */
+    for (int i = 0; i < ROWS * SIZE; i++) x[i] = 1 + 0x1p-10f; /* A quarter of a rounding unit above 1. */
     for (int i = 0; i < SIZE * SIZE; i++) w[i] = 1;
     op_desc op;
     memset(&op, 0, sizeof op);

@@ -1,5 +1,5 @@
-/* Against the reference at sizes beyond the blocks in which the device computes; tests/common/device compares
- * small shapes. */
+/* Compares the device with the reference at sizes that exceed the device's blocks; tests/common/device
+ * compares small shapes. */
 #include "tests/common/device/cpu/cpu_cases.h"
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_compare.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* The reference runs all steps from the same values as the device, whose results are then compared. */
+/* The reference runs all steps from the same initial values as the device. Then the results are compared. */
 static void run_on(device *d, const op_case *c, case_state *state)
 {
     op_runner runner;
@@ -24,7 +24,7 @@ static void run_on(device *d, const op_case *c, case_state *state)
     op_runner_close(&runner);
 }
 
-/* Errors of one step go on into the next. */
+/* Returns the tolerance of a case. The errors of one step affect the next one. */
 static double tolerance_of(const op_case *c)
 {
     double tolerance = 0;
@@ -39,8 +39,8 @@ static double root_mean_square(const double *values, int64_t count)
     return sqrt(sum / (double)count);
 }
 
-/* Relative to the element, or to the tensor's root mean square where that is larger: the first rows of
- * causal attention stand far above the rest. */
+/* Differences are relative to the element, or to the tensor's root mean square if that is larger: the first
+ * rows of causal attention are far larger than the rest. */
 static void compare_tensor(const op_case *c, int tensor, const double *found, const double *expected)
 {
     const case_tensor *t = &c->tensors[tensor];

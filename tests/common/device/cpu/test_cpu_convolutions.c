@@ -67,7 +67,8 @@ static const conv2d_attributes shapes[] = {
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0], BOUND = 4 };
 
-/* Of a filtered result from the integer: errors of 1e-5 of sums below 1000 stay far below it. */
+/* Allowed distance of a filtered result from the integer. Errors of 1e-5 of sums below 1000 stay far below
+ * it. */
 static const float CLOSE = 1.0f / 16;
 
 static bool is_filtered(const conv2d_attributes *a)
@@ -118,8 +119,8 @@ static void free_tensors(tensors *t)
     for (int i = 0; i < 4; i++) free(arrays[i]);
 }
 
-/* Sums over all products of a pixel with a tap, in no order that matters: of outputs, of pixels and of
- * weights. */
+/* Sums over all products of a pixel with a tap, for outputs, for pixels and for weights. The order of the
+ * additions does not matter. */
 typedef struct sums {
     float *y, *dx, *dw;
 } sums;
@@ -152,7 +153,7 @@ static float *zeros(int64_t count)
     return memset(cpu_test_blank(count), 0, (size_t)count * sizeof(float));
 }
 
-/* Those of a shape, added up for the first of its tests. */
+/* Returns the sums of a shape. The first test that needs them computes them. */
 static const sums *sums_of(const conv2d_attributes *a, const tensors *t)
 {
     static conv2d_attributes shape;
@@ -227,7 +228,8 @@ static void convolutions_of_whole_numbers_are_exact(void **context)
     device_close(&d);
 }
 
-/* An epoch's last batch, evaluation, and ranks with unequal batches share the arenas of a training batch. */
+/* The last batch of an epoch, evaluation, and ranks with unequal batches all use the arenas of a training
+ * batch. */
 static void a_layout_serves_every_batch_size(void **context)
 {
     (void)context;

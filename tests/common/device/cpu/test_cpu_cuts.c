@@ -12,7 +12,7 @@
 
 enum { COUNT = 203 };
 
-/* Pieces of every length below two vectors, at every offset within one. */
+/* Cuts arrays into pieces of every length below two vectors, at every offset within a vector. */
 static const int cuts[][5] = {{COUNT},
                               {1, COUNT},
                               {16, 17, 32, 48, COUNT},

@@ -53,7 +53,7 @@ static double exact_slope(activation act, double x)
     return sigmoid(u) * (1 + x * sigmoid(-u) * slope_of_u(x));
 }
 
-/* What a rounding of the sigmoid's argument u makes of the result: large where |u| is. */
+/* Returns the error of the result that the rounding of the sigmoid's argument u causes. */
 static double conditioning(activation act, double x)
 {
     if (act != ACTIVATION_GELU_TANH) return 0;
@@ -186,7 +186,7 @@ static void exponentials_of_the_extremes_are_zero_infinite_or_not_a_number(void 
     }
 }
 
-/* What -ffast-math would take away: denormal numbers, infinities, NaN, the sign of zero, true division. */
+/* Checks what -ffast-math would break: denormal numbers, infinities, NaN, the sign of zero, true division. */
 static void arithmetic_is_that_of_ieee_754(void **context)
 {
     (void)context;

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 typedef struct matmul_case {
-    int64_t m, in, out, rows; /* rows 0: all m */
+    int64_t m, in, out, rows; /* If `rows` is 0, all m rows count. */
 } matmul_case;
 
 static const matmul_case cases[] = {
@@ -77,7 +77,8 @@ static void multiplications_of_whole_numbers_are_exact(void **context)
 
 /* ---- machine code ------------------------------------------------------------------------------ */
 
-/* What is written while the program runs: of executable memory without a file. */
+/* Returns the bytes of machine code that was generated while the program runs: executable memory that no file
+ * backs. */
 static long machine_code_bytes(void)
 {
     FILE *maps = fopen("/proc/self/maps", "re");
@@ -93,7 +94,8 @@ static long machine_code_bytes(void)
     return bytes;
 }
 
-/* The first product of the process; a step that waited for code took 40 ms, and seconds on a busy machine. */
+/* Runs the first product of the process. A step that waited for code generation took 40 ms, and seconds on a
+ * busy machine. */
 static void the_first_product_waits_for_no_machine_code(void **context)
 {
     enum { M = 96, IN = 512, OUT = 100 };
@@ -205,7 +207,8 @@ int main(void)
     }
     tests[2 * CASES + 1] = (struct CMUnitTest)cmocka_unit_test(kernels_of_every_instruction_set_are_exact);
     tests[2 * CASES + 2] = (struct CMUnitTest)cmocka_unit_test(transposition_exchanges_rows_and_columns);
-    bool one_set = getenv("ONEDNN_MAX_CPU_ISA"); /* the last two visit all of them */
+    bool one_set = getenv("ONEDNN_MAX_CPU_ISA"); /* The last two tests visit all instruction sets, so they do
+                                                    not run again for a single one. */
     return _cmocka_run_group_tests("matrix multiplications", tests, 2 * CASES + (one_set ? 1 : 3), NULL,
                                    NULL);
 }

@@ -14,7 +14,7 @@
 
 enum { RUNS = 3 };
 
-/* All of the case's steps on a device of its own. */
+/* Runs all steps of the case on a newly opened device. */
 static void run_case(const op_case *c, int threads, case_state *out)
 {
     device *d = cpu_test_open(threads);

@@ -8,7 +8,7 @@
 
 #define __global__
 #define __device__
-#define __shared__ static thread_local /* blocks of a launch run one after another in one thread */
+#define __shared__ static thread_local /* Blocks of a launch run one after another in one thread. */
 
 struct dim3 {
     unsigned x, y, z;
@@ -26,7 +26,7 @@ extern "C" {
 extern __thread emulated_size threadIdx, blockIdx, blockDim, gridDim;
 void __syncthreads();
 int __syncthreads_or(int value);
-/* The value of `lane` in the warp, as 8 bytes. */
+/* Returns the value of another lane of the warp, as 8 bytes. */
 uint64_t emulator_exchange(uint64_t value, int lane_mask);
 }
 
@@ -40,7 +40,7 @@ template <typename T> T __shfl_xor_sync(unsigned, T value, int lane_mask)
     return value;
 }
 
-/* Blocks whose warps lie along x. */
+/* Works for blocks whose warps lie along x. */
 static inline unsigned __ballot_sync(unsigned, bool value)
 {
     uint64_t bits = value ? (uint64_t)1 << threadIdx.x % 32 : 0;
@@ -53,7 +53,7 @@ static inline int __popc(unsigned bits)
     return __builtin_popcount(bits);
 }
 
-/* Blocks of a launch run one after another in one thread. */
+/* Does nothing, since blocks of a launch run one after another in one thread. */
 static inline void __threadfence()
 {
 }
@@ -77,7 +77,8 @@ static inline int32_t atomicMax(int32_t *at, int32_t value)
     return old;
 }
 
-/* Blocks and threads as a GPU takes them (CUDA C++ Programming Guide, "Compute Capabilities"). */
+/* Returns whether a GPU accepts these sizes of grid and block (CUDA C++ Programming Guide, "Compute
+ * Capabilities"). */
 static inline bool emulator_can_launch(dim3 grid, dim3 block)
 {
     uint64_t threads = (uint64_t)block.x * block.y * block.z;

@@ -103,11 +103,11 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
 void emulator_count_launch(cudaStream_t s);
-/* Where the stream is captured: keeps a copy of the context, with which the graph calls run(copy), and
+/* If the stream is being captured, keeps a copy of the context, with which the graph calls run(copy), and
  * returns 1. */
 int emulator_record(cudaStream_t s, void (*run)(void *context), const void *context, size_t bytes);
 
-/* Calls run(context) in every thread of every block; blocks one after another. */
+/* Calls run(context) in every thread of every block. Blocks run one after another. */
 typedef struct emulated_size {
     unsigned x, y, z;
 } emulated_size;
