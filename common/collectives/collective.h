@@ -10,8 +10,8 @@
  *
  * There are two ways to make a call. On host transports the caller posts a call, calls collective_progress(),
  * and checks whether the call is done. These functions do not block. NCCL runs calls in stream order: a call
- * is enqueued on a stream, and work that needs its result is enqueued later on this stream or waits for a
- * mark of the stream.
+ * is enqueued on a stream. Work that needs the result of the call is enqueued later on the same stream, or
+ * waits for a mark of this stream.
  *
  * Results are bit-identical in every run: the order of a sum depends only on library, algorithm, ranks and
  * count. The ring sums in ring order (ring/all_reduce/ring.c), two-shot in rank order
@@ -72,7 +72,7 @@ typedef struct collective_buffer {
     piece_list pieces;
 } collective_buffer;
 
-/* Most ranks of one machine that can share memory. */
+/* Largest number of ranks on one machine that can share memory. */
 enum { COLLECTIVE_MOST_SHARED_RANKS = 64 };
 
 /* Parameters of a call. Every member of the group makes the call with the same kind, op, type, root, tag and
@@ -92,9 +92,10 @@ enum { COLLECTIVE_MOST_SHARED_RANKS = 64 };
  *   barrier         -                          -
  *
  * collective_part_begin() cuts the parts; the count may be any number, also zero. `in` and `out` do not
- * overlap, or they are the same buffer, in which a part lies at its place in the whole. all_to_all is never
- * in place. Sends and receives between two ranks match in the order in which they are posted; no other call
- * affects this order. Reductions accept the types of reduce_has_type(), other kinds accept any type. */
+ * overlap, or they are the same buffer. If they are the same, a part begins at collective_part_begin().
+ * all_to_all is never in place. Sends and receives between two ranks match in the order in which they are
+ * posted; no other call affects this order. Reductions accept the types of reduce_has_type(), other kinds
+ * accept any type. */
 typedef struct collective_call {
     collective_kind kind;
     reduce_op op;
@@ -157,7 +158,7 @@ typedef enum collective_algorithm {
 } collective_algorithm;
 #undef COLLECTIVE_ALGORITHM_ENUM
 
-/* Indexed by the enum, terminated by NULL. */
+/* Names of the algorithms, indexed by collective_algorithm and terminated by NULL. */
 extern const char *const collective_algorithm_names[];
 
 bool collective_has_algorithm(const char *library, collective_algorithm a);
@@ -185,7 +186,9 @@ typedef struct collective_window {
     int fd;
 } collective_window;
 
-enum { COLLECTIVE_MAX_WINDOWS = 6, COLLECTIVE_QUEUE = 64 }; /* QUEUE: most unfinished calls of a group. */
+/* COLLECTIVE_QUEUE limits the unfinished calls of a group. COLLECTIVE_PAIR_QUEUE limits sends and receives if
+ * they have a queue for each peer. */
+enum { COLLECTIVE_MAX_WINDOWS = 6, COLLECTIVE_QUEUE = 64 };
 
 typedef struct collective_config {
     int rank, world;
@@ -196,15 +199,15 @@ typedef struct collective_config {
     /* Whether ranks send to each other. Only sim reads `pairs`; in all other libraries ranks may always send
      * to each other. */
     bool pairs;
-    /* sim, nccl: the device whose memory contains the buffers. In sim the device belongs to this rank. If the
-     * world is a part of the simulation's ranks, the ranks of the world are consecutive. */
+    /* Device whose memory contains the buffers. Only sim and nccl read `device`. In sim the device belongs to
+     * this rank. If the world is a part of the simulation's ranks, the ranks of the world are consecutive. */
     struct device *device;
-    const char *bootstrap; /* nccl: the id that rank 0 made (nccl/collective_nccl.h). */
-    bool share_gpu;        /* nccl: whether ranks may use the same GPU. */
+    const char *bootstrap; /* Id that rank 0 made for NCCL (nccl/collective_nccl.h). */
+    bool share_gpu;        /* Whether ranks of nccl may use the same GPU. */
     /* The status slot of this rank, or NULL. NCCL's watchdog writes the calls in flight to the slot. */
     struct rank_slot *slot;
     const struct status_table *table; /* Shows the progress of other ranks. NULL if there is none. */
-    /* nccl: function that is called once, by any thread, if this rank cannot go on. When `lost` is called,
+    /* Function that nccl calls once, from any thread, if this rank cannot go on. When `lost` is called,
      * other threads of the rank may hang in NCCL or CUDA. The function publishes the error. After the call
      * NCCL is aborted, and the process ends with the error's exit code. NULL if ranks are threads. Without
      * `lost`, the next call of the world returns the error, as do waits for the GPU. */
@@ -241,7 +244,7 @@ void collective_group_close(collective_group **group);
 collective_world *collective_group_world(const collective_group *group);
 int collective_group_rank(const collective_group *group);
 int collective_group_size(const collective_group *group);
-/* Returns the rank in the world of rank `member` of the group. Returns -1 if `member` is -1. */
+/* Converts a rank in the group to the same member's rank in the world. Returns -1 if `member` is -1. */
 int collective_group_world_rank(const collective_group *group, int member);
 
 /* ---- calls ------------------------------------------------------------------------------------ */
@@ -265,7 +268,7 @@ bool collective_done(const collective_group *group, collective_ticket ticket);
  * finished_ns is the time at which the call ends. A time that has not come yet is 0. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
-    /* Rank in the group of the last member to post the call. -1 if unknown, as with NCCL and MPI. */
+    /* The member that posted the call last, as a rank in the group. -1 if unknown, as with NCCL and MPI. */
     int last_rank;
     /* Time at which this rank began its part, if last_rank is -1. Equal to started_ns with NCCL. */
     int64_t began_ns;
@@ -283,7 +286,8 @@ status collective_progress(collective_world *world, int64_t now_ns, int64_t *dea
 /* Sleeps until something may have happened since the last progress, at most until the deadline. */
 void collective_wait(collective_world *world, int64_t deadline_ns);
 
-/* Ends the present wait, or the next if there is none. May be called from any thread. */
+/* Ends a collective_wait() in progress. If none is in progress, the next one returns at once. May be called
+ * from any thread. */
 void collective_wake(collective_world *world);
 
 /* Reports to the peers that this rank gives up, and why. */

@@ -15,7 +15,7 @@
 
 enum {
     COLLECTIVE_NAME_MAX = 32,
-    /* Most unfinished sends to a rank, and most unfinished receives from a rank. */
+    /* Largest number of unfinished sends to one rank, and of unfinished receives from one rank. */
     COLLECTIVE_PAIR_QUEUE = 8
 };
 
@@ -37,7 +37,7 @@ typedef struct collective_queue {
 
 typedef struct collective_type {
     const char *name;
-    uint32_t algorithms; /* Bits COLLECTIVE_HAS(). */
+    uint32_t algorithms; /* Algorithms of the library, as bits COLLECTIVE_HAS(). */
     collective_algorithm algorithm;
     size_t world_bytes, group_bytes, queue_bytes; /* Sizes of the implementation's structs. */
     /* Whether a group has one more queue per peer for sends and one per peer for receives. If false, one
@@ -67,7 +67,7 @@ struct collective_world {
     struct {
         _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
     } traffic;                 /* Any thread may read it. */
-    collective_queue enqueued; /* Calls of all groups in stream order. */
+    collective_queue enqueued; /* Calls of all groups, in stream order. */
     error_record failure;      /* First error; code STATUS_OK if there is none. */
     /* State of collective_poll(). */
     doorbell bell;

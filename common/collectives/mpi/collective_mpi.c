@@ -46,7 +46,7 @@ typedef struct mpi_world {
 typedef struct mpi_group {
     collective_group base;
     void *comm;
-    int *counts; /* [4][size]: counts, places, out_counts, out_places */
+    int *counts; /* [4][size]: `counts`, `places`, `out_counts` and `out_places` of an mpi_module_call. */
 } mpi_group;
 
 static mpi_group *group_of(const mpi_queue *q)
@@ -154,7 +154,8 @@ static piece_buffer staging(const mpi_queue *q, int64_t element)
     return (piece_buffer){.base = q->staging + element * dtype_size(q->call->type)};
 }
 
-/* Returns the index in the staging buffer of a second area, for output that must not overlap the input. */
+/* Output that must not overlap the input has a second area in the staging buffer. Returns the index of the
+ * first element of this area. */
 static int64_t second_half(const mpi_queue *q)
 {
     return q->apart ? segment_limit(q) : q->base.group->size * segment_limit(q);

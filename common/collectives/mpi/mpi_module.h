@@ -18,9 +18,9 @@ enum { MPI_MODULE_VERSION = 1 };
 typedef void (*mpi_module_reduce)(dtype type, reduce_op op, void *out, const void *a, const void *b,
                                   int64_t count);
 
-/* A call with MPI's arguments. Operands are contiguous. NULL means MPI_IN_PLACE. It is passed as `out` by the
- * root of a scatter, and as `in` in all other calls. counts and places describe the part of each rank;
- * out_counts and out_places describe the received parts of all_to_all. */
+/* A call with MPI's arguments. Operands are contiguous. NULL means MPI_IN_PLACE: the root of a scatter may
+ * pass NULL as `out`, and the other calls may pass NULL as `in`. counts and places describe the part of each
+ * rank; out_counts and out_places describe the received parts of all_to_all. */
 typedef struct mpi_module_call {
     int kind; /* collective_kind */
     reduce_op op;
