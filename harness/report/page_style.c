@@ -62,7 +62,7 @@ void page_figure_style(text_buffer *out)
                      "svg .on-waiting,svg .on-paper{paint-order:stroke;stroke:var(--paper);stroke-width:5px}"
                      ".mark rect{fill:none;stroke:var(--warn)}"
                      "svg .mark text{font-size:11px;font-weight:700;fill:var(--warn)}"
-                     ".curve{fill:none;stroke-width:2;stroke-linejoin:round}"
+                     ".curve{fill:none;stroke-width:2;stroke-linejoin:round;pointer-events:none}"
                      ".curve.stroke-ps2,.curve.stroke-ring2,.curve.stroke-none2{stroke-dasharray:6 3}"
                      ".point{fill-opacity:0}.point:hover{fill-opacity:1}"
                      "rect[data-t]:hover{stroke:var(--ink);stroke-width:1.5}");

@@ -55,8 +55,8 @@ double svg_text_width(const char *text, int size)
     double em = 0;
     for (; *text; text++) {
         if (continues(*text)) continue;
-        if ((unsigned char)*text >= 0xe0)
-            em += 1.05; /* wide characters, for example Chinese */
+        if ((unsigned char)*text >= 0xc0)
+            em += 1.05; /* not ASCII, for example Cyrillic or Chinese */
         else if (strchr(" ijltfr.,:;'|()-I", *text))
             em += 0.42;
         else if (strchr("mwMWGOQ%@+", *text))

@@ -349,14 +349,14 @@ def text_page_CSV_and_JSON_show_the_same_numbers():
 HOSTILE = "<script>alert(1)</script>\"'&" + "Ω" * 100 + "\u202eabc\u05d0\u05d1" + "x" * 100
 
 
-@cases([("1280 px", 1280), ("400 px", 400)])
-def hostile_names_are_shown_and_not_run(width):
+@cases([("1280 px", 1280, HOSTILE), ("400 px", 400, HOSTILE), ("400 px, Greek", 400, "Ω" * 100), ("400 px, Cyrillic", 400, "Жю" * 50)])
+def hostile_names_are_shown_and_not_run(width, policy):
     result = copy.deepcopy(real()[0])
     result["workload"]["model"] = result["host"]["name"] = result["host"]["processor"] = result["hardware_note"] = HOSTILE
     result["command"] = ["--model", HOSTILE]
     result["configuration"][HOSTILE] = HOSTILE
     for job in result["jobs"]:
-        job["policy"] = HOSTILE
+        job["policy"] = policy
     with open(at("hostile.json"), "w", encoding="utf-8") as file:
         json.dump(seal(result), file)
     report(at("hostile.json"), "-o", at("hostile.html"), "--svg", at("hostile-svg"))

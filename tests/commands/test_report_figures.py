@@ -76,6 +76,8 @@ PLACE = """(() => { const m = document.querySelectorAll('[data-test="%s"]')[%d];
 def every_figure_shows_the_value_under_the_pointer(name, width):
     with Browser() as browser:
         browser.open(page(name), width)
+        expect_equal(browser.evaluate("Array.from(document.querySelectorAll('.curve')).filter(c => getComputedStyle(c).pointerEvents != 'none').length"),
+                     0, "lines that hide the points of other lines from the pointer")
         for figure, marks in browser.evaluate(MARKS):
             expect(marks > 0, f"{figure} has no values")
             for number in range(3):
