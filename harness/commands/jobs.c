@@ -118,3 +118,12 @@ status command_refuse_options(const run_config *c, const char *const *names, con
                 return fail(STATUS_USAGE, "--%s: unexpected with %s", *names, with);
     return STATUS_OK;
 }
+
+status command_refuse_unused(const run_config *c, const bool uses[ENGINE_COUNT])
+{
+    int engine;
+    const char *name = run_config_unused(c, uses, &engine);
+    return name ? fail(STATUS_USAGE, "--%s: expected a policy of %s, got none", name,
+                       engine_table[engine]->name)
+                : STATUS_OK;
+}

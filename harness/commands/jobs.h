@@ -30,5 +30,7 @@ status command_parse_run_words(char **words, int count, char *const own[], int o
 
 /* Refuses the options of `harness run` in `names`, which ends with NULL. */
 status command_refuse_options(const run_config *c, const char *const *names, const char *with);
+/* Refuses an option of an engine that no policy of the table uses, since it would have no effect. */
+status command_refuse_unused(const run_config *c, const bool uses[ENGINE_COUNT]);
 
 #endif

@@ -14,6 +14,10 @@
 
 enum { GIB = 1 << 30 };
 
+/* The machines if there is no --device: any number of machines whose GPUs have all precisions. Their memory
+ * is not a limit here. */
+#define ANY_MACHINE "dgx-a100-80g"
+
 typedef struct memory_options {
     const char *policies, *json;
 } memory_options;
@@ -46,7 +50,7 @@ static status configure(const memory_command *m, const char *policy, run_config 
     TRY(engine_of_policy(policy, &engine));
     char *const own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
                          (char *)"--policy", (char *)policy,
-                         (char *)"--device", (char *)"sim:" SIM_DEFAULT_PROFILE};
+                         (char *)"--device", (char *)"sim:" ANY_MACHINE};
     return command_parse_run_words(m->words, m->word_count, own, m->has_device ? 4 : 6, out);
 }
 
@@ -106,7 +110,7 @@ static status list_gpus(json_t **out)
 static status list_all(memory_command *m)
 {
     const run_config *c = &m->config;
-    const char *device = c->run.device, *name = SIM_DEFAULT_PROFILE;
+    const char *device = c->run.device, *name = ANY_MACHINE;
     sim_profile *p = NULL;
     size_t used = (size_t)snprintf(m->all, sizeof m->all, "dp,sync,ddp,zero1,zero2,zero3,fsdp");
     if (m->options.policies) return STATUS_OK;
@@ -121,6 +125,22 @@ static status list_all(memory_command *m)
     return STATUS_OK;
 }
 
+/* Refuses names that no engine has, and options of an engine that no policy uses. */
+static status check_policies(const memory_command *m)
+{
+    bool uses[ENGINE_COUNT] = {false};
+    char *list = strdup(m->options.policies), *rest = NULL;
+    int engine;
+    status rc = list ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table");
+    for (char *p = list ? strtok_r(list, ",", &rest) : NULL; p && rc == STATUS_OK;
+         p = strtok_r(NULL, ",", &rest)) {
+        rc = engine_of_policy(p, &engine);
+        if (rc == STATUS_OK) uses[engine] = true;
+    }
+    free(list);
+    return rc == STATUS_OK ? command_refuse_unused(&m->config, uses) : rc;
+}
+
 static status read_words(memory_command *m, const command_line *line)
 {
     static const char *const of_one_job[] = {"mode", "plan",       "trace", "trace-steps",
@@ -129,26 +149,38 @@ static status read_words(memory_command *m, const command_line *line)
     m->has_device = options_given(&m->config.bindings[0], "device");
     TRY(command_refuse_options(&m->config, of_one_job,
                                "memory, which prints one row per policy of --policy"));
-    return list_all(m);
+    TRY(list_all(m));
+    return check_policies(m);
 }
 
 static status plan_all(memory_command *m, json_t **out)
 {
-    json_t *jobs = json_array(), *gpus = NULL, *workload = NULL;
+    json_t *jobs = json_array(), *refused = json_array(), *gpus = NULL, *workload = NULL;
     char *list = strdup(m->options.policies), *rest = NULL;
+    error_record refusal = {0};
     status rc = list ? list_gpus(&gpus) : fail(STATUS_SYSTEM, "no memory for the table");
     for (char *p = list ? strtok_r(list, ",", &rest) : NULL; p && rc == STATUS_OK;
-         p = strtok_r(NULL, ",", &rest))
+         p = strtok_r(NULL, ",", &rest)) {
         rc = plan_policy(m, p, jobs, &workload);
-    if (rc == STATUS_OK && json_array_size(jobs) == 0)
+        if (rc != STATUS_USAGE && rc != STATUS_CONFIG) continue;
+        /* The policy cannot run with the other options. */
+        if (!refusal.code) error_copy(&refusal);
+        json_array_append_new(refused, json_pack("{s:s, s:s}", "row", p, "reason", error_message()));
+        error_clear();
+        rc = STATUS_OK;
+    }
+    if (rc == STATUS_OK && json_array_size(jobs) + json_array_size(refused) == 0)
         rc = fail(STATUS_USAGE, "--policy: expected a name, got none");
+    if (rc == STATUS_OK && !workload) rc = error_adopt(&refusal); /* No policy can run. */
     if (rc == STATUS_OK) {
         json_object_set(workload, "jobs", jobs);
+        json_object_set(workload, "refused", refused);
         json_object_set(workload, "gpus", gpus);
         *out = json_incref(workload);
     }
     json_decref(workload);
     json_decref(jobs);
+    json_decref(refused);
     json_decref(gpus);
     free(list);
     return rc;

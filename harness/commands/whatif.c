@@ -46,21 +46,6 @@ typedef struct whatif_setup {
     int word_count;
 } whatif_setup;
 
-/* Refuses an option of an engine that no policy uses, since it would have no effect. */
-static status refuse_unused_options(const run_config *c, const whatif_question *q)
-{
-    bool uses[ENGINE_COUNT] = {false};
-    int engine;
-    for (int p = 0; p < q->policy_count; p++) {
-        TRY(engine_of_policy(q->policies[p], &engine));
-        uses[engine] = true;
-    }
-    const char *name = run_config_unused(c, uses, &engine);
-    return name ? fail(STATUS_USAGE, "--%s: expected a policy of %s, got none", name,
-                       engine_table[engine]->name)
-                : STATUS_OK;
-}
-
 /* Parses the options of `harness run` once, to check the options that hold for all jobs. */
 static status read_words(whatif_setup *s, const command_line *line, whatif_question *q)
 {
@@ -135,13 +120,19 @@ static status answer(whatif_setup *s, command_line *line)
 {
     const whatif_options *o = &s->options;
     whatif_question q = {0};
+    bool uses[ENGINE_COUNT] = {false};
+    int engine;
     TRY(read_words(s, line, &q));
     TRY(find_profile(s, &q));
     if (command_is_stdout(o->json) && command_is_stdout(o->csv))
         return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
     TRY(whatif_parse_gpus(o->gpus, &q));
     TRY(whatif_parse_policies(o->policy, &q));
-    TRY(refuse_unused_options(&s->config, &q));
+    for (int p = 0; p < q.policy_count; p++) {
+        TRY(engine_of_policy(q.policies[p], &engine));
+        uses[engine] = true;
+    }
+    TRY(command_refuse_unused(&s->config, uses));
     if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
     TRY(note_effects(s, &q));
     whatif_answer *answer = calloc(1, sizeof *answer);

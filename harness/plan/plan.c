@@ -4,6 +4,7 @@
 #include "harness/launch/processors.h"
 #include "harness/rank/rank.h"
 #include "harness/result/record.h"
+#include "harness/sim/virtual_job.h"
 #include "ps/ps.h"
 
 #include <stdio.h>
@@ -166,26 +167,35 @@ static const batch_source_type source_type = {"plan", source_next, batch_source_
 
 /* ---- one rank --------------------------------------------------------------------------------- */
 
+typedef struct planned_job {
+    simulation *machines; /* NULL if the run is not virtual */
+    ledger memory;        /* ledger of the rank planned last */
+    /* Peak of an evaluation, or 0 if there is none. `memory` includes the evaluation only if the run is not
+     * virtual, because a virtual run does not evaluate. */
+    int64_t evaluation_bytes;
+    bool has_sizes;
+    ps_dp_sizes sizes; /* sizes of the policy dp, which rank 0 reports */
+} planned_job;
+
 /* Runs two steps, and an evaluation if there are samples for every rank, so that the ledger is as at the end
  * of a run. */
-static status run_rank(trainer *t, plan_source *source, int64_t evaluated)
+static status run_rank(trainer *t, plan_source *source, int64_t evaluated, planned_job *out)
 {
     step_result step;
     evaluation_sums sums;
+    const ledger *l = trainer_ledger(t);
     TRY(trainer_step(t, &source->base, 0, 0, &step));
     ledger_reset_peaks(trainer_ledger(t));
     TRY(trainer_step(t, &source->base, 1, 1, &step));
     TRY(sync_flush(trainer_engine(t)));
+    out->memory = *l;
     if (evaluated == 0) return STATUS_OK;
     source->count = evaluated;
-    return trainer_evaluate(t, &source->base, (evaluation_stop){0}, &sums);
+    TRY(trainer_evaluate(t, &source->base, (evaluation_stop){0}, &sums));
+    out->evaluation_bytes = l->phase_peak[LEDGER_PHASE_EVALUATE];
+    if (!out->machines) out->memory = *l;
+    return STATUS_OK;
 }
-
-typedef struct planned_job {
-    ledger memory; /* ledger of the rank planned last */
-    bool has_sizes;
-    ps_dp_sizes sizes; /* sizes of the policy dp, which rank 0 reports */
-} planned_job;
 
 static status plan_rank(const run_config *c, const run_plan *p, int job, int rank,
                         const sync_requirements *needs, planned_job *out)
@@ -206,6 +216,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     TRY_GOTO(rc, trainer_setup(c, p->set, p->model, job, rank, world, &t), out);
     snprintf(device, sizeof device, "plan:%s", c->run.device);
     t.device = device;
+    t.simulation = out->machines;
     t.sync.slot = &slot;
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
@@ -214,8 +225,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     TRY_GOTO(rc, sync_handshake(trainer_engine(planned), all), out);
     for (int r = 1; r < world; r++) all[r] = all[0];
     TRY_GOTO(rc, sync_connect(trainer_engine(planned), all), out);
-    TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < batch ? share : batch), out);
-    out->memory = *trainer_ledger(planned);
+    TRY_GOTO(rc, run_rank(planned, &source, !evaluates ? 0 : share < batch ? share : batch, out), out);
     if (rank == 0) out->has_sizes = ps_dp_read_sizes(trainer_engine(planned), &out->sizes);
 out:
     trainer_close(&planned);
@@ -225,6 +235,26 @@ out:
 }
 
 /* ---- all -------------------------------------------------------------------------------------- */
+
+static status plan_ranks(const run_config *c, const run_plan *p, int number, const sync_requirements *needs,
+                         planned_job *planned, json_t *ranks)
+{
+    static const virtual_variant as_it_is = {0};
+    int world = run_config_world(c, number);
+    virtual_job_config machines = {.run = c,
+                                   .plan = p,
+                                   .engine = job_engine(number),
+                                   .profile = run_config_profile(c),
+                                   .variant = &as_it_is};
+    if (run_config_is_virtual(c)) TRY(virtual_machines_open(&machines, world, needs, &planned->machines));
+    for (int r = 0; r < world; r++) {
+        if (r <= needs->alike_from) TRY(plan_rank(c, p, number, r, needs, planned));
+        json_array_append_new(ranks, json_pack("{s:i, s:o, s:I}", "rank", r, "memory",
+                                               ledger_to_json(&planned->memory), "evaluation_peak_bytes",
+                                               (json_int_t)planned->evaluation_bytes));
+    }
+    return STATUS_OK;
+}
 
 static status plan_job(const run_config *c, const run_plan *p, int number, json_t *jobs)
 {
@@ -237,11 +267,9 @@ static status plan_job(const run_config *c, const run_plan *p, int number, json_
                   "policy", c->policies[engine], "world_size", world, "ranks", ranks);
     json_array_append_new(jobs, job);
     TRY(run_config_requirements(c, engine, world, &needs));
-    for (int r = 0; r < world; r++) {
-        if (r <= needs.alike_from) TRY(plan_rank(c, p, number, r, &needs, &planned));
-        json_array_append_new(ranks,
-                              json_pack("{s:i, s:o}", "rank", r, "memory", ledger_to_json(&planned.memory)));
-    }
+    status rc = plan_ranks(c, p, number, &needs, &planned, ranks);
+    simulation_close(&planned.machines);
+    if (rc != STATUS_OK) return rc;
     job_result_add_memory(job, ranks);
     ps_result_add_memory(job, ranks, planned.has_sizes ? &planned.sizes : NULL);
     return STATUS_OK;

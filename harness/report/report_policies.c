@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LABEL_COLUMN = 18, CLASS_COLUMN = 8 };
+enum { LABEL_COLUMN = 18, CLASS_COLUMN = 7 };
 
 /* Columns of the table. The value of a column is a sum of memory classes at the peak. */
 static const struct {
@@ -14,7 +14,7 @@ static const struct {
 } columns[] = {{"params", {"parameters", "replicas", "gathered_units"}},
                {"grads", {"gradients"}},
                {"optim", {"optimizer_state"}},
-               {"buckets", {"buckets"}},
+               {"bucket", {"buckets"}},
                {"activ", {"activations", "outputs_and_loss"}},
                {"other", {"workspace", "batch"}}};
 
@@ -28,8 +28,10 @@ static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *
 {
     const json_t *peak = report_at(rank, "memory.peak_classes");
     double total = report_number_at(rank, "memory.total.peak_bytes"), gpu = 0;
+    double evaluation = report_number_at(rank, "evaluation_peak_bytes");
+    double most = evaluation > total ? evaluation : total;
     size_t g = 0;
-    while (g < json_array_size(gpus) && !(gpu >= total))
+    while (g < json_array_size(gpus) && !(gpu >= most))
         gpu = report_number_at(json_array_get(gpus, g++), "memory_bytes");
     for (size_t i = 0; i < COUNT_OF(columns); i++) {
         double sum = 0;
@@ -40,7 +42,8 @@ static void append_figures(const json_t *rank, const json_t *gpus, text_buffer *
         append_gib(sum, out);
     }
     append_gib(total, out);
-    if (gpu >= total)
+    append_gib(evaluation, out);
+    if (gpu >= most)
         text_append(out, "%5.0f\n", gpu / 1073741824);
     else
         text_append(out, "%5s\n", "none");
@@ -75,8 +78,11 @@ void report_memory_of_policies(const json_t *result, text_buffer *out)
                 report_number_at(result, "batch_per_rank"), report_text_at(result, "optimizer"));
     text_append(out, "%-*s", LABEL_COLUMN, "GiB at the peak");
     for (i = 0; i < COUNT_OF(columns); i++) text_append(out, "%*s", CLASS_COLUMN, columns[i].head);
-    text_append(out, "%*s%5s\n", CLASS_COLUMN, "total", "GPU");
+    text_append(out, "%*s%*s%5s\n", CLASS_COLUMN, "total", CLASS_COLUMN, "eval", "GPU");
     json_array_foreach(jobs, i, row) append_job(row, gpus, out);
-    text_append(out, "\nGPU: the smallest memory in harness profiles that holds the total, in GiB.\n"
+    json_array_foreach(json_object_get(result, "refused"), i, row) text_append(
+        out, "%-*s  %s\n", LABEL_COLUMN, report_text_at(row, "row"), report_text_at(row, "reason"));
+    text_append(out, "\ntotal: the peak of a training step; eval: the peak of an evaluation.\n"
+                     "GPU: the smallest memory in harness profiles that holds both, in GiB.\n"
                      "Planned, nothing has run.\n");
 }

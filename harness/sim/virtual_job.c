@@ -255,16 +255,11 @@ static status cut_model(virtual_job *job)
 static status open_records(virtual_job *job)
 {
     const virtual_variant *v = job->config->variant;
-    const simulation *s = job->simulation;
     for (int n = 0; n < job->present; n++) {
         TRY(record_init(&device_at(job, n)->record, job->config->steps, 0, job->all,
                         job->config->plan->model->param_count));
         json_array_append_new(job->rows, json_null());
     }
-    if (s->config.link_rate > 0 && s->topology->machines == 1 && !v->may_be_one_machine)
-        return fail(STATUS_CONFIG,
-                    "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
-                    job->all, s->profile->name);
     if (v->progress) run_progress_show_virtual(v->progress, job->config->engine, 0, job->config->steps, 0);
     return virtual_trace_watch(&job->trace, job->simulation);
 }

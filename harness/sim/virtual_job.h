@@ -26,6 +26,12 @@ typedef struct virtual_job_config {
     bool traced;           /* true to record the time line of --trace and of the results */
 } virtual_job_config;
 
+/* Opens the simulation of the job's machines, also for a plan of the job. `devices` counts the devices of all
+ * ranks, and `needs` are the requirements of the engine. Returns STATUS_CONFIG if the machines cannot run the
+ * job, and the errors of simulation_open(). After an error the caller closes *out. */
+status virtual_machines_open(const virtual_job_config *config, int devices, const sync_requirements *needs,
+                             simulation **out);
+
 /* Number of ranks above which only one machine is simulated, if all machines do the same. */
 enum { VIRTUAL_JOB_ALL_RANKS = 1024 };
 

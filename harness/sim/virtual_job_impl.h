@@ -8,10 +8,6 @@
 
 /* ---- virtual_machines.c ---- */
 
-/* Opens the simulation of the job's machines. `devices` counts the devices of all ranks, and `needs` are the
- * requirements of the engine. */
-status virtual_machines_open(const virtual_job_config *config, int devices, const sync_requirements *needs,
-                             simulation **out);
 /* Writes "virtual time, profile ...: 8 GPUs on 2 machines of 4" to `note` [size]. */
 void virtual_machines_describe(const simulation *s, char *note, size_t size);
 

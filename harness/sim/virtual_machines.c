@@ -30,8 +30,9 @@ static status collect_overrides(const run_config *c, const virtual_variant *v, s
 }
 
 /* A loader decodes images, and a machine that computes on its processors has no cores for it. */
-static status check_profile(const virtual_job_config *job, const sim_profile *p)
+static status check_machines(const virtual_job_config *job, const simulation *s)
 {
+    const sim_profile *p = s->profile;
     bool decodes = sim_profile_has(p, SIM_LOADER_DECODE) && sim_profile_has(p, SIM_LOADER_COLLATE) &&
                    sim_profile_has(p, SIM_LOADER_PIN);
     if (job->run->run.loader_workers && dataset_describe(job->plan->set)->form.kind != DATA_IMAGE)
@@ -46,6 +47,10 @@ static status check_profile(const virtual_job_config *job, const sim_profile *p)
             STATUS_CONFIG,
             "--stages-on: expected ranks for profile %s, whose ranks compute on processors, got devices",
             p->name);
+    if (s->config.link_rate > 0 && s->topology->machines == 1 && !job->variant->may_be_one_machine)
+        return fail(STATUS_CONFIG,
+                    "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
+                    s->config.world, p->name);
     return STATUS_OK;
 }
 
@@ -81,7 +86,7 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
                                  .override_count = override_count};
     TRY(simulation_open(&machine, out));
     if (one_stands_for_all(job, *out)) (*out)->config.present = (*out)->ranks_per_machine;
-    return check_profile(job, (*out)->profile);
+    return check_machines(job, *out);
 }
 
 void virtual_machines_describe(const simulation *s, char *note, size_t size)

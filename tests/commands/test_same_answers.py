@@ -1,0 +1,103 @@
+"""Commands that state the same figure agree: memory, run --plan, run and whatif, on drawn configurations of virtual GPUs."""
+import json
+import random
+
+from program import harness, in_ns
+from tap import cases, expect, expect_equal, main, test
+
+POLICIES = {"dp": "ps", "sync": "ps", "ssp": "ps", "async": "ps", "ddp": "ring", "zero1": "ring", "zero2": "ring", "zero3": "ring",
+            "fsdp": "ring"}
+MODELS = (["--model", "lenet"], ["--model", "resnet18", "--data", "synthetic:3x32x32:10"], ["--model", "wine_mlp", "--data", "wine"],
+          ["--model", "gpt", "--layers", "2", "--hidden", "64", "--heads", "4", "--vocabulary", "512", "--sequence", "32", "--data", "synthetic"])
+PROFILES = ("dgx-a100-40g", "dgx1-v100", "dgx1-v100-4xib100", "v100-pcie-32g", "titan-rtx-x2", "gce-k80")
+PRECISIONS = ([], [], ["--bf16"], ["--tf32"])
+
+
+def drawn(seed):
+    """Its policy, and the options that all commands share."""
+    draw = random.Random(seed)
+    words = [*draw.choice(MODELS), "--device", "sim:" + draw.choice(PROFILES), "--gpus", str(draw.choice((1, 2, 4, 8, 16))),
+             "--batch", str(draw.choice((1, 4, 7))), "--optimizer", draw.choice(("sgd", "adam")), *draw.choice(PRECISIONS)]
+    if draw.random() < 0.3:
+        words += ["--accumulate", "2"]
+    if draw.random() < 0.3:
+        words += ["--momentum", "0.9"] if "sgd" in words else ["--weight-decay", "0.01"]
+    policy = draw.choice(list(POLICIES))
+    if POLICIES[policy] == "ring" and draw.random() < 0.2:
+        words.append("--mixed-precision")
+    return policy, words
+
+
+def outcome(*words):
+    """The JSON, or the exit code and the reason."""
+    result = harness(*words, "--json", "-")
+    reason = [line for line in result.err.splitlines() if not line.startswith("harness: note: ")][-1:]
+    return json.loads(result.out) if result.code == 0 else (result.code, reason)
+
+
+def totals(answer):
+    """The peaks of all ranks, in all classes."""
+    return [{"total": rank["memory"]["total"]["peak_bytes"], **rank["memory"]["peak_classes"]} for rank in answer["jobs"][0]["ranks"]]
+
+
+@cases([(f"draw {seed}", seed) for seed in range(200)], at_check=40)
+def memory_a_plan_and_a_run_agree_to_the_byte(seed):
+    policy, words = drawn(seed)
+    of_one = ["--mode", POLICIES[policy], "--policy", policy]
+    plan = outcome("run", "--plan", *words, *of_one)
+    run = outcome("run", *words, *of_one, "--steps", "2", "--warmup", "1", "--quiet")
+    row = outcome("memory", *words, "--policy", policy)
+    if isinstance(run, tuple):
+        expect_equal(plan, run, "refusal of the plan", words, policy)
+        expect_equal(row, run, "refusal of memory", words, policy)
+        return
+    expect(not isinstance(plan, tuple) and not isinstance(row, tuple), f"refused: {plan} {row}", words, policy)
+    expect_equal(totals(plan), totals(run), "bytes of the plan", words, policy)
+    expect_equal(totals(row), totals(run), "bytes of memory", words, policy)
+
+
+@cases([(f"draw {seed}", seed) for seed in range(200, 240)], at_check=8)
+def whatif_and_a_run_agree_to_the_byte_and_nanosecond(seed):
+    policy, words = drawn(seed)
+    device, gpus = words.index("--device"), words.index("--gpus")
+    shared = [word for at, word in enumerate(words) if at not in (device, device + 1, gpus, gpus + 1)]
+    run = outcome("run", *words, "--mode", POLICIES[policy], "--policy", policy, "--steps", "3", "--warmup", "2", "--quiet")
+    table = outcome("whatif", "--profile", words[device + 1][len("sim:"):], "--gpus", words[gpus + 1], "--policy", policy, *shared, "--quiet")
+    if isinstance(run, tuple):
+        expect_equal(table, run, "refusal", words, policy)
+        return
+    point, job = table["points"][0], run["jobs"][0]
+    if words[gpus + 1] != "1":
+        expect_equal(in_ns(point["step_s"]), in_ns(job["step_time"]["median_s"]), "the step", words, policy)
+        expect_equal(point["samples_per_s"], job["throughput"]["samples_per_s"], "samples per second", words, policy)
+        expect_equal(point["memory_peak_bytes"], job["memory_imbalance"]["maximum_bytes"], "bytes", words, policy)
+
+
+@test
+def an_option_of_the_ring_is_refused_without_a_policy_of_the_ring():
+    result = harness("memory", "--policy", "dp,sync", "--mixed-precision")
+    expect_equal((result.code, result.err), (64, "harness: --mixed-precision: expected a policy of ring, got none\n"), "memory", result)
+
+
+@test
+def a_policy_that_cannot_run_has_a_row_with_the_reason():
+    words = ["--model", "gpt2", "--gpus", "8", "--bf16", "--device", "sim:dgx-a100-40g"]
+    result = harness("memory", *words, "--policy", "ddp,zero3")
+    expect_equal(result.code, 0, "exit code", result)
+    expect("zero3               --bf16: expected a policy that keeps whole parameters" in result.out, "the reason", result)
+    alone = harness("memory", *words, "--policy", "zero3")
+    expect_equal((alone.code, alone.err), (78, "harness: --bf16: expected a policy that keeps whole parameters, got zero3\n"),
+                 "without another policy", alone)
+
+
+@test
+def an_evaluation_has_a_column_of_its_own():
+    """Under zero3 an evaluation gathers more than a step. A GPU must hold both."""
+    words = ["--model", "gpt2-xl", "--gpus", "64", "--batch", "1", "--device", "sim:dgx-a100-80g"]
+    job = outcome("memory", *words, "--policy", "zero3")["jobs"][0]
+    run = outcome("run", *words, "--mode", "ring", "--policy", "zero3", "--steps", "2", "--warmup", "1", "--quiet")
+    expect_equal(totals({"jobs": [job]})[0], totals(run)[0], "bytes of a step")
+    expect(job["ranks"][0]["evaluation_peak_bytes"] > 0, "an evaluation", job["ranks"][0])
+
+
+main()
