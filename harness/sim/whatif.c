@@ -96,12 +96,25 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
     return w;
 }
 
+/* Measures a workload. If a GPU has too little memory, measures the same workload on GPUs with enough. */
+static status measure(const virtual_workload *w, virtual_figures *figures, bool *fits)
+{
+    virtual_workload large = *w;
+    status rc = virtual_measure(w, figures);
+    *fits = rc != STATUS_SYSTEM;
+    if (*fits) return rc;
+    error_clear();
+    large.variant.unlimited_memory = true;
+    return virtual_measure(&large, figures);
+}
+
 /* Runs a point. one_gpu_ms is the step time on one GPU, or 0 if this point has only one GPU. Only one of
  * `stages` GPUs loads a batch. */
 static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures,
                         whatif_point *out)
 {
-    TRY(virtual_measure(w, figures));
+    bool fits;
+    TRY(measure(w, figures, &fits));
     if (!isfinite(figures->step_ms))
         return fail(STATUS_CONFIG, "--warmup: expected fewer steps than %d GPUs train, got all of them",
                     w->gpus);
@@ -111,7 +124,8 @@ static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages
                           .waiting_ms = figures->waiting_ms,
                           .efficiency = one_gpu_ms / figures->step_ms / stages,
                           .samples_per_s = figures->samples_per_s,
-                          .most_bytes = figures->most_bytes};
+                          .most_bytes = figures->most_bytes,
+                          .fits = fits};
     json_t *algorithms = json_object_get(figures->job, "algorithms");
     if (w->draw == 0 && json_is_array(algorithms)) out->algorithms = json_incref(algorithms);
     return STATUS_OK;
@@ -134,6 +148,7 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
     status rc = options_take(&(option_binding){.table = &table, .storage = &left_out}, 1, q->word_count,
                              q->words, words, &alone.word_count);
     alone.words = words;
+    alone.variant.unlimited_memory = q->step_ms > 0; /* A measured step fits into the memory. */
     *efficiency = 0;
     if (rc == STATUS_OK && q->step_ms > 0) rc = virtual_fit(&alone, q->step_ms, figures, efficiency);
     alone.efficiency = *efficiency;
@@ -173,13 +188,14 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     return STATUS_OK;
 }
 
-static status has_estimates(const char *profile, bool *out)
+static status describe_gpu(const char *profile, whatif_answer *out)
 {
     sim_profile *p = NULL;
     TRY(sim_profile_load(profile, &p));
-    *out = false;
+    out->gpu_gib = sim_profile_get(p, SIM_GPU_MEMORY);
     for (int c = SIM_CONVOLUTION_FORWARD; c <= SIM_OPTIMIZER; c++)
-        *out = *out || (sim_profile_has(p, (sim_constant)c) && strcmp(p->provenance[c].tag, "assumed") == 0);
+        if (sim_profile_has(p, (sim_constant)c) && strcmp(p->provenance[c].tag, "assumed") == 0)
+            out->estimated = true;
     sim_profile_free(&p);
     return STATUS_OK;
 }
@@ -187,7 +203,7 @@ static status has_estimates(const char *profile, bool *out)
 status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
-    status rc = has_estimates(q->profile, &out->estimated);
+    status rc = describe_gpu(q->profile, out);
     if (q->step_ms > 0) out->estimated = false;
     for (int draw = 0; draw <= SIM_DRAWS && rc == STATUS_OK; draw++) rc = ask_all(q, draw, &figures, out);
     virtual_figures_free(&figures);
@@ -257,11 +273,17 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
         with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
         with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
                     100 * x->most_efficiency);
+        text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
+        if (!x->fits) {
+            text_append(out, "%5d %16s%8s%8s %16s%8s%10s%7s\n", q->gpus[i], "does not fit", "-", "-", "-",
+                        "-", bytes, "-");
+            continue;
+        }
         text_append(out, "%5d %16s%8s%8s %16s%8s%10s%7s\n", q->gpus[i], step,
                     text_three_digits(figures[0], sizeof figures[0], x->exposed_ms),
                     text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
-                    text_three_digits(figures[2], sizeof figures[2], x->samples_per_s),
-                    text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes), algorithm_of(x));
+                    text_three_digits(figures[2], sizeof figures[2], x->samples_per_s), bytes,
+                    algorithm_of(x));
     }
     mixed_lines(q, a, p, out);
 }
@@ -277,6 +299,11 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
         text_append(out, "; one GPU takes %.3f ms, as measured\n", q->step_ms);
     else
         text_append(out, "; one GPU takes %s ms\n", one);
+    if (!a->one_gpu.fits)
+        text_append(out,
+                    "One GPU of %.0f GiB does not hold the model: its time, with which others are compared, "
+                    "is that of a GPU with more memory.\n",
+                    a->gpu_gib);
     if (a->estimated)
         text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
                          "estimate, --step-ms MS or --samples-per-s N.\n");
@@ -287,6 +314,10 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             text_append(out, "%-14s %7d ", i ? "" : q->policies[p], q->gpus[i]);
+            if (!a->points[p][i].fits) {
+                text_append(out, "does not fit\n");
+                continue;
+            }
             bar(a->points[p][i].efficiency, out);
             text_append(out, " %.1f %%\n", 100 * a->points[p][i].efficiency);
         }
@@ -301,7 +332,7 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
 {
     text_append(out, "profile,model,batch_per_rank,policy,gpus,step_s,exposed_communication_s,waiting_s,"
                      "weak_scaling_efficiency,samples_per_s,memory_peak_bytes,step_low_s,step_high_s,"
-                     "weak_scaling_efficiency_low,weak_scaling_efficiency_high,tree_step_s\n");
+                     "weak_scaling_efficiency_low,weak_scaling_efficiency_high,tree_step_s,fits\n");
     const char *model = json_string_value(json_object_get(a->workload, "model"));
     json_int_t batch = json_integer_value(json_object_get(a->workload, "batch_per_rank"));
     for (int p = 0; p < q->policy_count; p++)
@@ -313,7 +344,7 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
                         (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3, x->least_efficiency,
                         x->most_efficiency);
             if (report_find(x->algorithms, "algorithm", "tree")) text_append(out, "%.9g", x->step_ms / 1e3);
-            text_append(out, "\n");
+            text_append(out, ",%d\n", x->fits);
         }
 }
 
@@ -326,20 +357,22 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
                 rows,
-                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:o}", "policy",
-                          q->policies[p], "gpus", q->gpus[i], "step_s", x->step_ms / 1e3, "step_low_s",
-                          x->low_ms / 1e3, "step_high_s", x->high_ms / 1e3, "exposed_communication_s",
-                          x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3, "weak_scaling_efficiency",
-                          x->efficiency, "weak_scaling_efficiency_low", x->least_efficiency,
-                          "weak_scaling_efficiency_high", x->most_efficiency, "samples_per_s",
-                          x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes, "tree_step_s",
+                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:b, s:o, s:o}",
+                          "policy", q->policies[p], "gpus", q->gpus[i], "step_s", x->step_ms / 1e3,
+                          "step_low_s", x->low_ms / 1e3, "step_high_s", x->high_ms / 1e3,
+                          "exposed_communication_s", x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3,
+                          "weak_scaling_efficiency", x->efficiency, "weak_scaling_efficiency_low",
+                          x->least_efficiency, "weak_scaling_efficiency_high", x->most_efficiency,
+                          "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
+                          "fits", (int)x->fits, "tree_step_s",
                           report_find(x->algorithms, "algorithm", "tree") ? json_real(x->step_ms / 1e3)
                                                                           : json_null(),
                           "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:f, s:f, s:f, s:o}", "schema_version",
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:o}", "schema_version",
                      RESULT_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",
-                     (int)a->estimated, "options", options, "workload", a->workload, "one_gpu_step_s",
-                     a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3,
-                     "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points", rows);
+                     (int)a->estimated, "options", options, "workload", a->workload, "one_gpu_fits",
+                     (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s",
+                     a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points",
+                     rows);
 }

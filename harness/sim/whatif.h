@@ -36,12 +36,14 @@ typedef struct whatif_point {
     double samples_per_s; /* From the mean step. */
     double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* Peak of the rank with the largest peak. */
+    bool fits;          /* False if a GPU has too little memory. The other figures then ignore this limit. */
     json_t *algorithms; /* From the job's result. NULL without buckets. */
 } whatif_point;
 
 typedef struct whatif_answer {
     whatif_point one_gpu; /* Without communication. */
     json_t *workload;
+    double gpu_gib; /* Memory of a GPU. */
     bool estimated; /* The profile's efficiencies are estimates and no measured step corrects them. */
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;

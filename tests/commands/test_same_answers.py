@@ -74,6 +74,18 @@ def whatif_and_a_run_agree_to_the_byte_and_nanosecond(seed):
 
 
 @test
+def a_policy_that_does_not_fit_has_a_row_in_whatif_with_the_bytes_of_memory():
+    words = ["--model", "gpt2-xl", "--sequence", "1024", "--batch", "4", "--optimizer", "adam"]
+    table = outcome("whatif", "--profile", "dgx-a100-40g", "--gpus", "8", "--policy", "ddp,zero3", *words)
+    memory = outcome("memory", "--device", "sim:dgx-a100-40g", "--gpus", "8", "--policy", "ddp,zero3", *words)
+    expect_equal([table["one_gpu_fits"], *(point["fits"] for point in table["points"])], [False, False, True], "what fits")
+    expect_equal([point["memory_peak_bytes"] for point in table["points"]],
+                 [job["memory_imbalance"]["maximum_bytes"] for job in memory["jobs"]], "bytes")
+    run = harness("run", "--device", "sim:dgx-a100-40g", "--gpus", "8", "--mode", "ring", "--policy", "ddp", *words, "--steps", "2", "--quiet")
+    expect(run.code != 0 and "no memory" in run.err, "the run fits", run)
+
+
+@test
 def an_option_of_the_ring_is_refused_without_a_policy_of_the_ring():
     result = harness("memory", "--policy", "dp,sync", "--mixed-precision")
     expect_equal((result.code, result.err), (64, "harness: --mixed-precision: expected a policy of ring, got none\n"), "memory", result)
