@@ -251,3 +251,28 @@ void sim_profile_free(sim_profile **profile)
     free(p);
     *profile = NULL;
 }
+
+status sim_profile_keep_adapters(sim_profile *p, int count)
+{
+    sim_wiring *w = &p->wiring;
+    int numbers[SIM_NODES_MOST], nodes = 0, links = 0; /* new number of each node, or -1 */
+    if (count == 0) return STATUS_OK;
+    if (count > w->nics)
+        return fail(STATUS_CONFIG, "--adapters: expected at most %d for profile %s, got %d", w->nics, p->name,
+                    count);
+    for (int i = 0; i < w->node_count; i++) {
+        bool kept = w->nodes[i].kind != SIM_NODE_NIC || w->nodes[i].index < count;
+        numbers[i] = kept ? nodes : -1;
+        if (kept) w->nodes[nodes++] = w->nodes[i];
+    }
+    for (int l = 0; l < w->link_count; l++) {
+        sim_link link = w->links[l];
+        link.a = numbers[link.a];
+        link.b = numbers[link.b];
+        if (link.a >= 0 && link.b >= 0) w->links[links++] = link;
+    }
+    w->node_count = nodes;
+    w->link_count = links;
+    w->nics = count;
+    return STATUS_OK;
+}

@@ -133,6 +133,10 @@ enum { SIM_DRAWS = 16 };
  * constants, so ratios of these predictions are meaningful. */
 void sim_profile_draw(sim_profile *p, int draw);
 
+/* Removes all network adapters but the first `count` of each machine. Does nothing if `count` is 0. Returns
+ * STATUS_CONFIG if the profile has fewer adapters. */
+status sim_profile_keep_adapters(sim_profile *p, int count);
+
 static inline bool sim_profile_has_range(const sim_profile *p, sim_constant c)
 {
     return sim_profile_has(p, c) && p->low[c][0] < p->high[c][0];

@@ -141,6 +141,7 @@ static status open_all(simulation *s)
     TRY(sim_profile_load(c->profile ? c->profile : SIM_DEFAULT_PROFILE, &s->profile));
     TRY(check(c, s->profile));
     sim_profile_draw(s->profile, c->draw);
+    TRY(sim_profile_keep_adapters(s->profile, c->adapters));
     TRY(replace_link(s->profile, SIM_NIC, c->link_rate));
     TRY(replace_link(s->profile, SIM_NETWORK_LATENCY, c->link_latency));
     for (int i = 0; i < c->override_count; i++) {

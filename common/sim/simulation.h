@@ -113,6 +113,7 @@ typedef struct simulation_config {
     const char *profile; /* name or file of the profile; NULL for SIM_DEFAULT_PROFILE */
     int world;           /* number of ranks, at least 1 */
     int machines;        /* number of machines, or 0 for as many as the ranks fill */
+    int adapters;        /* number of network adapters per machine, or 0 for those of the profile */
     /* Number of processes per machine, or 0 for one process per rank. If a machine runs several processes,
      * kappa slows down their operations (sim_price_contention()). */
     int processes;

@@ -73,7 +73,7 @@ static const option_effect table[] = {
     {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
     {"repeat", EVERY, SIM, EFFECT_NOTHING, "all runs in virtual time are identical"},
     {"progress", DP, CUDA, EFFECT_NOTHING, "a separate thread copies between GPU and host"},
-    {"jitter nodes efficiency draw loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED,
+    {"jitter nodes adapters efficiency draw loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED,
      "--device sim:PROFILE"},
     {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
      "only dp has replicas in one process"},
@@ -111,7 +111,7 @@ static const option_effect table[] = {
     {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
     {"connect-timeout progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
     {"isolated", NO_ENGINE, REAL | PLAN, EFFECT_NOTHING, ONE_RANK},
-    {"nodes", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
+    {"nodes adapters", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
     {"sync-batchnorm", NO_ENGINE, ALL, EFFECT_NOTHING, ONE_RANK},
     {"sampler divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
     /* ---- virtual time ---- */
@@ -131,7 +131,8 @@ static const option_effect table[] = {
     {"verbose", EVERY, PLAN, EFFECT_NOTHING, "a plan is a table"},
     {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
     {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
-    {"tf32 seed threads bind loss-reduction progress jitter nodes efficiency draw loader-workers dp-host "
+    {"tf32 seed threads bind loss-reduction progress jitter nodes adapters efficiency draw loader-workers "
+     "dp-host "
      "dp-gather sampler drop-last augment loader-threads lr dampening nesterov weight-decay beta1 beta2 eps "
      "lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save "
      "save-every load bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers "

@@ -48,6 +48,7 @@ typedef struct run_options {
     int inline_progress; /* 0 for auto, 1 for a separate thread, 2 for inline */
     uint64_t jitter;     /* seed of the jitter on virtual devices, or 0 without jitter */
     int64_t nodes;       /* number of virtual machines, or 0 for as many as the ranks fill */
+    int64_t adapters;    /* network adapters of a virtual machine, or 0 for those of the profile */
     double efficiency;   /* factor by which the efficiencies of a virtual device's profile are multiplied */
     /* Number of the random draw of the virtual devices' constants, or 0 for the values in the profile. */
     int64_t draw;

@@ -8,7 +8,8 @@
 
 /* ---- virtual_machines.c ---- */
 
-/* Writes "virtual time, profile ...: 8 GPUs on 2 machines of 4" to `note` [size]. */
+/* Writes "virtual time, profile ...: 8 GPUs on 2 machines of 4, with 1 network adapter of 12.5 GB/s each" to
+ * `note` [size]. */
 void virtual_machines_describe(const simulation *s, char *note, size_t size);
 
 /* ---- virtual_source.c: batches for virtual devices, which have the number of samples and of counted targets

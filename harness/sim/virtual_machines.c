@@ -66,6 +66,7 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
     simulation_config machine = {.profile = job->profile,
                                  .world = devices,
                                  .machines = devices == 1 ? 1 : (int)c->run.nodes,
+                                 .adapters = (int)c->run.adapters,
                                  /* DataParallel's replicas are threads of one process. */
                                  .processes = needs->whole_batch,
                                  .per_process = run_config_devices(c),
@@ -92,16 +93,18 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
 void virtual_machines_describe(const simulation *s, char *note, size_t size)
 {
     int all = s->config.world, present = simulation_present(s);
-    char alike[64] = "", network[112] = "", shown[80];
+    char alike[64] = "", network[128] = "", shown[80];
     int machines = s->topology->machines;
     net_link link = {.latency_ns = llround(1e3 * sim_profile_get(s->profile, SIM_NETWORK_LATENCY))};
     if (present < all)
         snprintf(alike, sizeof alike, "; identical ranks: ranks 0 to %d stand for all", present - 1);
-    if (s->config.link_rate > 0) {
-        link.bytes_per_second = llround(1e9 * s->config.link_rate);
-        snprintf(network, sizeof network, "; network of %s", net_link_format(&link, shown, sizeof shown));
+    if (machines > 1) {
+        int adapters = s->profile->wiring.nics;
+        link.bytes_per_second = llround(1e9 * sim_profile_get(s->profile, SIM_NIC));
+        snprintf(network, sizeof network, ", with %d network adapter%s of %s each", adapters,
+                 adapters == 1 ? "" : "s", net_link_format(&link, shown, sizeof shown));
     }
     snprintf(note, size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d%s%s", s->profile->name,
-             all, all == 1 ? "" : "s", machines, machines == 1 ? "" : "s", s->profile->wiring.gpus, alike,
-             network);
+             all, all == 1 ? "" : "s", machines, machines == 1 ? "" : "s", s->profile->wiring.gpus, network,
+             alike);
 }

@@ -86,6 +86,19 @@ def a_policy_that_does_not_fit_has_a_row_in_whatif_with_the_bytes_of_memory():
 
 
 @test
+def fewer_adapters_make_a_step_longer_and_outputs_name_their_number_and_rate():
+    words = ["run", "--device", "sim:dgx-a100-40g", "--gpus", "16", "--model", "gpt2", "--batch", "4", "--mode", "ring", "--steps", "3", "--warmup", "2", "--quiet"]
+    steps = []
+    for adapters, note in (("8", "8 network adapters of 192 Gbit/s"), ("2", "2 network adapters of 192 Gbit/s"), ("1", "1 network adapter of 192 Gbit/s")):
+        result = outcome(*words, "--adapters", adapters)
+        expect(f"16 GPUs on 2 machines of 8, with {note}" in result["hardware_note"], result["hardware_note"])
+        steps.append(result["jobs"][0]["step_time"]["median_s"])
+    expect(steps[0] < steps[1] < steps[2], "a step with 8, 2 and 1 adapters", steps)
+    refused = harness(*words, "--adapters", "9")
+    expect_equal((refused.code, refused.err), (78, "harness: --adapters: expected at most 8 for profile dgx-a100-40g, got 9\n"), "more than there are", refused)
+
+
+@test
 def an_option_of_the_ring_is_refused_without_a_policy_of_the_ring():
     result = harness("memory", "--policy", "dp,sync", "--mixed-precision")
     expect_equal((result.code, result.err), (64, "harness: --mixed-precision: expected a policy of ring, got none\n"), "memory", result)
