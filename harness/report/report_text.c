@@ -12,7 +12,8 @@ static double busiest_rank(const json_t *job, const char *key)
     return report_largest(report_at(job, "traffic.per_rank"), key);
 }
 
-/* Returns the mean over the ranks of a total per measured step, or NaN if the mean is 0. */
+/* Adds the figure `key` of all ranks and divides by the number of measured steps of all ranks. Returns NaN if
+ * the sum or the number of steps is 0. */
 static double mean_per_step(const json_t *job, const char *key)
 {
     double sum = 0, steps = 0;

@@ -29,7 +29,9 @@ static status collect_overrides(const run_config *c, const virtual_variant *v, s
     return STATUS_OK;
 }
 
-/* A loader decodes images, and a machine that computes on its processors has no cores for it. */
+/* Checks that the machines support the options. --loader-workers needs a model of images, because a loader
+ * decodes images, and a profile with the constants of a loader. --stages-on devices needs GPUs, and --link
+ * needs several machines. */
 static status check_machines(const virtual_job_config *job, const simulation *s)
 {
     const sim_profile *p = s->profile;
