@@ -18,8 +18,8 @@
 
 enum { RING_RECORDS = 4096, RING_BUCKET_ALIGNMENT = 64 };
 
-/* Columns: name, operation in the status table, tag of the collective. A job of a bucket has the index of the
- * bucket as its tag instead. */
+/* A row holds the name of a job, the operation in the status table, and the tag of the collective. The tag 0
+ * stands for the index of the bucket. */
 #define RING_JOB_LIST(X)                                                                                     \
     X(BUCKET, ALL_REDUCE, 0)                                                                                 \
     X(PARAMETERS, BROADCAST, -1) /* broadcast by rank 0 before the first step */                             \
@@ -30,7 +30,7 @@ enum { RING_RECORDS = 4096, RING_BUCKET_ALIGNMENT = 64 };
     X(SCATTER, REDUCE_SCATTER, 0) /* gradients of a unit, if state is sharded */                             \
     X(NORM, ALL_REDUCE, -5)       /* sum of the squared norms of shards */                                   \
     X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */                                                  \
-    X(REPLICAS, ALL_REDUCE, 0)    /* between groups, a shard that SCATTER has reduced within a group */
+    X(REPLICAS, ALL_REDUCE, 0)    /* all-reduces a shard that SCATTER has reduced, between groups */
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
 typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;
@@ -41,7 +41,7 @@ typedef struct ring_bucket {
     piece_list gradients; /* Pieces of the arena that hold the gradients of the bucket. */
     int64_t reserved;     /* Size in bytes, rounded up to the alignment. */
     /* The following fields describe the current step, and are used by the compute thread. */
-    process_work work; /* Last job of the bucket. */
+    process_work work; /* The job of the bucket that was posted last. */
     int64_t ready_ns;
 } ring_bucket;
 
@@ -118,10 +118,10 @@ typedef struct ring_shards {
     ring_unit *units;
     int pass;
     bool accumulates;      /* True if an earlier micro-batch of the step has computed gradients. */
-    bool holds;            /* True if memory for whole parameters is allocated. */
+    bool holds;            /* True if memory for unsharded parameters is allocated. */
     int held;              /* Number of units that have been gathered into this memory. */
     device_memory reduced; /* Copy of the reduced shards, for verification. */
-    /* Gradients of one shard in the masters' type, with mixed precision. */
+    /* Gradients of one shard in the type of the master weights. Used with mixed precision. */
     device_memory update;
 } ring_shards;
 
@@ -131,7 +131,8 @@ typedef struct ring_compute {
     bool started;       /* True when parameters are equal on all ranks. */
     bool period_begins; /* True if the next micro-batch is the first of its step. */
     bool has_data;      /* True if a micro-batch of this step had samples. */
-    /* Whether to record the order of readiness, and to rebuild buckets before the next pass. */
+    /* `recording` is true if this pass records the order of readiness. `rebuild` is true if the buckets are
+     * rebuilt before the next pass. */
     bool recording, rebuild;
     bool first_done;      /* True when the first step that reduces gradients has ended. */
     int active;           /* Number of ranks over which the mean is taken. */
@@ -164,7 +165,7 @@ struct ring_engine {
     /* Ranks over which the state is sharded. The same as `group` without --group. */
     collective_group *shard_group;
     collective_group *replicas;   /* Ranks that have the same shards, or NULL. */
-    collective_world *host_world; /* Collectives in host memory, only for NCCL with --join. */
+    collective_world *host_world; /* Collectives in host memory. Used only with NCCL and --join. */
     collective_group *host_group;
     ring_memory memory;
     ring_powersgd powersgd;
@@ -218,7 +219,7 @@ static inline bool ring_powersgd_active(const ring_engine *e, int64_t step)
     return e->settings.options.hook == RING_HOOK_POWERSGD && step >= e->settings.options.powersgd_start;
 }
 
-/* Type of ledger_acquire() and ledger_release(), which add memory to the ledger or remove memory. */
+/* Function type of ledger_acquire() and ledger_release(). */
 typedef void ring_ledger_change(ledger *l, ledger_class c, int64_t logical, int64_t reserved);
 
 /* ddp/memory.c */
@@ -254,11 +255,13 @@ status ring_warm_up(ring_engine *e);
 bool ring_has_buffers(const ring_engine *e);
 /* Describes a call whose input and output are `count` elements at `base`. */
 collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, void *base);
-/* Describes the all-reduce between groups of the shard that a bucket's reduce-scatter has produced. */
+/* The reduce-scatter of a bucket leaves one shard on each rank. Describes the all-reduce of this shard
+ * between groups. */
 collective_call ring_replicas_call(const ring_engine *e, int bucket);
 
-/* ddp/memory.c: copy a few values from the host to memory that collectives access, and back. The functions do
- * nothing if both addresses are the same. ring_receive_values() returns when the copy has ended. */
+/* ddp/memory.c. ring_send_values() copies a few values from the host to memory that collectives access.
+ * ring_receive_values() copies values from that memory to the host, and returns when the copy has ended. The
+ * functions do nothing if source and destination have the same address. */
 status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count);
 status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count);
 
@@ -302,8 +305,8 @@ const void *ring_reduced_gradients(sync_engine *base, piece_list *owned);
 status ring_powersgd_open(ring_engine *e);
 void ring_powersgd_close(ring_engine *e);
 status ring_powersgd_use_buckets(ring_engine *e);
-/* Computes the values that a phase of a bucket all-reduces, and describes the all-reduce. Phase 0 computes P,
- * phase 1 computes Q. */
+/* Computes the values of a bucket that are all-reduced in `phase`, and describes the all-reduce. The values
+ * are P in phase 0 and Q in phase 1. */
 status ring_powersgd_call(ring_engine *e, int bucket, int phase, collective_call *out);
 status ring_powersgd_finish(ring_engine *e, int bucket);
 

@@ -71,11 +71,11 @@ typedef enum ring_join {
     RING_JOIN_ACTIVE /* A rank without data contributes zeros, and the mean is over ranks that have data. */
 } ring_join;
 
-/* The options of the command line. Zero and "policy" keep the policy's value. */
+/* The command-line options. An option that is 0 or "policy" keeps the value of the policy. */
 typedef struct ring_options {
     double bucket_cap_mb, first_bucket_mb; /* In MiB. */
     int64_t message_size;                  /* In elements. */
-    /* 0 keeps the policy's value, otherwise 1 + bucket_order or 1 + ring_launch. */
+    /* `order` is 1 + bucket_order, and `launch` is 1 + ring_launch. 0 keeps the value of the policy. */
     int order, launch;
     int broadcast_buffers; /* ring_choice */
     bool bucket_view, allreduce_fp32, find_unused, static_graph, mixed_precision;
@@ -97,8 +97,8 @@ typedef struct ring_settings {
     /* The row of the table, changed by options. If policy.unused applies, it has replaced the other plans. */
     ring_policy policy;
     ring_options options; /* `bucket_view` is also set if state is sharded. */
-    /* If divide_before is false, gradients are divided by `predivide`, and the sums of gradients by ranks /
-     * predivide. */
+    /* If divide_before is false, gradients are divided by `predivide` before they are summed, and the sums
+     * are divided by ranks / predivide. */
     double predivide;
     /* Number of ranks in a group, or 0 for all ranks. State is sharded within a group and replicated between
      * groups. */
@@ -115,8 +115,9 @@ status ring_settings_resolve(const ring_options *options, int divide, const char
 /* Appends the settings that must be equal on all ranks, as "key=value" lines. */
 void ring_settings_write(const ring_settings *s, text_buffer *out);
 
-/* Assigns a program's gradients to buckets, in launch order, for the first step or, if `later`, for later
- * steps. Gradients become ready in the program's order. The caller closes `out`. */
+/* Assigns a program's gradients to buckets, and writes the buckets to `out` in launch order. Uses the plan of
+ * the first step, or the plan of later steps if `later` is true. Assumes that gradients become ready in the
+ * program's order. The caller closes `out`. */
 status ring_program_buckets(const ring_settings *s, const nn_program *program, bool later,
                             bucket_schedule *out);
 

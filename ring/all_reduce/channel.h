@@ -2,8 +2,8 @@
  * the buffers of its left neighbor, rank r-1, and writes only to the buffers of rank r.
  *
  * Each step works on one chunk. Chunks are processed in slices, so that neighbors work at the same time. A
- * rank first processes all slices of step 0, then all slices of step 1, and so on. Each rank publishes a
- * counter of the slices that it has finished.
+ * rank first processes all slices of step 0, then all slices of step 1, and so on. Each rank publishes the
+ * number of slices that it has finished.
  *
  * Nothing here blocks. An algorithm has two functions. `begin` ends by calling one of the await functions
  * below. `advance` is called when this wait has ended. It processes one slice, and then calls an await
@@ -36,9 +36,9 @@ ring_range ring_channel_slice(const ring_channel *c, int chunk);
  * current one. */
 void ring_channel_publish(ring_channel *c);
 
-/* Makes the call wait until the left neighbor has finished the current slice in its first `steps` steps.
- * After the wait this rank reads range `r` from the neighbor. An emulated link delays the call by the time
- * that the bytes of `r` take. */
+/* Makes the call wait until the left neighbor has finished the current slice of step `steps` - 1. If `steps`
+ * is 0, the call does not wait for the neighbor. After the wait this rank reads range `r` from the neighbor.
+ * An emulated link delays the call by the time that the bytes of `r` take. */
 void ring_channel_await_left(ring_channel *c, int steps, ring_range r);
 
 /* Makes the call wait until the right neighbor has finished all steps. The neighbor then no longer reads this

@@ -314,8 +314,8 @@ static int64_t chunk_bytes(const shm_queue *q, int chunk)
 }
 
 /* Counts the bytes of a ring. In n-1 steps, rank r sends all chunks except chunk k, and receives all chunks
- * except chunk k-1. In a reduce-scatter call, whose part r ends at rank r, k is r. In other calls k is r+1,
- * and r+2 in the second half of an all-reduce. */
+ * except chunk k-1. In a reduce-scatter call k is r, because part r ends at rank r. In the second half of an
+ * all-reduce k is r+2. In all other cases k is r+1. */
 static collective_traffic ring_moved(const shm_queue *q)
 {
     const collective_call *c = q->call;

@@ -135,8 +135,8 @@ static void end_call(shm_queue *q)
     q->phase = SHM_LEAVING;
 }
 
-/* Begins a round. Copies the operands in unless they are exposed in place; the algorithm runs when all
- * members have copied. */
+/* Begins a round. Copies the operands to the staging area unless the mode is IN_PLACE. The algorithm runs
+ * when all members have copied their operands. */
 static void begin_round(shm_queue *q)
 {
     q->phase = SHM_PREPARED;

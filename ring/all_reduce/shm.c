@@ -145,8 +145,8 @@ static void shm_world_wait(collective_world *world, int64_t deadline_ns)
         if (idle) break;
         processor_pause();
     }
-    /* Waits are long if a link is emulated, so the thread then sleeps instead of yielding. After a yield
-     * another program may keep the processor for 4 ms, but not after a sleep. */
+    /* Waits are long if a link is emulated, so the thread then sleeps instead of yielding. Another program
+     * may keep the processor for 4 ms after a yield, but not after a sleep. */
     bool yields = !net_link_is_emulated(&w->adapter.link);
     for (int64_t until = clock_now_ns() + YIELD_NS; yields && !idle && clock_now_ns() < until;) {
         if (something_happened(w, &idle)) return;
@@ -226,7 +226,8 @@ static char *segment_of(const shm_group *g, int member)
     return member == g->base.rank ? g->own.data : g->peers[member].data;
 }
 
-/* Return the slot of `owner` in the queue for sends to `to`, and in the queue for receives from `from`. */
+/* Returns the slot of `owner` in the queue for its sends to `to`. receive_slot() returns the slot of `owner`
+ * in the queue for its receives from `from`. */
 static char *send_slot(const shm_group *g, int owner, int to)
 {
     return segment_of(g, owner) + main_bytes() + to * send_bytes();

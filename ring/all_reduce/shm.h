@@ -1,14 +1,14 @@
 /* Internals of the shared-memory collectives, for this folder.
  *
- * A world maps the windows and the doorbell of every peer. A group adds one segment per rank. The segment
- * contains the rank's slots, one for each call queue of which the rank is a member. A call queue is an
- * ordered sequence of calls: queue 0 of a group holds the collectives, and each pair of ranks has one
- * queue per direction for its sends.
+ * A world maps the windows and the doorbell of every peer. A window is memory that a rank shares with its
+ * peers. A group adds one segment per rank. The segment of a rank contains one slot for each call queue of
+ * which the rank is a member. A call queue is an ordered sequence of calls: queue 0 of a group holds the
+ * collectives, and each pair of ranks has one queue per direction for its sends.
  *
  * Only the owner writes a slot; the other members of the queue read the slot. The position in a slot counts
- * calls and the steps within a call, and only grows. There is only one kind of wait: a rank waits until the
- * position of another member has reached a given value. Publishing a step has release semantics, so a rank
- * that sees the position may read everything that the member wrote before.
+ * calls and the steps within a call, and never decreases. There is only one kind of wait: a rank waits until
+ * the position of another member has reached a given value. Publishing a step has release semantics, so a
+ * rank that sees the position may read everything that the member wrote before.
  *
  * A call begins when every member has written its description of the call to its slot and has published step
  * "arrived". After the arrival each member compares the descriptions of all members with its own. The
@@ -43,8 +43,8 @@ enum {
 
 /* ---- shared ----------------------------------------------------------------------------------- */
 
-/* The doorbell that wakes a rank, and the error that the rank reports when it gives up. Each world has one
- * for each rank. */
+/* The doorbell that wakes a rank, and the error that the rank reports when it gives up. A world has one
+ * shm_bell per rank. */
 typedef struct shm_bell {
     _Alignas(64) doorbell bell;
     atomic_int pid;
@@ -66,7 +66,7 @@ typedef struct shm_description {
     int64_t arrived_ns; /* Time of the arrival on the clock that all ranks share. */
 } shm_description;
 
-/* The data of a call queue that one member writes. In the segment, two inline areas and a staging area follow
+/* The data that one member of a call queue writes. In the segment, two inline areas and a staging area follow
  * the slot. */
 typedef struct shm_slot {
     _Alignas(64) _Atomic uint64_t position; /* sequence << SHM_STEP_BITS | steps */
@@ -133,12 +133,13 @@ struct shm_queue {
     bool was_there;      /* Whether the transfer began before this rank began to wait. */
     int64_t due_ns;      /* Arrival time. 0 if not known yet. */
 
-    /* First element and number of elements of the current round, and the end of the last round. They count
-     * from the start of each part if the call is cut into parts (collective_is_cut()), else from the start of
-     * the buffer. */
+    /* `round_at` is the first element of the current round, `round_count` is the number of its elements, and
+     * `round_end` is the end of the last round. Elements are counted from the start of each part if the call
+     * is cut into parts (collective_is_cut()), else from the start of the buffer. */
     int64_t round_at, round_count, round_end;
-    /* Layout of the memory that the members expose, which is the same on all members, and the address of the
-     * memory of each member. In mode IN_PLACE members expose their buffers, otherwise their areas. */
+    /* The layout of the memory that the members expose is the same on all members. `exposed_in` and
+     * `exposed_out` hold the address of this memory for each member. In mode IN_PLACE members expose their
+     * buffers, otherwise their areas. */
     piece_layout in_layout, out_layout;
     char *exposed_in[SHM_MAX_RANKS], *exposed_out[SHM_MAX_RANKS];
     ring_channel ring;
@@ -155,7 +156,8 @@ typedef struct shm_world {
     collective_world base; /* base.seen is the last value that was read from this rank's doorbell. */
     collective_window windows[COLLECTIVE_MAX_WINDOWS];
     shm_segment bell_segment;
-    shm_segment *peers; /* [world * (1 + window_count)]: bell, then windows, of each rank. */
+    /* [world * (1 + window_count)] For each rank, the segment of its bell and then its windows. */
+    shm_segment *peers;
     shm_bell *bells[SHM_MAX_RANKS];
     /* A pidfd for each rank, or -1 if the rank is in the same process or pidfds are not available. */
     int death_fds[SHM_MAX_RANKS];

@@ -12,11 +12,12 @@
  * Two-shot moves as many bytes as a ring, but does not need the ring's 2(n-1) consecutive steps. Sums are
  * computed in rank order.
  *
- * In mode INLINE (operands in the slots) every rank computes the whole result itself, after a single wait. */
+ * In mode INLINE the operands are in the slots, and every rank computes the whole result itself after a
+ * single wait. */
 #include "ring/all_reduce/shm.h"
 
 /* Reduces `count` elements of the exposed operands of all ranks, beginning at element in_at. Writes the
- * result to all of `outs`. */
+ * result to every buffer in `outs`. */
 static void reduce_exposed(shm_queue *q, int64_t in_at, char *const *outs, int out_count,
                            piece_layout out_layout, int64_t out_at, int64_t count)
 {

@@ -1,6 +1,6 @@
 /* Buckets of gradients. schedule.c assigns gradients to buckets, and determines when a bucket is launched and
- * waited for. buckets.c contains the names of rules and orders. Buckets are plain data: these functions use
- * no device and no thread, and allocate nothing after open. */
+ * waited for. buckets.c contains the names of rules and orders. Buckets are plain data. The functions in this
+ * header use no device and no thread. Only bucket_schedule_open() allocates memory. */
 #ifndef RING_DDP_BUCKETS_H
 #define RING_DDP_BUCKETS_H
 
@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Rules that say when a bucket is closed. Columns: name, name in reports. All gradients of a bucket have the
- * same element type. */
+/* Rules that say when a bucket is closed. A row holds the name of a rule in code and its name in reports. All
+ * gradients of a bucket have the same element type. */
 #define BUCKET_RULE_LIST(X)                                                                                  \
     X(REACH_BYTES, "reach_bytes")       /* when the limit in bytes is reached */                             \
     X(REACH_ELEMENTS, "reach_elements") /* when the limit in elements is reached */                          \
@@ -78,7 +78,7 @@ void bucket_schedule_close(bucket_schedule *s);
 
 /* schedule.c */
 /* Fills `out`, whose capacity is at least `count`, without allocating. `ready` [count] is a permutation of
- * the tensors, and is only read for BUCKET_ORDER_READY.
+ * the tensors, and is read only if the order is BUCKET_ORDER_READY.
  *
  * Buckets are sorted by the order in which they close. Buckets that never close follow in the order of their
  * first tensors. BUCKET_ORDER_REGISTRATION and BUCKET_ORDER_LAST_FIRST instead sort all buckets by their

@@ -99,7 +99,7 @@ static collective_group *group_of(const ring_engine *e, ring_job_kind kind)
 
 /* ---- for the process group ---------------------------------------------------------------------- */
 
-/* Returns true for a bucket with PowerSGD, which has two phases. */
+/* Returns true if the job all-reduces a bucket with PowerSGD. Such a job has two phases. */
 static bool is_compressed(const process_call *job)
 {
     return job->later_phases > 0;
@@ -133,8 +133,8 @@ static void ended(void *engine, const process_call *job, const process_times *t)
                     TRACE_NO_INDEX, t->traced_ns, t->finished_ns);
 }
 
-/* The compute thread calls accounted() and waited(). The two functions write the times of jobs to the records
- * of buckets and to the trace. */
+/* The compute thread calls accounted() and waited(). accounted() writes the times of a job to the record of
+ * its bucket. waited() adds the time of the wait to the record, and writes the record to the trace. */
 
 static void accounted(void *engine, const process_times *t)
 {
@@ -142,7 +142,8 @@ static void accounted(void *engine, const process_times *t)
     if (t->tag == 0) return;
     ring_bucket_record *r = ring_record(e, t->tag);
     r->ready_ns = t->ready_ns;
-    /* The agent's time may be too early, because it may have read the clock before the bucket was ready. */
+    /* The agent's time may be too early, because the agent may have read the clock before the bucket was
+     * ready. */
     r->launched_ns = t->posted_ns > r->ready_ns ? t->posted_ns : r->ready_ns;
     r->started_ns = t->started_ns;
     r->finished_ns = t->finished_ns;
@@ -296,8 +297,8 @@ static status warm_up_bucket(ring_engine *e, int k)
         collective_call call = ring_scatter_call(e, k);
         collective_buffer shard = call.out;
         TRY(warm_up(e, e->shard_group, call));
-        /* Gathers gradients, because parameters may still differ between ranks and must not be
-         * overwritten. */
+        /* Gathers gradients instead of parameters, because parameters may still differ between ranks and must
+         * not be overwritten. */
         call.kind = COLLECTIVE_ALL_GATHER;
         call.out = call.in;
         call.in = shard;

@@ -160,8 +160,8 @@ void ring_powersgd_close(ring_engine *e)
     free(e->powersgd.factors);
 }
 
-/* Places P and the uncompressed tensors of a bucket at `*end`, and Q of the bucket after them. Advances
- * `*end`. */
+/* Assigns addresses in memory.factors to the values of bucket `k`. P and the uncompressed tensors begin at
+ * `*end`, and Q follows. Sets `*end` to the end of Q. */
 static status lay_out(ring_engine *e, int k, float **end)
 {
     const nn_model *m = e->base.context.params->model;
@@ -206,7 +206,8 @@ status ring_powersgd_use_buckets(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Copies an uncompressed tensor from its bucket to memory.factors if `out`, else back. */
+/* Copies an uncompressed tensor from its bucket to memory.factors if `out` is true, else from memory.factors
+ * to its bucket. */
 static status copy_plain(ring_engine *e, int param, bool out)
 {
     float *in_bucket = (float *)ring_bucket_data(e, e->schedule.bucket_of[param]) + e->params[param].offset;

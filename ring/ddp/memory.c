@@ -38,7 +38,7 @@ status ring_memory_open(ring_engine *e)
         e->settings.options.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
     m->factor_count = factor_count(e);
     m->group_capacity = group_capacity(c->program);
-    /* The norm needs one value. */
+    /* The norm of the gradients is summed over the ranks as one value. */
     if (e->settings.policy.sharding && m->group_capacity == 0) m->group_capacity = 1;
     int64_t factors = plan_align(m->bucket_bytes);
     int64_t group = factors + plan_align(m->factor_count * (int64_t)sizeof(float));
@@ -51,8 +51,8 @@ status ring_memory_open(ring_engine *e)
     m->factors = (float *)(m->buckets + factors);
     m->control = calloc(1, (size_t)(total - group));
     if (!m->control) return fail(STATUS_SYSTEM, "no memory for the ring engine");
-    /* In virtual time there is no device memory. Collectives move these values between the ranks' host
-     * memories. */
+    /* In virtual time there is no device memory, so collectives move values between the host memories of the
+     * ranks. */
     char *values = device_get_info(c->device)->real ? m->buckets + group : m->control;
     char *host = e->stream ? m->control : values; /* The host cannot access the memory of a GPU. */
     m->group = (double *)values;

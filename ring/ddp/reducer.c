@@ -74,8 +74,8 @@ static status convert_plain(ring_engine *e, int param, void *grad, void *sent, b
     return packs ? STATUS_OK : device_layout_pack(d, layout, plain, grad);
 }
 
-/* If `packs`, copies gradients from their arena to the memory in which they are reduced, else back. Divides
- * the copies by `divisor`. */
+/* If `packs` is true, copies gradients from their arena to the memory in which they are reduced. If `packs`
+ * is false, copies reduced gradients back to the arena. Divides the copies by `divisor`. */
 static status convert(ring_engine *e, const int *params, int count, bool packs, double divisor)
 {
     const param_set *set = e->base.context.params;
@@ -204,7 +204,7 @@ static void reset_step(ring_engine *e)
     }
 }
 
-/* Checks that the order that rank 0 sent contains every parameter once, and copies it to compute.order. */
+/* Checks that the order from rank 0 contains every parameter once, and copies this order to compute.order. */
 static status read_order(ring_engine *e)
 {
     int params = ring_params(e);
@@ -279,8 +279,8 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
     ring_drop_whole(e);
     e->compute.has_data = (e->compute.has_data && !e->compute.period_begins) || step->samples > 0;
     reset_step(e);
-    /* If parameters or masters are sharded, no broadcast is needed: every rank holds another part of the same
-     * values. */
+    /* If parameters or master weights are sharded, no broadcast is needed, because the ranks hold different
+     * parts of the same values. */
     if (!e->compute.started && base->context.world > 1 && !param_set_gathers(base->context.params)) {
         param_set_forget_bf16_copy(base->context.params);
         TRY(ring_run_job(e, RING_JOB_PARAMETERS, 0));
@@ -366,7 +366,7 @@ status ring_reduce(sync_engine *base, const sync_step *step)
         e->compute.rebuild = true;
     }
     e->compute.first_done = e->compute.period_begins = true;
-    /* All-gathers of units that the forward pass did not use have not been waited for. */
+    /* If the forward pass did not use a unit, its all-gather has not been waited for. */
     return e->settings.policy.sharding ? ring_await_gathers(e) : STATUS_OK;
 }
 

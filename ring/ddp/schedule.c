@@ -4,9 +4,9 @@
  * The backward pass produces the last layer's gradients first. Therefore gradients are put into buckets in
  * reverse order of registration, or in the order in which the gradients became ready on rank 0 in the first
  * step. Rank 0 sends this order to all ranks, because gradients may become ready in another order on other
- * ranks. Some older policies use the order of registration. A bucket closes when it reaches its limit. The
- * example has six parameters of 10 MiB each, and the limits of DistributedDataParallel: 1 MiB for the first
- * bucket, 25 MiB for every other bucket.
+ * ranks. Some older policies use the order of registration. A bucket closes when it reaches its limit. In the
+ * example the model has six parameters of 10 MiB each. The limits are those of DistributedDataParallel: 1 MiB
+ * for the first bucket and 25 MiB for every other bucket.
  *
  *     ready in the order     5   4  3  2   1  0
  *     buckets               [0] [   1   ] [ 2  ]
@@ -65,8 +65,9 @@ static int launch_position(const bucket_plan *plan, int id, int opened, int clos
     return plan->order == BUCKET_ORDER_LAST_FIRST ? opened - 1 - id : closed;
 }
 
-/* Numbers buckets as they open. Sets bucket_of[tensor] to the number of its bucket, and closed[number] to the
- * position of the bucket in the order of closing. Returns the number of buckets. */
+/* Numbers buckets in the order in which they open. Sets bucket_of[tensor] to the number of the tensor's
+ * bucket, and closed[number] to the position of the bucket in the order of closing. Returns the number of
+ * buckets. */
 static int fill_buckets(const bucket_plan *plan, const bucket_tensor *tensors, int count, const int *ready,
                         int *bucket_of, int *closed)
 {
@@ -154,7 +155,7 @@ bool bucket_gradient_ready(bucket_schedule *s, int tensor)
     return --s->buckets[s->bucket_of[tensor]].pending == 0;
 }
 
-/* Launches buckets strictly in order: if a bucket is complete before its predecessor, it is launched after
+/* Buckets are launched strictly in order. A bucket that is complete before its predecessor is launched after
  * the predecessor. */
 int bucket_take_complete(bucket_schedule *s)
 {
