@@ -1,6 +1,7 @@
 /* BERT (Devlin et al., 2018): a post-LayerNorm encoder with exact GELU, without dropout and attention mask.
- * The layers have the names and order of Hugging Face's BertForMaskedLM without its pooler. The head is a
- * masked language model, whose output weights are the token table, or a classifier on the first token. */
+ * The layers have the names and order of Hugging Face's BertForMaskedLM without its pooler. The head predicts
+ * masked tokens or classifies the first token. The output weights of the masked language model are the token
+ * table. */
 #include "models/models.h"
 
 #include <stdio.h>

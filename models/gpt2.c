@@ -1,6 +1,6 @@
 /* GPT-2 (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): a pre-LayerNorm
  * decoder with causal attention, tanh GELU and learned positions, without dropout. The output weights are the
- * token table. Names are Hugging Face's; linear weights are [out, in]. */
+ * token table. Parameters have Hugging Face's names. Linear weights have the shape [out, in]. */
 #include "models/models.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Inception v3 (Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", 2015) with the
  * layers, order and names of torchvision's inception_v3(aux_logits=False, transform_input=False), without
- * dropout. The auxiliary classifier, a second loss after Mixed_6e in torchvision's training, is not built: a
- * model has one output, and the published benchmarks ran without this classifier. */
+ * dropout. In torchvision's training an auxiliary classifier after Mixed_6e adds a second loss. It is not
+ * built here, because a model has one output and the published benchmarks ran without this classifier. */
 #include "models/models.h"
 
 #include <stdio.h>

@@ -8,7 +8,8 @@
 /* Options of a model. 0 or NONE stands for the model's default. */
 typedef struct model_options {
     const char *name;
-    int64_t classes, image; /* number of outputs; height and width of the input image */
+    /* `classes` is the number of outputs. `image` is the height and width of the input image in pixels. */
+    int64_t classes, image;
     int64_t channels;
     int activation; /* activation of the ResNets and Inception, RELU or SILU */
     bool sync_batchnorm;
@@ -68,19 +69,19 @@ typedef struct model_entry {
 extern const model_entry model_table[];
 extern const int model_count;
 
-/* Finds a model. "gpt2-xl" also names gpt2_xl. Fails with STATUS_USAGE for an unknown name; the message lists
- * the models. */
+/* Finds a model. "gpt2-xl" also names gpt2_xl. If the name is unknown, fails with STATUS_USAGE and a message
+ * that lists the models. */
 status model_find(const char *name, const model_entry **out);
 
 /* Fails with STATUS_USAGE if an option was given that the model does not use. `given` is a binding of
  * model_option_table. */
 status model_check_options(const option_binding *given);
 
-/* Builds a model, with the model's defaults for options that are 0. Fails with STATUS_CONFIG if the options
- * do not fit together. */
+/* Builds a model. Options that are 0 get the model's defaults. Fails with STATUS_CONFIG if the options do not
+ * fit together. */
 status model_build(const model_options *options, nn_model **out);
 
-/* Copies options, with the model's defaults for options that are 0. */
+/* Copies `options` to `out`. Options that are 0 get the model's defaults. */
 status model_resolve(const model_options *options, model_options *out);
 
 #endif

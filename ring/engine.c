@@ -347,8 +347,8 @@ const bucket_schedule *ring_buckets(const sync_engine *base)
 }
 
 /* Returns a lower bound for the time of half of an all-reduce, that is, of a reduce-scatter or an all-gather.
- * (n-1)/n of the bytes pass through every rank's adapter. A ring takes n-1 steps, other algorithms take at
- * least one. */
+ * (n-1)/n of the bytes pass through every rank's adapter. A ring takes n-1 steps, and other algorithms take
+ * at least one step. */
 static int64_t half_bound_ns(const ring_engine *e, int n, int64_t bytes)
 {
     const net_link *link = &e->base.context.link;

@@ -18,7 +18,8 @@ static bool needs_one_host(const ring_engine *e)
 
 static const char BOOTSTRAP_KEY[] = "nccl=";
 
-/* Appends NCCL's id after the lines that must be equal. Only rank 0 has an id; other ranks append zeros. */
+/* Appends NCCL's id after the lines that must be equal. Only rank 0 has an id, so other ranks append
+ * zeros. */
 static status append_bootstrap(ring_engine *e)
 {
     if (e->base.context.rank == 0) TRY(collective_nccl_bootstrap(e->bootstrap));

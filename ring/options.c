@@ -165,8 +165,8 @@ static status check(const ring_options *o, const ring_settings *s)
     return refuse_first(list, sizeof list / sizeof list[0]);
 }
 
-/* Fails if an option needs whole gradients. If state is sharded, each bucket is a unit, and every rank has
- * only a part of its gradients. */
+/* Fails if an option needs unsharded gradients. If state is sharded, each bucket is a unit, and every rank
+ * has only a shard of the unit's gradients. */
 static status check_sharded(const ring_options *o)
 {
     static const char why[] = "expected a policy whose ranks have all gradients, as ddp";
@@ -181,7 +181,8 @@ static status check_sharded(const ring_options *o)
     return refuse_first(list, sizeof list / sizeof list[0]);
 }
 
-/* Turns on mixed precision. ddp becomes zero1 in groups of one rank, in which every rank has all shards. */
+/* Turns on mixed precision. The policy ddp becomes zero1 with groups of one rank, so that every rank has all
+ * shards. */
 static status mix(ring_settings *s)
 {
     const char *name = s->policy.name;

@@ -10,8 +10,8 @@ typedef struct cursor {
     int64_t begin; /* Index of the first element of the piece. */
 } cursor;
 
-/* Returns the offset of element `index` and sets *run to the number of contiguous elements from there.
- * `index` must not be less than in the previous call. */
+/* Returns the offset of element `index`. Sets *run to the number of contiguous elements that begin at this
+ * element. `index` must not be less than in the previous call. */
 static int64_t cursor_seek(cursor *c, int64_t index, int64_t *run)
 {
     const piece_list *list = &c->layout->pieces;

@@ -29,7 +29,7 @@ void collective_tuning_write(const collective_tuning *t, text_buffer *out)
                     (long long)t->rows[i].most_bytes, collective_algorithm_names[t->rows[i].algorithm]);
 }
 
-/* Turns the current error into an error of a file. */
+/* Changes the code of the current error to STATUS_DATA. Returns this code. */
 static status data_error(void)
 {
     error_record record;

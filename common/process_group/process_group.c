@@ -115,7 +115,7 @@ void process_group_skip(process_group *g)
     for (int i = 0; i < g->config.queues; i++) g->queues[i].accounted = g->queues[i].posted;
 }
 
-/* Names the cause of the wait, which is the rank that posted the call last. */
+/* Records the cause of the wait, which is the rank that posted the call after all other ranks. */
 static void name_wait(const process_group *g, const call_wait *w, anatomy *a)
 {
     const process_times *t = times_of(g, w->work);

@@ -28,10 +28,10 @@ typedef uint64_t process_work;
 enum {
     PROCESS_GROUP_QUEUES = 6,
     PROCESS_GROUP_AHEAD = COLLECTIVE_ENQUEUED / 2, /* Largest number of calls in flight in stream order. */
-    /* Largest number of waits in the steps in flight, of which there are at most two. */
+    /* Largest number of waits in all steps in flight. At most two steps are in flight. */
     PROCESS_GROUP_WAITS = 2048,
-    /* First of the marks that posts record on the compute stream, and first of the marks that ends of calls
-     * record on the communication stream. */
+    /* A post records a mark on the compute stream. The end of a call records a mark on the communication
+     * stream. The constants are the numbers of the first marks of both kinds. */
     PROCESS_GROUP_READY_MARK = SYNC_MARK_ENGINE,
     PROCESS_GROUP_END_MARK = COLLECTIVE_MARKS,
 };
@@ -47,8 +47,8 @@ typedef struct process_call {
     int64_t tag; /* Defined by the owner. 0 if the owner does not need the times of waits for the call. */
     int64_t ready_ns; /* Time at which the data of the call were ready. Used if an agent runs the call. */
     int queue;
-    /* Number of collective calls in addition to the first. They run one after another, and the next call of
-     * the queue begins after the last of them. */
+    /* Number of collective calls that follow the first one. The collective calls run one after another, and
+     * the next call of the queue begins after the last of them. */
     int later_phases;
     int kind, index;          /* Defined by the owner. */
     rank_operation operation; /* Operation that the status table shows. */
@@ -62,7 +62,8 @@ typedef struct process_times {
     /* process_call.ready_ns, or in stream order the time at which the compute stream reached the post. */
     int64_t ready_ns;
     int64_t posted_ns; /* Time at which the agent took the call, or in stream order the same as ready_ns. */
-    /* Time at which all ranks had posted the call, and time at which the call ended. */
+    /* `started_ns` is the time at which the last rank posted the call. `finished_ns` is the time at which the
+     * call ended. */
     int64_t started_ns, finished_ns;
     int64_t traced_ns; /* Begin of the call in the trace. The trace shows parallel calls one after another. */
     int64_t began_ns;  /* Time at which this rank began the call. Used if last_rank is not known. */
@@ -79,7 +80,7 @@ typedef struct process_group_ops {
     status (*call)(void *context, const process_call *p, int phase, collective_call *out);
     /* Runs after the last phase. */
     status (*finish)(void *context, const process_call *p);
-    /* Runs when the call has ended, before the compute thread can see this. */
+    /* Runs when the call has ended, before the compute thread can see that it has ended. */
     void (*ended)(void *context, const process_call *p, const process_times *t);
     /* Runs once per call that has ended, on the compute thread in process_group_poll(). The calls of a queue
      * are in order. */
@@ -98,7 +99,7 @@ typedef struct process_group_config {
     device *device;
     device_stream *compute;
     rank_slot *slot;   /* Status slot that shows the oldest running call, or NULL. */
-    int first_rank;    /* Rank in the job that rank 0 of the world has. */
+    int first_rank;    /* The job's rank number of rank 0 of the world. */
     int rank;          /* Rank in the world. */
     bool stream_order; /* Whether the library runs calls in stream order (NCCL). */
     /* True if a call begins only after the compute stream has reached the point at which the call was posted,
@@ -136,8 +137,8 @@ uint64_t process_group_posted(const process_group *g, int queue);
 status process_group_wait(process_group *g, process_work w, anatomy *a);
 bool process_group_done(process_group *g, process_work w);
 
-/* Post a call that consists of any number of collective calls. Each process_group_add() between
- * process_group_begin() and process_group_end() adds a collective call. Only for process groups that run
+/* These functions post a call that consists of any number of collective calls. Each process_group_add()
+ * between process_group_begin() and process_group_end() adds a collective call. The process group must run
  * calls in stream order. */
 status process_group_begin(process_group *g, const process_call *p);
 status process_group_add(process_group *g, const collective_call *call);
@@ -152,7 +153,7 @@ void process_group_poll(process_group *g);
 /* Does the work of process_group_poll(). Then records the causes of the waits of the oldest step. Called when
  * the compute stream has passed the end of this step. */
 void process_group_end_step(process_group *g, anatomy *a);
-/* Skips the calls that have been posted so far: accounted() is not called for them. */
+/* Skips the calls that have been posted so far, so that accounted() is not called for them. */
 void process_group_skip(process_group *g);
 /* Adds the traffic and the processor time of the agent to the counters. */
 void process_group_counters(const process_group *g, sync_counters *out);

@@ -15,8 +15,8 @@ enum { PROCESS_GROUP_IN_FLIGHT = COLLECTIVE_QUEUE };
 typedef struct call_record {
     process_call p;
     uint64_t sequence; /* Number of the post, from 1, counted over all queues. */
-    /* The running phase and its ticket if an agent runs the call. In stream order, the number of collective
-     * calls, and the ticket of the first collective call. */
+    /* If an agent runs the call, `phase` is the running phase and `ticket` its ticket. In stream order,
+     * `phase` is the number of collective calls and `ticket` is the ticket of the first collective call. */
     int phase;
     collective_ticket ticket;
     process_times times; /* Complete when the call has ended. */
@@ -29,11 +29,11 @@ typedef struct call_queue {
     uint64_t mask;
     _Atomic uint64_t posted; /* Number of the last posted call. Only the compute thread writes it. */
     device_fence *done;      /* NULL in stream order. */
-    /* Number of the last accounted call, and of the last call that has been waited for. Only the compute
-     * thread uses these numbers. */
+    /* `accounted` is the number of the last accounted call, and `awaited` is the number of the last call that
+     * has been waited for. Only the compute thread uses these numbers. */
     uint64_t accounted, awaited;
-    /* Number of the last call that has been taken, that has begun, and that has ended. Only the agent uses
-     * these numbers. */
+    /* The numbers of the last call that the agent has taken, of the last call that has begun, and of the last
+     * call that has ended. Only the agent uses these numbers. */
     uint64_t taken, begun, ended;
 } call_queue;
 

@@ -131,7 +131,7 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     return *count > 0 ? STATUS_OK : fail(STATUS_USAGE, "--collective: expected a name, got none");
 }
 
-/* Number of collectives that have a size and in which all ranks take part. */
+/* Number of collectives that have a size and in which all ranks take part. They precede COLLECTIVE_SEND. */
 enum { KINDS = COLLECTIVE_SEND };
 
 static status parse_operations(const char *list, int *out, int *count)

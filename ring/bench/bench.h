@@ -36,7 +36,7 @@ extern const option_table ring_bench_option_table;
 typedef struct ring_bench_config {
     int rank, world;
     uint64_t job_token;
-    int64_t timeout_ns; /* Longest time that connecting, or one call, may take. */
+    int64_t timeout_ns; /* Time limit of connecting, and of each call. */
     const ring_bench_options *options;
 } ring_bench_config;
 
@@ -70,9 +70,10 @@ status ring_bench_check(const ring_bench_options *options, int world);
  * does. */
 status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
 
-/* Write a report: a header of '#' lines, one line per row, and a footer with the average. A line has at most
- * 80 columns. `before` is the previous row, or NULL for the first row. Column heads precede a row if it
- * differs from the previous row in the library, the algorithm, the operation, the type or the root. */
+/* These functions write a report, which has a header of '#' lines, one line per row, and a footer with the
+ * average. A line has at most 80 columns. `before` is the previous row, or NULL for the first row. Column
+ * heads precede a row if it differs from the previous row in the library, the algorithm, the operation, the
+ * type or the root. */
 void ring_bench_header(const ring_bench_config *config, text_buffer *out);
 void ring_bench_line(const ring_bench_row *row, const ring_bench_row *before, text_buffer *out);
 void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);

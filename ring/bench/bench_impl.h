@@ -1,4 +1,4 @@
-/* The inside of the benchmark, for this folder only. */
+/* Internals of the benchmark. Only files in ring/bench include this header. */
 #ifndef RING_BENCH_BENCH_IMPL_H
 #define RING_BENCH_BENCH_IMPL_H
 
@@ -44,9 +44,9 @@ status bench_rank_open(const ring_bench_config *config, const bench_system *syst
                        int64_t most_bytes, bench_rank *out);
 void bench_rank_close(bench_rank *b);
 
-/* Returns a call with the rank's buffers in `b->memory`. */
+/* Returns a call whose buffers are this rank's buffers in `b->memory`. */
 collective_call bench_call(const bench_rank *b, const bench_case *c, int rank, int ranks);
-/* Write the operands, and count wrong elements of the results. */
+/* bench_fill() writes the operands. bench_count_wrong() counts wrong elements of the results. */
 void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks);
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks);
 

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { PLACE_WIDTH = 28 }; /* Width of the columns for out of place, and for in place. */
+/* Width of the columns for out-of-place times, and of the columns for in-place times. */
+enum { PLACE_WIDTH = 28 };
 
 void ring_bench_header(const ring_bench_config *config, text_buffer *out)
 {

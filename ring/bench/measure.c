@@ -1,4 +1,4 @@
-/* Opens the worlds to measure on, and runs the timing loop. */
+/* Opens the worlds that are measured, and runs the timing loop. */
 #include "common/base/clock.h"
 #include "ring/bench/bench_impl.h"
 
@@ -92,7 +92,7 @@ status bench_time(const bench_rank *b, collective_group *group, const bench_case
     collective_call call = bench_call(b, c, rank, ranks);
     for (int i = 0; i < iterations; i++) {
         TRY(barrier(group));
-        TRY(barrier(group)); /* the end of the first barrier is not the same moment on all ranks */
+        TRY(barrier(group)); /* The first barrier does not end at the same time on all ranks. */
         int64_t begin = clock_now_ns();
         TRY(collective_run(group, &call));
         times[*used + i] = (double)(clock_now_ns() - begin) * 1e-3;

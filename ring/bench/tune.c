@@ -81,7 +81,8 @@ status ring_bench_tune(const ring_bench_config *config, collective_tuning *out)
         rc = measure_ranks(&b, ranks, out);
         if (rc == STATUS_OK) rc = collective_run(b.groups[0], &barrier);
     }
-    for (int i = 0; i < out->count; i++) /* the rows of the most ranks also hold for more ranks */
+    /* The rows for all ranks of the world also apply to larger worlds. */
+    for (int i = 0; i < out->count; i++)
         if (out->rows[i].most_ranks == config->world) out->rows[i].most_ranks = COLLECTIVE_TUNING_MOST_RANKS;
     bench_rank_close(&b);
     return rc;

@@ -25,8 +25,9 @@ typedef enum ring_hook {
 
 typedef struct ring_hook_info {
     const char *name;
-    dtype wire;                   /* Type that is sent, or DTYPE_COUNT for the gradients' type. */
-    ring_hook_function *compress; /* Function of the hook, or ring_send_as_packed if it has none. */
+    dtype wire; /* Type that is sent, or DTYPE_COUNT for the gradients' type. */
+    /* Function of the hook, or ring_send_as_packed if the hook does not change values. */
+    ring_hook_function *compress;
 } ring_hook_info;
 
 extern const ring_hook_info ring_hooks[RING_HOOKS];

@@ -4,7 +4,8 @@
 
 #include <math.h>
 
-/* Number of partial sums of a dot product. They are added in a fixed order, and allow vector instructions. */
+/* Number of partial sums of a dot product. Separate partial sums let the compiler use vector instructions.
+ * They are added in a fixed order. */
 enum { LANES = 16 };
 
 bool powersgd_pays(int64_t rows, int64_t cols, int rank)

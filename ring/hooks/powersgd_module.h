@@ -1,6 +1,6 @@
 /* PowerSGD's steps on a GPU, in libpsring_cuda.so. Matrices are in device memory. The columns of m, error and
  * q are in the order of the device's layout. All work is in stream order. Sums are computed in an order that
- * depends only on the shape. It differs from the order on a CPU. */
+ * depends only on the shape. This order differs from the order on a CPU. */
 #ifndef RING_HOOKS_POWERSGD_MODULE_H
 #define RING_HOOKS_POWERSGD_MODULE_H
 

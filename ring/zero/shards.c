@@ -30,8 +30,8 @@ static status open_adders(ring_engine *e)
     return STATUS_OK;
 }
 
-/* For mixed precision, allocates memory for the gradients of one shard in the masters' type. Sums over
- * micro-batches and updates use this memory. */
+/* For mixed precision, allocates memory for the gradients of one shard in the type of the master weights.
+ * Sums over micro-batches and updates use this memory. */
 static status open_update(ring_engine *e)
 {
     const param_shards *s = shards_of(e);
@@ -86,8 +86,8 @@ static char *gradients_of(const ring_engine *e, int unit)
     return sent_element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
-/* Returns the address of this rank's part of the unit's reduced gradients. The part is in place among the
- * gradients. If units are sharded by rows, the part is stored after the gradients instead. */
+/* Returns the address of this rank's part of the unit's reduced gradients. The part is at its own position in
+ * the gradients of the unit. If units are sharded by rows, the part is stored after the gradients instead. */
 static char *reduced_part(const ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);

@@ -1,7 +1,7 @@
 /* Declarations for the files of this folder: addresses of elements, and functions that another file calls.
  *
- * Elements are sent in one type. Sums and updates use the type of the masters, which is another only under
- * mixed precision: then bfloat16 is sent. */
+ * Sums and updates use the type of the master weights. Elements are sent in the same type or, under mixed
+ * precision, as bfloat16. */
 #ifndef RING_ZERO_SHARDS_H
 #define RING_ZERO_SHARDS_H
 
@@ -17,7 +17,8 @@ static inline const param_shards *shards_of(const ring_engine *e)
     return set_of(e)->shards;
 }
 
-/* Return the size of an element that is sent, and of an element of sums and updates. */
+/* sent_size() returns the size in bytes of an element that is sent. type_size() returns the size of an
+ * element of sums and updates. */
 static inline int sent_size(const ring_engine *e)
 {
     return dtype_size(set_of(e)->sent);
@@ -57,7 +58,7 @@ char *ring_reduced_shard(const ring_engine *e, int unit);
 
 /* units.c */
 
-/* Copies and converts elements, in stream order. */
+/* Copies elements, and converts them to `to_type`, in stream order. */
 status ring_copy_elements(ring_engine *e, void *to, dtype to_type, const void *from, dtype from_type,
                           int64_t count);
 /* For mixed precision, rounds the masters of a unit to bfloat16. */

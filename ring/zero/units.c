@@ -142,7 +142,8 @@ static bool overlap(const param_shards *s, int v, int w)
            b->gradients < a->gradients + param_gradients_place(s, v);
 }
 
-/* Waits until no reduction of another unit uses the memory of this unit's gradients. */
+/* Units may share memory for gradients. Waits until no reduction of another unit uses the memory of this
+ * unit's gradients. */
 static status await_gradient_place(ring_engine *e, int unit)
 {
     const param_shards *s = shards_of(e);
@@ -201,7 +202,8 @@ static status add_to(ring_engine *e, int unit, void *sum, void *shard)
                          NULL);
 }
 
-/* For mixed precision, adds the shard of a micro-batch to the sum, which has the masters' type. */
+/* For mixed precision, adds the shard of a micro-batch to the sum, which has the type of the master
+ * weights. */
 static status add_f32(ring_engine *e, int unit)
 {
     const param_unit *u = &shards_of(e)->units[unit];

@@ -3,9 +3,9 @@
 
 /* ---- the update ------------------------------------------------------------------------------- */
 
-/* Returns a base address for a unit in `memory`, which is an arena of shards if `cut`, else a whole arena. In
- * both cases, an element of this rank's shard is at the base plus the offset that the element has in an arena
- * of shards. */
+/* Returns a base address for a unit in `memory`. `memory` is an arena of shards if `cut` is true, else an
+ * arena of unsharded tensors. In both cases, the address of an element of this rank's shard is the base
+ * address plus the offset that the element has in an arena of shards. */
 static char *as_shards(const ring_engine *e, const device_memory *memory, bool cut, int unit)
 {
     return sent_element(e, memory,
@@ -19,8 +19,8 @@ static char *gradient_shards(const ring_engine *e, int unit)
 }
 
 /* Sets *out to the base address of the gradients that the update reads. Under mixed precision, the update
- * needs gradients in the masters' type. Therefore the shard is converted, unless the sum of micro-batches has
- * this type already. */
+ * needs gradients in the type of the master weights. Therefore this function converts the shard, unless the
+ * sum over micro-batches already has this type. */
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
@@ -37,8 +37,7 @@ static piece_list pieces_of(const ring_engine *e, int unit)
     return (piece_list){shards_of(e)->pieces + u->first, u->count};
 }
 
-/* Sums the squares of the gradients in this rank's shards. Then adds these sums over the ranks of the shard
- * group. */
+/* Sums the squares of the gradients in this rank's shards. Then all-reduces these sums in the shard group. */
 status ring_norm(sync_engine *base)
 {
     ring_engine *e = ring_of(base);

@@ -91,8 +91,9 @@ static void nccl_close(collective_world *world)
     pthread_mutex_destroy(&w->lock);
 }
 
-/* Uses the world's communicator for a group of the whole world and splits it for a smaller group. All
- * ranks of the world must call ncclCommSplit, so smaller groups are opened as a partition of the world. */
+/* A group of the whole world uses the communicator of the world. For a smaller group, this function splits
+ * that communicator. All ranks of the world must call ncclCommSplit, so smaller groups are opened as a
+ * partition of the world. */
 static status nccl_group_open(collective_group *group)
 {
     nccl_group *g = (nccl_group *)group;

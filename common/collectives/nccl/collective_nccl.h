@@ -13,12 +13,13 @@ enum { COLLECTIVE_BOOTSTRAP_BYTES = 128 };
 /* Returns true if this process can use NCCL. `text` receives the version, or the reason why not. */
 bool collective_nccl_found(char *text, size_t size);
 
-/* Makes the id of a world. Rank 0 calls this function and distributes the id; every rank passes the id as
+/* Makes the id of a world. Rank 0 calls this function and distributes the id. Every rank passes the id as
  * collective_config.bootstrap. */
 status collective_nccl_bootstrap(char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 
-/* Convert the id to and from hexadecimal digits, for handshakes. Reading returns false if `hex` does not
- * begin with an id. */
+/* For handshakes, collective_bootstrap_write() converts an id to hexadecimal digits, and
+ * collective_bootstrap_read() converts the digits back. Reading returns false if `hex` does not begin with an
+ * id. */
 void collective_bootstrap_write(const char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES], text_buffer *out);
 bool collective_bootstrap_read(const char *hex, char out[COLLECTIVE_BOOTSTRAP_BYTES]);
 

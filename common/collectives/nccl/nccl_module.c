@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Member, symbol. */
+/* A row holds a member of nccl_library and the symbol in NCCL's library. */
 #define NCCL_FUNCTIONS(X)                                                                                    \
     X(version, ncclGetVersion)                                                                               \
     X(unique_id, ncclGetUniqueId)                                                                            \
@@ -52,7 +52,7 @@ static const char *name_of(ncclResult_t code)
     return known ? names[code] : "ncclResult_t of a later version";
 }
 
-/* ncclRemoteError is an error of another rank; all other errors are local. */
+/* ncclRemoteError means that another rank failed. All other codes are errors of this rank. */
 static status check(const nccl_comm *c, ncclResult_t code, const char *what)
 {
     char host[64] = "?";
@@ -203,7 +203,8 @@ static ncclDataType_t datatype(dtype type)
     return types[type];
 }
 
-/* A mean is a sum, divided afterwards. ncclAvg multiplies by 1/n first, which rounds differently. */
+/* For a mean, NCCL computes the sum, which is divided afterwards. ncclAvg multiplies by 1/n first, which
+ * rounds differently. */
 static ncclRedOp_t operation(reduce_op op)
 {
     static const ncclRedOp_t ops[REDUCE_OP_COUNT] = {[REDUCE_SUM] = ncclSum,

@@ -1,10 +1,10 @@
 /* The interface of the code that needs the headers of NCCL and CUDA, in libpsring_cuda.so. NCCL is opened
  * when it is first used.
  *
- * Communicators block: open(), split() and a call for which NCCL must connect return when all ranks have
- * made the call, so they may never return. abort(), from another thread, ends a blocked call, but not
- * open() and split(). Every function but available() may fail with STATUS_PEER or STATUS_SYSTEM and NCCL's
- * message. */
+ * Communicators block. open(), split() and a call for which NCCL must connect return only when all ranks have
+ * made the call, so these functions may never return. If another thread calls abort(), a blocked call ends,
+ * but open() and split() do not. Every function except available() may fail with STATUS_PEER or STATUS_SYSTEM
+ * and NCCL's message. */
 #ifndef COMMON_COLLECTIVES_NCCL_NCCL_MODULE_H
 #define COMMON_COLLECTIVES_NCCL_NCCL_MODULE_H
 
@@ -35,7 +35,8 @@ typedef struct nccl_module {
     bool (*available)(char *text, size_t size);
     /* Makes the id of a communicator. Rank 0 calls make_id(), and all ranks use the id. */
     status (*make_id)(char id[NCCL_ID_BYTES]);
-    /* Makes a communicator. All ranks of the id call open(). `shared` allows ranks to use the same GPU. */
+    /* Makes a communicator. All ranks that use the id call open(). `shared` allows ranks to use the same
+     * GPU. */
     status (*open)(device *d, const char id[NCCL_ID_BYTES], int rank, int world, bool shared,
                    nccl_comm **out);
     /* Splits `parent`. All ranks of `parent` call split(). Ranks with the same color (not negative) form a

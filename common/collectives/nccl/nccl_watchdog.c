@@ -10,7 +10,7 @@
 
 static const int64_t PERIOD_NS = NS_PER_S / 10;
 
-/* Call numbers that the watchdog has seen. */
+/* Numbers of the last calls that the watchdog has seen enqueued, started and completed. */
 typedef struct sight {
     uint64_t enqueued, started, completed;
     int64_t changed_ns;

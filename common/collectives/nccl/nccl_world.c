@@ -1,5 +1,5 @@
-/* Communicators, and the end of a world. NCCL's functions may never return. Each function that
- * communicates with other ranks is called by a separate thread, which is abandoned when the time limit is
+/* Communicators, and the end of a world. A function of NCCL may never return. A separate thread therefore
+ * calls each function that communicates with other ranks, and this thread is abandoned when the time limit is
  * over. */
 #include "common/collectives/nccl/nccl_world.h"
 
@@ -72,7 +72,7 @@ bool nccl_start_thread(void *(*run)(void *argument), void *argument, pthread_t *
     return started;
 }
 
-/* Runs a call. Returns STATUS_OK if the call has ended; the caller then frees `l`. Returns STATUS_AGAIN if
+/* Runs a call. Returns STATUS_OK if the call has ended. The caller then frees `l`. Returns STATUS_AGAIN if
  * the call was abandoned because the time is over or `canceled` returned true, and STATUS_SYSTEM if no thread
  * could be started. */
 static status run_until(limited *l, int64_t deadline_ns, const collective_config *c)

@@ -1,12 +1,12 @@
 /* Internals of NCCL's collectives, for this folder.
  *
- *   collective_nccl.c   runs a call as NCCL operations, enqueued by the rank's compute thread
+ * collective_nccl.c runs a call as NCCL operations, which the rank's compute thread enqueues
  *   nccl_world.c        makes and ends communicators in separate threads, with a time limit
  *   nccl_watchdog.c     a thread that watches the calls in flight; nobody waits for this thread
  *
- * A failure ends the world once, whichever thread notices it first. The failure is recorded, so that no wait
- * for the GPU succeeds any more. After that the failure is published, the communicators are aborted with a
- * time limit, and the process ends. */
+ * The first thread that notices a failure ends the world. The failure is recorded, so that no wait for the
+ * GPU succeeds any more. After that the failure is published, the communicators are aborted with a time
+ * limit, and the process ends. */
 #ifndef COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 #define COMMON_COLLECTIVES_NCCL_NCCL_WORLD_H
 
@@ -26,8 +26,8 @@ typedef struct nccl_world {
     int64_t anchored_ns;   /* Time at which the stream's clock was last read. */
 
     pthread_mutex_t lock;
-    /* `lock` protects the fields from here to `failure`, the numbers in base.enqueued, and its unfinished
-     * calls. */
+    /* `lock` protects the fields from here to `failure`. It also protects the numbers and the unfinished
+     * calls in base.enqueued. */
     /* The world's communicator, then the communicators of smaller groups. */
     nccl_comm *comms[NCCL_MOST_GROUPS];
     int comm_count;

@@ -1,4 +1,5 @@
-/* Collectives on a device that plans: a call is done when it is posted, without peers, bytes and time. */
+/* Collectives on a device that only plans. A call is done when it is posted. It has no peers, moves no bytes
+ * and takes no time. */
 #include "common/collectives/collective_impl.h"
 
 static status plan_post(collective_queue *q)

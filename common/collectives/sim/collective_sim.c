@@ -1,6 +1,6 @@
-/* Collectives in virtual time. The ranks' calls join a group of common/sim/group.h, which computes when
- * data move and when they have arrived. Tensors have no bytes. Operands in host memory are small (an
- * order, the ranks that have data) and are really copied when all members have joined. */
+/* Collectives in virtual time. The ranks' calls join a group of common/sim/group.h, which computes when data
+ * move and when they have arrived. Tensors have no bytes. Only operands in host memory are copied, when all
+ * members have joined. These operands are small, for example a list of the ranks that have data. */
 #include "common/collectives/collective_impl.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sim/group.h"
@@ -15,7 +15,7 @@ typedef struct sim_world {
     bool moved;       /* Whether a call was completed since the last progress. */
 } sim_world;
 
-/* Calls of all members, or sends from one member to another. */
+/* The queue of the calls of all members, or the queue of the sends from one member to another. */
 typedef struct sim_calls {
     collective_queue base;
     sim_group *shared; /* Group of the members. NULL for a pair before its first call. */
@@ -88,7 +88,7 @@ static sim_load load_of(const sim_calls *q)
 }
 
 /* Converts the index of a member in a queue to the member's rank in the group. A queue has all ranks of the
- * group, or two. */
+ * group, or only a sender and a receiver. */
 static int member_of(const sim_calls *q, int member)
 {
     const collective_call *call = &present(q)->call;
@@ -166,13 +166,14 @@ static status join_next(sim_calls *q, sim_time at)
                           (double)collective_bytes(call), &told);
 }
 
-/* Returns the rank in the simulation of the world's rank 0. */
+/* Returns the number that rank 0 of the world has in the simulation. */
 static int first_rank(const collective_world *world)
 {
     return sim_device_host(world->config.device)->rank - world->config.rank;
 }
 
-/* Opens the group of a sender and a receiver. Both compute the same name, by which they find the group. */
+/* Opens the group of a sender and a receiver. Both ranks compute the same name, and find the group by this
+ * name. */
 static status open_pair(sim_calls *q, const collective_call *call)
 {
     const collective_group *g = q->base.group;
