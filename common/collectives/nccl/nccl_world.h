@@ -1,6 +1,6 @@
 /* Internals of NCCL's collectives, for this folder.
  *
- * collective_nccl.c runs a call as NCCL operations, which the rank's compute thread enqueues
+ *   collective_nccl.c   runs a call as NCCL operations, which the rank's compute thread enqueues
  *   nccl_world.c        makes and ends communicators in separate threads, with a time limit
  *   nccl_watchdog.c     a thread that watches the calls in flight; nobody waits for this thread
  *
