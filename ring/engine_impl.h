@@ -260,7 +260,7 @@ collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, v
 collective_call ring_replicas_call(const ring_engine *e, int bucket);
 
 /* ddp/memory.c. ring_send_values() copies a few values from the host to memory that collectives access.
- * ring_receive_values() copies values from that memory to the host, and returns when the copy has ended. The
+ * ring_receive_values() copies values from this memory to the host, and returns when the copy has ended. The
  * functions do nothing if source and destination have the same address. */
 status ring_send_values(ring_engine *e, void *to, const void *values, dtype type, int64_t count);
 status ring_receive_values(ring_engine *e, void *values, const void *from, dtype type, int64_t count);

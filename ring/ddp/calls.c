@@ -99,7 +99,7 @@ static collective_group *group_of(const ring_engine *e, ring_job_kind kind)
 
 /* ---- for the process group ---------------------------------------------------------------------- */
 
-/* Returns true if the job all-reduces a bucket with PowerSGD. Such a job has two phases. */
+/* Returns true if the job all-reduces a bucket with PowerSGD, which takes two phases. */
 static bool is_compressed(const process_call *job)
 {
     return job->later_phases > 0;

@@ -5,8 +5,8 @@
  * reverse order of registration, or in the order in which the gradients became ready on rank 0 in the first
  * step. Rank 0 sends this order to all ranks, because gradients may become ready in another order on other
  * ranks. Some older policies use the order of registration. A bucket closes when it reaches its limit. In the
- * example the model has six parameters of 10 MiB each. The limits are those of DistributedDataParallel: 1 MiB
- * for the first bucket and 25 MiB for every other bucket.
+ * example the model has six parameters of 10 MiB each. DistributedDataParallel limits the first bucket to 1
+ * MiB, and every other bucket to 25 MiB.
  *
  *     ready in the order     5   4  3  2   1  0
  *     buckets               [0] [   1   ] [ 2  ]

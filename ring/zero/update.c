@@ -19,8 +19,8 @@ static char *gradient_shards(const ring_engine *e, int unit)
 }
 
 /* Sets *out to the base address of the gradients that the update reads. Under mixed precision, the update
- * needs gradients in the type of the master weights. Therefore this function converts the shard, unless the
- * sum over micro-batches already has this type. */
+ * needs gradients in the type of the master weights. Therefore the shard is converted, unless the sum over
+ * micro-batches already has this type. */
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
