@@ -30,7 +30,7 @@ enum { RING_RECORDS = 4096, RING_BUCKET_ALIGNMENT = 64 };
     X(SCATTER, REDUCE_SCATTER, 0) /* gradients of a unit, if state is sharded */                             \
     X(NORM, ALL_REDUCE, -5)       /* sum of the squared norms of shards */                                   \
     X(GATHER, ALL_GATHER, -6)     /* a unit's parameters */                                                  \
-    X(REPLICAS, ALL_REDUCE, 0)    /* all-reduces a shard that SCATTER has reduced, between groups */
+    X(REPLICAS, ALL_REDUCE, 0)    /* all-reduce between groups, after SCATTER has reduced the shard */
 
 #define RING_JOB_ENUM(name, operation, tag) RING_JOB_##name,
 typedef enum ring_job_kind { RING_JOB_LIST(RING_JOB_ENUM) RING_JOB_COUNT } ring_job_kind;

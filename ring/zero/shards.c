@@ -86,7 +86,7 @@ static char *gradients_of(const ring_engine *e, int unit)
     return sent_element(e, &set_of(e)->grads, cut ? u->gradients : u->whole.offset);
 }
 
-/* Returns the address of this rank's part of the unit's reduced gradients. The part is at its own position in
+/* Returns the address of this rank's part of the unit's reduced gradients. The part stays at its position in
  * the gradients of the unit. If units are sharded by rows, the part is stored after the gradients instead. */
 static char *reduced_part(const ring_engine *e, int unit)
 {
