@@ -263,6 +263,8 @@ const char *text_nearest(const char *word, const char *const *words, size_t coun
             best = words[i];
         }
     }
+    for (size_t i = 0; !best && strlen(word) >= 3 && i < count; i++)
+        if (strstr(words[i], word)) best = words[i];
     return best;
 }
 

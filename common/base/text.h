@@ -47,7 +47,8 @@ char *text_three_digits(char *buffer, size_t size, double value);
 /* Returns true if `text` ends with `end`. */
 bool text_ends_with(const char *text, const char *end);
 
-/* Returns the word with the smallest edit distance to `word`, or NULL if no word is similar. */
+/* Returns the word with the smallest edit distance to `word`. If no word is similar, returns the first that
+ * contains `word`, or NULL. */
 const char *text_nearest(const char *word, const char *const *words, size_t count);
 
 /* Joins the words as in "a, b, c", and truncates the result to `size` bytes. Returns `buffer`. */

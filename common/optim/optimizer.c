@@ -13,7 +13,7 @@ static const char *const schedule_names[] = {"constant", "step", "cosine", "line
 static const option optimizer_option_list[] = {
     {"optimizer", OPTION_CHOICE, FIELD(kind), .initial = "sgd", .choices = kind_names,
      .help = "update rule, with PyTorch's semantics and defaults"},
-    {"lr", OPTION_DOUBLE, FIELD(lr), .argument = "X",
+    {"lr", OPTION_DOUBLE, FIELD(lr), .alias = "learning-rate", .argument = "X",
      .help = "learning rate, by default PyTorch's [0.001, or 0.01 for sgd]"},
     {"momentum", OPTION_DOUBLE, FIELD(momentum), .argument = "X", .help = "sgd [0]"},
     {"dampening", OPTION_DOUBLE, FIELD(dampening), .argument = "X", .low = -1e9, .high = 1e9,

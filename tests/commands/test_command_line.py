@@ -171,6 +171,7 @@ WRONG = [
     ("no value", ["--gpus"], 64, ["--gpus", "N"]),
     ("unknown mode", ["--mode", "pss"], 64, ["--mode", "pss", "none, ps, ring, both", "did you mean 'ps'?"]),
     ("unknown model", ["--model", "resnt18"], 64, ["resnt18", "resnet18", "did you mean 'resnet18'?"]),
+    ("part of a profile's name", ["--device", "sim:v100"], 64, ["got 'v100'; did you mean 'dgx1-v100'?"]),
     ("unknown policy", ["--policy", "ddpp"], 64, ["--policy", "ddpp", "sync", "apex", "did you mean 'ddp'?"]),
     ("policy of the other engine", ["--policy", "ps=ddp"], 64, ["--policy", "ddp", "sync"]),
     ("two policies for an engine", ["--policy", "ring=ddp,apex"], 64, ["--policy", "'ddp' and 'apex'", "one for each"]),
@@ -297,7 +298,7 @@ def wrong_input_is_answered_with_one_line(words, code, parts):
 
 # ---- names from other programs, and keys of policies ------------------------------------------
 
-@cases([("torchrun's ranks", ["--nproc-per-node", "1", "--batch-size", "4"]), ("with underscores", ["--nproc_per_node=1", "--batch_size=4"])])
+@cases([("torchrun's ranks", ["--nproc-per-node", "1", "--batch-size", "4"]), ("a learning rate", ["--gpus", "1", "--batch", "4", "--learning-rate", "0.01"]), ("with underscores", ["--nproc_per_node=1", "--batch_size=4"])])
 def names_that_people_know_are_accepted(words):
     result = harness("run", "--mode", "ring", "--model", "toy", "--steps", "1", "--quiet", "--json", "-", *words)
     expect_equal(result.code, 0, "exit code", result)
