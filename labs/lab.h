@@ -12,7 +12,7 @@ enum {
     LAB_EMISSING = -1,  /* the function is not written yet; starter files return this */
     LAB_ESIZE = -2,     /* the message does not have the number of elements that its receiver expects */
     LAB_EDEADLOCK = -3, /* every rank waits, so no message can arrive */
-    LAB_EMEMORY = -4,   /* for your code, if malloc() returns NULL */
+    LAB_EMEMORY = -4,   /* your code returns this if malloc() returns NULL */
     LAB_END = 1,        /* lab_receive_push() returns this when training has ended */
 };
 
@@ -30,8 +30,8 @@ int64_t student_server_bytes(int ranks, int servers, int64_t n, int rank);
 /* The ring of lab 3. In step s of 2 (ranks - 1) a rank sends chunk (rank - s) modulo ranks. The first n %
  * ranks chunks have one element more. */
 int64_t student_ring_bytes(int ranks, int64_t n, int rank);
-/* Returns the most bytes that any rank sends or receives (the larger of the two) with the servers of
- * student_server_bytes(). */
+/* Returns the bytes on the busiest link with the servers of student_server_bytes(): the largest number of
+ * bytes that a rank sends, or that a rank receives, whichever is larger. */
 int64_t student_busiest_link(int ranks, int servers, int64_t n);
 
 /* ---- lab 2: reducer ---- */
@@ -54,8 +54,8 @@ int lab_receive_push(lab_server *server, lab_push *push);
 int lab_reply(lab_server *server, int rank, const float *param, size_t n);
 
 /* Yours. Until training ends, receives one push of every rank in each step, computes the mean gradient over
- * all samples, updates param[i] -= lr * mean[i], and replies to every rank. Sums are in rank order: the sum
- * of samples * grad in float32, divided by all samples. Returns 0. */
+ * all samples, updates param[i] -= lr * mean[i], and replies to every rank. The mean is the sum of samples *
+ * grad, added in float32 in rank order, and divided once by the number of all samples. Returns 0. */
 int student_serve(lab_server *server, int ranks, float *param, size_t n, float lr);
 
 /* ---- lab 3: ring ---- */
@@ -67,7 +67,8 @@ int lab_rank(const lab_ring *ring);
 int lab_size(const lab_ring *ring);
 
 /* Sends a copy of x[0..n) to the right neighbor, which may be the rank itself. The link holds one message: a
- * second send waits until the first message is received. May return LAB_EDEADLOCK. */
+ * second send waits until the first message is received. Returns LAB_EDEADLOCK if every rank waits to receive
+ * or to send. */
 int lab_send_right(lab_ring *ring, const float *x, size_t n);
 
 /* Waits for the next message of the left neighbor and stores it in x[0..n). Returns LAB_ESIZE if the message
@@ -83,11 +84,13 @@ int student_all_reduce(lab_ring *ring, float *x, size_t n);
 /* Yours. Fits seconds[i] = latency + bytes[i] / bandwidth to `count` measurements. Times are in seconds, the
  * bandwidth in bytes per second. Returns 0. */
 int student_fit(const double *bytes, const double *seconds, int count, double *latency, double *bandwidth);
-/* Yours. Return the time of a message of `bytes`, of an all-reduce of `bytes` per rank in the ring of lab 3,
- * and of an all-reduce with the reducer of lab 1, which receives from all ranks at once over its one link.
- * There are 2 ranks or more. */
+/* Yours. Returns the time of a message of `bytes`. */
 double student_message_time(double bytes, double latency, double bandwidth);
+/* Yours. Returns the time of an all-reduce of `bytes` per rank in the ring of lab 3. There are 2 ranks or
+ * more. */
 double student_ring_time(int ranks, double bytes, double latency, double bandwidth);
+/* Yours. Returns the time of an all-reduce of `bytes` per rank with the reducer of lab 1. The reducer
+ * receives from all other ranks at once over its one link. There are 2 ranks or more. */
 double student_reducer_time(int ranks, double bytes, double latency, double bandwidth);
 
 /* ---- lab 5: buckets ---- */
@@ -95,13 +98,13 @@ double student_reducer_time(int ranks, double bytes, double latency, double band
 /* Yours. Puts gradients into buckets as PyTorch's DistributedDataParallel does. bytes[i] is the size of
  * gradient i, in the order in which gradients become ready. A bucket takes one gradient after another and
  * closes when its bytes reach its limit: first_limit for bucket 0, and limit for the others. The last bucket
- * may stay below. Stores the bucket of every gradient and returns the number of buckets. */
+ * may stay below its limit. Stores the bucket of every gradient and returns the number of buckets. */
 int student_assign(const int64_t *bytes, int count, int64_t first_limit, int64_t limit, int *bucket_of);
 
 /* The backward pass of one step on one of several ranks. */
 typedef struct lab_step lab_step;
-/* Computes the next gradient. Returns LAB_END if the backward pass has ended. Ranks may have other orders
- * than 0, 1, 2, ... */
+/* Computes the next gradient. Returns LAB_END if the backward pass has ended. The order need not be 0, 1, 2,
+ * ..., and may differ from rank to rank. */
 int lab_next_gradient(lab_step *step, int *gradient);
 /* Begins the all-reduce of a bucket, which goes on while you compute. Buckets are reduced one after another.
  * As in NCCL, the n-th calls of all ranks form one all-reduce, whichever buckets they name. */
@@ -126,7 +129,8 @@ double student_exposed(const lab_span *compute, int computes, const lab_span *fl
 /* The state of a server, which is all that a restart needs. */
 typedef struct {
     int ranks;
-    int64_t staleness; /* most steps by which a rank may be ahead of the slowest rank when beginning a step */
+    int64_t staleness; /* largest number of steps by which a rank may be ahead of the slowest rank when it
+                          begins a step */
     size_t n;
     float lr, momentum;
     float *param, *velocity; /* [n] */
@@ -148,11 +152,12 @@ int student_may_begin(const int64_t *clock, int ranks, int rank, int64_t stalene
  * Before it receives the next push, the server replies to every rank that waits and may begin. */
 int student_serve_stale(lab_server *server, lab_state *state);
 
-/* Yours. Writes a checkpoint of at most `capacity` bytes and returns its size, or 0 if it does not fit. Runs
- * while student_serve_stale() waits for a push. */
+/* Yours. Writes a checkpoint of at most `capacity` bytes. Returns the size of the checkpoint, or 0 if it does
+ * not fit. Is called while student_serve_stale() waits for a push. */
 size_t student_save(const lab_state *state, unsigned char *bytes, size_t capacity);
-/* Yours, in a new process. Restores the contents of the checkpoint. ranks, staleness, n, lr and momentum are
- * set; the three arrays are allocated and zero. Returns 0. student_serve_stale() is called next. */
+/* Yours. Restores the contents of the checkpoint in a new process, which then calls student_serve_stale().
+ * Before the call, ranks, staleness, n, lr and momentum are set, and the three arrays are allocated and zero.
+ * Returns 0. */
 int student_load(lab_state *state, const unsigned char *bytes, size_t size);
 
 /* ---- lab 7: memory ---- */
@@ -196,8 +201,8 @@ typedef struct {
     float *m, *v; /* [elements of this rank's shard], zero before the first step */
 } lab_adam;
 
-/* Yours. A step of ZeRO-1 or ZeRO-2. Let g be the mean of the gradients over the ranks (the sum, divided
- * once). Each rank updates its shard in float32:
+/* Yours. A step of ZeRO-1 or ZeRO-2. Let g be the mean of the gradients over the ranks (their sum, divided
+ * once by the number of ranks). Each rank updates its shard in float32:
  *
  *     m = beta1 * m + (1 - beta1) * g
  *     v = beta2 * v + (1 - beta2) * g * g

@@ -1,4 +1,4 @@
-/* Lab 1: bytes per rank. */
+/* Lab 1: calls the functions that count the bytes of a rank. */
 #include "labs/runner/call.h"
 
 #include "labs/lab.h"

@@ -18,12 +18,11 @@ enum { RUNNER_CASE = 1, RUNNER_RESULT, RUNNER_FIRST_OF_LAB };
 /* ---- labs 2 and 6: between the grader and the student's server ---- */
 
 enum {
-    REDUCER_RECEIVE = RUNNER_FIRST_OF_LAB, /* answered with REDUCER_PUSH, REDUCER_SAVE, or a code */
-    REDUCER_PUSH,                          /* reducer_push, then the gradients */
-    REDUCER_REPLY,                         /* n is the rank; followed by the parameters; answered with a
-                                            * code */
-    REDUCER_SAVE,  /* lab 6: answered with REDUCER_SAVED, then the process asks again */
-    REDUCER_SAVED, /* the checkpoint */
+    REDUCER_RECEIVE = RUNNER_FIRST_OF_LAB, /* the grader answers with REDUCER_PUSH, REDUCER_SAVE or a code */
+    REDUCER_PUSH,                          /* a reducer_push and the gradients follow */
+    REDUCER_REPLY, /* n is the rank, and the parameters follow; the grader answers with a code */
+    REDUCER_SAVE,  /* lab 6: the process answers with REDUCER_SAVED, then sends REDUCER_RECEIVE again */
+    REDUCER_SAVED, /* the checkpoint follows */
 };
 
 /* Precedes the gradients of REDUCER_PUSH. */
@@ -40,19 +39,19 @@ typedef struct reducer_case {
 /* ---- lab 3 ---- */
 
 enum {
-    RING_SEND = RUNNER_FIRST_OF_LAB, /* n elements for the right neighbor; answered with a code when the link
-                                      * has room */
-    RING_RECEIVE,                    /* answered with a code and n elements */
-    RING_READY,                      /* timed runs: sent before the call */
+    RING_SEND = RUNNER_FIRST_OF_LAB, /* n elements for the right neighbor follow; the grader answers with a
+                                        code when the link has room */
+    RING_RECEIVE,                    /* the grader answers with a code and n elements */
+    RING_READY,                      /* the process sends this before the call of a timed run */
 };
 
 /* ---- lab 5: within a call of student_backward() ---- */
 
 enum { BUCKETS_ASSIGN, BUCKETS_BACKWARD, BUCKETS_EXPOSED }; /* the function numbers of call.h */
 enum {
-    BUCKETS_NEXT = RUNNER_FIRST_OF_LAB, /* answered with a code, and the gradient in n */
-    BUCKETS_LAUNCH,                     /* n is the bucket; answered with a code */
-    BUCKETS_WAIT,                       /* n is the bucket; answered with a code when the bucket is reduced */
+    BUCKETS_NEXT = RUNNER_FIRST_OF_LAB, /* the grader answers with a code; n is the gradient */
+    BUCKETS_LAUNCH,                     /* n is the bucket; the grader answers with a code */
+    BUCKETS_WAIT, /* n is the bucket; the grader answers with a code when the bucket is reduced */
 };
 
 /* ---- lab 6, in addition to the messages of the server ---- */
@@ -74,15 +73,16 @@ typedef struct stragglers_case {
 enum { MEMORY_PEAKS, MEMORY_STEP };
 
 enum {
-    MEMORY_REDUCE_SCATTER = RUNNER_FIRST_OF_LAB, /* n elements; answered with a code and this rank's shard */
-    MEMORY_ALL_GATHER, /* this rank's shard; n is the number of all elements; answered with a code and all
-                          elements */
+    MEMORY_REDUCE_SCATTER =
+        RUNNER_FIRST_OF_LAB, /* n elements follow; the grader answers with a code and a shard */
+    MEMORY_ALL_GATHER, /* this rank's shard follows; n is the number of elements of all shards; the grader
+                          answers with a code and the elements of all shards */
 };
 
-/* A call of student_sharded_step(), followed by the parameters and the gradients. The data of the result are
- * the parameters, and its n is the most bytes allocated. */
+/* Describes a call of student_sharded_step(). The parameters and the gradients follow. The result has the new
+ * parameters as data, and in n the largest number of bytes that were allocated at a time. */
 typedef struct memory_step_case {
-    int64_t n, first; /* `first` means that the state is zero */
+    int64_t n, first; /* `first` is 1 in the first step, before which the optimizer state is set to zero */
     double rate, beta1, beta2, eps;
 } memory_step_case;
 

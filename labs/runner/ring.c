@@ -48,13 +48,12 @@ int lab_receive_left(lab_ring *ring, float *x, size_t n)
     return m.code;
 }
 
-/* Prepares a timed call, as the reference does: calls the function once, so all memory has been touched, and
- * then waits until all ranks begin at once. */
+/* Prepares a timed call in the same way as the reference. Calls the student's function once, so that all
+ * memory has been touched. Then waits until all ranks are ready. */
 static void prepare_timed(lab_ring *ring, float *x, size_t n)
 {
     volatile float third = 1;
-    /* Sets the same floating-point state as in the grader: after a rounded result, qemu adds twice as
-     * fast. */
+    /* Sets the floating-point state that the grader has. After a rounded result qemu adds twice as fast. */
     third /= 3;
     float *input = memcpy(runner_memory(n * sizeof *x), x, n * sizeof *x);
     student_all_reduce(ring, x, n);

@@ -18,7 +18,7 @@ typedef struct ring_link {
     _Atomic uint32_t full; /* 1 if the link holds a message, else 0 */
     uint32_t unused;
     uint64_t n;
-    int64_t path_ns; /* critical path of the rank that changed `full` */
+    int64_t path_ns; /* length of the critical path of the rank that last changed `full`, when it did so */
     char padding[40];
     float data[]; /* [capacity] */
 } ring_link;

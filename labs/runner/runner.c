@@ -44,7 +44,8 @@ void *runner_memory(size_t bytes)
     return memory;
 }
 
-/* Declarations of sanitizer/allocator_interface.h, which Debian's gcc lacks. NULL without the sanitizer. */
+/* Declarations from sanitizer/allocator_interface.h, a header that Debian's gcc lacks. Without the sanitizer
+ * both functions are NULL. */
 __attribute__((weak)) size_t __sanitizer_get_current_allocated_bytes(void);
 __attribute__((weak)) int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void *,
                                                                                         size_t),
@@ -98,7 +99,7 @@ int main(int argc, char *argv[])
     runner_rank = atoi(argv[1]);
     runner_size = atoi(argv[2]);
     runner_capacity = (size_t)atoll(argv[3]);
-    setvbuf(stdout, NULL, _IOLBF, 4096); /* before the student's code prints, so its last line is not lost */
+    setvbuf(stdout, NULL, _IOLBF, 4096); /* so that the last line that is printed is not lost */
     limit_memory();
     confine(CONFINE_SET_UP); /* afterwards no file can be opened */
     for (;;) {

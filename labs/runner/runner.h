@@ -7,22 +7,24 @@
 
 #include <stddef.h>
 
-/* Words of the command line: rank of this process, number of ranks, and elements of a link in a timed run,
- * else 0. */
+/* Arguments of the command line: the rank of this process, the number of ranks, and the capacity of a link in
+ * elements. The capacity is 0 if the run is not timed. */
 extern int runner_rank, runner_size;
 extern size_t runner_capacity;
 
-/* Send and receive. End the process if the grader is gone. */
+/* Send a message, receive the header of a message, and receive the data that follow it. The three functions
+ * end the process if the grader has closed the socket. */
 void runner_write(runner_message m, const void *data);
 runner_message runner_read(void);
 void runner_read_data(void *data, int64_t bytes);
 
-/* Returns zeroed memory of exactly this size, so that the sanitizer finds accesses beyond its end. Ends the
- * process if there is no memory. */
+/* Returns zeroed memory of exactly this size, so that the sanitizer finds accesses beyond the end of the
+ * memory. Ends the process if there is no memory. */
 void *runner_memory(size_t bytes);
 
-/* Count the most bytes that the student's code has had allocated since runner_watch_memory(). Only the
- * address sanitizer counts. Without the sanitizer the result is 0. */
+/* runner_most_memory() returns the largest number of bytes that the student's code has held at a time since
+ * runner_watch_memory() was called. The address sanitizer counts these bytes. Without the sanitizer the
+ * result is 0. */
 void runner_watch_memory(void);
 int64_t runner_most_memory(void);
 

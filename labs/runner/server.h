@@ -1,5 +1,5 @@
-/* The server's functions of labs 2 and 6. The gradients of each rank are in separate memory, which the reply
- * frees, so the sanitizer finds later reads. */
+/* lab_receive_push() and lab_reply() of labs 2 and 6. The gradients of each rank are in separate memory.
+ * lab_reply() frees this memory, so that the sanitizer finds later reads. */
 #ifndef LABS_RUNNER_SERVER_H
 #define LABS_RUNNER_SERVER_H
 

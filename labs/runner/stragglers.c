@@ -1,4 +1,5 @@
-/* Lab 6: a server with bounded staleness, and its checkpoints. Arrays have exact sizes. */
+/* Lab 6: runs the student's server with bounded staleness, and saves and loads its checkpoints. Arrays have
+ * exact sizes, so the sanitizer finds accesses beyond their ends. */
 #include "labs/runner/runner.h"
 
 #include "labs/runner/call.h"
