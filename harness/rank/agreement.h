@@ -32,11 +32,11 @@ void agreement_close(agreement *a);
 
 /* ---- the launcher ---- */
 
-/* Start of a job's file. The pieces of the parameters [params] follow, then an arena of averages in float32,
- * then an arena of sums of absolute values in float32. */
+/* Head of a job's file. The file continues with the pieces of the parameters, [params] elements, an arena of
+ * averages in float32, and an arena of sums of absolute values in float32. */
 typedef struct agreement_head {
-    int64_t arena_elements, averaged; /* elements of an arena; elements whose average was written */
-    int64_t params, ranks; /* number of parameters; number of ranks that have added absolute values */
+    int64_t arena_elements, averaged; /* elements of an arena, and elements whose average was written */
+    int64_t params, ranks; /* number of parameters, and number of ranks that have added absolute values */
     char reason[96];       /* reason why the averages cannot be compared, or "" */
 } agreement_head;
 

@@ -174,7 +174,7 @@ static status set_up(rank_state *s, run_config *config)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-/* Evaluates the model. An evaluation that a rank stopped before its end has no result. */
+/* Evaluates the model. If a rank stops the evaluation before its end, there is no result. */
 static status evaluate(rank_state *s)
 {
     if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote) return STATUS_OK;
@@ -220,9 +220,9 @@ static status save(rank_state *s, bool last)
                      batch_position_of_step(s->batches.training, rank_batch_of_step(s, s->next_step)));
 }
 
-/* Stops all ranks if one has stopped. Only jobs with an unbounded lead need this function, because only their
- * ranks stop at different steps. All ranks call this function before measuring, evaluating or saving, and at
- * the end. If one rank has unsaved steps, all ranks save. */
+/* Stops all ranks if one has stopped. Only jobs whose `lead` is JOB_UNBOUNDED need this function, because in
+ * other jobs all ranks stop at the same step. All ranks call this function before measuring, evaluating or
+ * saving, and at the end. If one rank has unsaved steps, all ranks save. */
 static status agree_to_stop(rank_state *s)
 {
     double values[2] = {s->stopped, s->saved_steps != s->next_step};

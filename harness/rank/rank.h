@@ -14,7 +14,7 @@
 
 /* Place of a rank in its job, from the launcher or another starter. */
 typedef struct rank_place {
-    int job, engine; /* number of the job (engines.h); its engine */
+    int job, engine; /* number of the job (engines.h), and number of the job's engine */
     int rank, world, local_rank;
     int servers; /* servers in separate processes, numbered after the ranks */
     uint64_t token;
@@ -25,7 +25,7 @@ typedef struct rank_place {
     int gradients_fd;  /* descriptor for the first step's gradients (agreement.h), or 0 */
     bool has_launcher; /* a launcher reports the end of the job */
     /* Reports the job on rank 0 if there is no launcher. All ranks but rank 0 wait for the report, because
-     * job managers end all ranks once one has ended. */
+     * job managers end all ranks when one rank has ended. */
     status (*report)(void *context, const run_job *outcome);
     void *report_context;
 } rank_place;
@@ -41,11 +41,13 @@ status rank_open_meeting(const run_config *config, rank_slot *slot, const char *
                          rendezvous_options options, rendezvous **out);
 
 /* Runs the rank to its end. On rank 0 *out is the job's outcome, which the caller frees. On other ranks only
- * `difference` is set. A failure is returned and recorded in the status table. Sets the seed of --load in
- * `config`. Returns STATUS_STOPPED if a stop was requested before all ranks had joined. */
+ * out->difference is set. A failure is returned and recorded in the status table. With --load, takes the seed
+ * of the file over into `config`. Returns STATUS_STOPPED if a stop was requested before all ranks had
+ * joined. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);
 
-/* Exchanges the handshakes of all ranks and servers. all[members] stay valid until `r` is used again. */
+/* Exchanges the handshakes of all ranks and servers. The entries of all[members] stay valid until `r` is used
+ * again. */
 status rank_gather_handshakes(const run_config *config, rendezvous *r, int members, sync_blob mine,
                               sync_blob *all);
 
@@ -108,8 +110,9 @@ status rank_batches_open(const run_config *c, const rank_place *place, const dat
 typedef struct rank_trace {
     trace *recorder;    /* from rank_trace_open(); the owner calls trace_close() */
     int64_t begin, end; /* recorded steps [begin, end) of the run; `end` is 0 until they are chosen */
-    bool to_file;       /* true with --trace; without --trace the results keep one of a few recorded steps */
-    /* Ranks of a job with --stages-on devices, else 0. Devices are numbered as in pipeline_place. */
+    bool to_file;       /* true if --trace is given; if not, the results keep one of the recorded steps */
+    /* Number of ranks of a job with "--stages-on devices", or 0 without this option. Devices are numbered as
+     * in pipeline_place. */
     int processes;
 } rank_trace;
 
@@ -124,9 +127,9 @@ void rank_trace_choose(rank_trace *t, int64_t first_measured);
 void rank_trace_begin_step(rank_trace *t, int64_t step);
 void rank_trace_end_step(rank_trace *t, const step_result *result, const ledger *ledger);
 
-enum { TRACE_MOST_RANKS = 4096 }; /* most ranks of a job for which the process numbers of a trace have room */
+enum { TRACE_MOST_RANKS = 4096 }; /* most ranks of a job whose process numbers fit into a trace */
 
-/* Appends the events of a rank, or of a device, each followed by a comma. */
+/* Appends the events of a rank or of a device, with a comma after each event. */
 void rank_trace_write(const rank_trace *t, int job, int number, text_buffer *out);
 
 /* Adds "timeline" to the rank's JSON: the first recorded steps that were measured, on rank 0's clock.

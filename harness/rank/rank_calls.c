@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keeps the calls that rank `r` also recorded, and takes the later time at which a call began, by rank 0's
- * clock. Returns the number of remaining calls, or -1 if out of memory. */
+/* Keeps the calls that rank `r` also recorded. Sets the begin of each call to the later of the two begins, on
+ * rank 0's clock. Returns the number of remaining calls, or -1 if out of memory. */
 static int64_t merge(anatomy_call *calls, int64_t count, const rendezvous_blob *blob, int r)
 {
     size_t known = blob->bytes / sizeof *calls;

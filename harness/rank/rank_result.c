@@ -218,7 +218,7 @@ status rank_share_results(rank_state *s, run_job *out)
     free(texts);
     if (rc == STATUS_OK) rc = rendezvous_barrier(s->rendezvous, "end", rank_deadline(s));
     if (rc != STATUS_OK) return rc;
-    /* A GPU's memory is freed once no other process has it open. */
+    /* A GPU frees memory only when no other process has the memory open. */
     for (int d = 0; d < s->device_count; d++) trainer_leave(s->devices[d].trainer);
     return rendezvous_barrier(s->rendezvous, "left", rank_deadline(s));
 }

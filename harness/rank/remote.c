@@ -19,8 +19,8 @@ typedef struct invitation {
     char url[REMOTE_URL_MAX];
 } invitation;
 
-/* Opens the rendezvous of ranks and remote stage. The remote stage is its rank 0, and rank r of the job is
- * its rank r + 1. */
+/* Opens the rendezvous of ranks and remote stage. There the remote stage is rank 0, and rank r of the job is
+ * rank r + 1. */
 static status meet(const run_config *c, const rank_place *p, rank_slot *slot, int rank, rendezvous **out)
 {
     char url[320];

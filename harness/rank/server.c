@@ -60,7 +60,7 @@ static status open_memory(server_state *s)
     int world = s->place->world;
     model_options resolved;
     TRY(run_config_build(c, &s->set, &s->model, &resolved));
-    /* If ranks use GPUs, a server in a separate process uses the host. */
+    /* If ranks use GPUs, a server in a separate process uses the CPU. */
     device_config device = {.name = strcmp(c->run.device, "cuda") == 0 ? "cpu" : c->run.device,
                             .rank = s->place->rank,
                             .world = world,

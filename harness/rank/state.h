@@ -12,11 +12,11 @@
 #include "harness/result/record.h"
 #include "harness/result/run_result.h"
 
-/* A device of a rank, and the measurements of its trainer. A rank has one device, or with --stages-on devices
- * one for each stage of the model. */
+/* A device of a rank, and the measurements of its trainer. A rank has one device. With "--stages-on devices"
+ * a rank has one device for each stage of the model. */
 typedef struct rank_device {
-    int number; /* row in the results: number of the rank or, with --stages-on devices, of the device among
-                   the devices of all ranks */
+    int number; /* row in the results: number of the rank. With "--stages-on devices", number of the device
+                   among the devices of all ranks. */
     nn_model *stage; /* stage that the device trains, or NULL if the model is not split */
     pipeline_place place;
     trainer *trainer;
@@ -33,7 +33,7 @@ typedef struct rank_checkpoint {
     /* Host copies of optimizer state that other ranks hold and this rank writes, or NULL. */
     void *states[2];
     int64_t batches_tracked;
-    int64_t written_step; /* step in the file, or -1 if this rank has written none */
+    int64_t written_step; /* step of the checkpoint that this rank has written, or -1 if none */
 } rank_checkpoint;
 
 typedef struct rank_state rank_state;
@@ -61,13 +61,13 @@ struct rank_state {
     batch_source *source; /* training batches */
     step_plan steps;
     int64_t next_step;
-    bool measured[2]; /* element i mod 2 is true if step i, which is under way, is measured */
+    bool measured[2]; /* while step i is under way, element i mod 2 is true if step i is measured */
     bool stopped;     /* the rank has stopped before its last step */
     int64_t lead;     /* steps that a rank may be ahead of another rank, or JOB_UNBOUNDED */
     /* Time that the rank has spent in steps, measured or not, without evaluations, checkpoints and other
      * jobs' turns. */
     int64_t trained_ns;
-    int64_t batch_offset; /* number of a batch in the source minus its number in the run */
+    int64_t batch_offset; /* a batch's number in the source minus the batch's number in the run */
     agreement agreement;
     clock_alignment clock;
 
@@ -102,13 +102,13 @@ pipeline_place rank_stage_place(const run_config *config, int job, int number);
 status rank_device_open(rank_device *d, trainer_config config);
 /* Returns the number of the step's first batch in the batch source. */
 int64_t rank_batch_of_step(const rank_state *s, int64_t step);
-/* Runs steps up to `end`, measured or not. Ends early if the job is to stop. */
+/* Runs steps up to `end`. `measured` is true if they are measured. Ends early if the job is to stop. */
 status rank_run_steps(rank_state *s, int64_t end, bool measured);
 /* Ends the oldest steps until fewer than `most` are under way. */
 status rank_end_steps(rank_state *s, int most);
 /* Resets the peaks of memory before the first measured step. */
 void rank_reset_peaks(rank_state *s);
-/* Counts traffic since the last call. The counts are reported if `measured` is true. */
+/* Counts the traffic since the last call of this function. The counts are reported if `measured` is true. */
 void rank_count(rank_state *s, bool measured);
 status rank_flush(rank_state *s);
 

@@ -67,8 +67,8 @@ static json_t *on_clock(const clock_alignment *clock, int64_t ns)
     return record_seconds(clock_on_rank_0(clock, ns));
 }
 
-/* Returns the time of a point in the flow of a bucket or key, or null if there is none. The points are
- * recorded close to the entry. */
+/* Returns the time of a point in the flow of a bucket or key, or null if there is none. The points stand near
+ * entry `i` in the trace. */
 static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_point point,
                           const clock_alignment *clock)
 {
@@ -79,11 +79,11 @@ static json_t *flow_point(const trace *t, int64_t i, int64_t id, trace_flow_poin
     return json_null();
 }
 
-/* Returns the entry if it is a transfer: a bucket, a key, or a call without buckets. Returns NULL for
- * other entries. */
+/* Converts the entry if it is the transfer of a bucket, the transfer of a key, or a call without buckets.
+ * Returns NULL for other entries. */
 static json_t *message_to_json(const trace *t, int64_t i, const trace_entry *e, const clock_alignment *clock)
 {
-    bool aside = strcmp(e->name, "push and pull") == 0; /* spans all keys */
+    bool aside = strcmp(e->name, "push and pull") == 0; /* this entry spans the transfers of all keys */
     bool whole =
         e->kind == TRACE_SLICE && e->track == TRACE_COMMUNICATION && e->index == TRACE_NO_INDEX && !aside;
     bool single = e->kind == TRACE_ASYNC && e->index != TRACE_NO_INDEX;
