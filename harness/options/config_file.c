@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Options of output and of connecting, which do not change results. run_config_given() leaves them out. */
+/* Options that only affect the output or how processes connect. run_config_given() leaves these options
+ * out. */
 static const char *const of_output[] = {
     "config", "json",    "trace",     "trace-steps", "save",       "save-every",      "report",
     "quiet",  "verbose", "log-level", "plan",        "rendezvous", "connect-timeout", NULL};
@@ -67,8 +68,8 @@ static const char *find_key(const char *text, const char *name)
     return NULL;
 }
 
-/* Adds the line and the column of its key to each value. jansson does not report places, but keeps the keys
- * in order. The first key is searched from `text` on, a part of the file. */
+/* Adds to each value the line and the column of its key. jansson does not report positions, but keeps the
+ * keys in order. The search for the first key begins at `text`, which points into the file. */
 static json_t *with_places(const char *file, const char *text, const json_t *values)
 {
     json_t *options = json_object(), *value;

@@ -21,7 +21,7 @@ status fail_at(const char *path, const toml::source_region &where, const std::st
                 static_cast<unsigned>(where.begin.column), line.c_str());
 }
 
-/* Returns true if the value can be an option's, or is a list of texts. */
+/* Returns true if an option can have the value, or if the value is a list of texts. */
 bool is_value(const toml::node &value)
 {
     const toml::array *list = value.as_array();

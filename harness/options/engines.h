@@ -48,7 +48,8 @@ bool engine_has_one_of(const char *list, const char *engine);
 /* Counts the processes that a job of `engine` needs for servers, in addition to its ranks. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);
 
-/* Computes how many steps a rank of `engine` may be ahead of another rank, or JOB_UNBOUNDED. */
+/* Computes how many steps a rank of `engine` may be ahead of another rank. The result is JOB_UNBOUNDED if
+ * there is no limit. */
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out);
 
 #endif

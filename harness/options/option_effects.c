@@ -198,8 +198,8 @@ static bool is_moved(const run_config *c, const option_binding *b, const option 
            !(never && run_config_is_virtual(c));
 }
 
-/* Returns the row of an option that was given and that no engine of the run uses, or NULL if an engine
- * uses it. If several engines have a row, the first one counts. */
+/* Returns the row of an option that was given and that no engine of the run uses, or NULL if an engine uses
+ * the option. If several engines have a row, the first one counts. */
 static const option_effect *in_this_run(const run_config *c, const option_binding *b, const option *o)
 {
     const option_effect *first = NULL;
@@ -252,7 +252,8 @@ status option_effects_check_engines(const run_config *c)
     return STATUS_OK;
 }
 
-/* Notes options that NCCL does not read. The GPU runs NCCL's calls: no host thread sums or drives them. */
+/* Notes options that NCCL does not read. NCCL's calls run on the GPU, so no host thread adds gradients or
+ * drives the calls. */
 static void note_nccl(const run_config *c)
 {
     ring_settings ring;

@@ -79,7 +79,7 @@ static status check_device(const run_config *c)
     return text_parse_choice("--device", c->run.device, devices, sizeof *devices, COUNT, &index);
 }
 
-/* Resolves --device auto, and the number of ranks if --gpus is not given. */
+/* Chooses the device if it is "auto", and the number of ranks if --gpus is not given. */
 static status choose_device(run_config *c)
 {
     bool automatic = strcmp(c->run.device, "auto") == 0;
@@ -131,7 +131,7 @@ static status check_checkpoint(run_config *c)
                     "--isolated: expected a run without --save: its ranks would save other parameters");
     if (c->run.isolated && c->run.rendezvous)
         return fail(STATUS_USAGE, "--isolated: expected ranks that this program starts, got --rendezvous");
-    /* The rank opens the file, and sends an error to the other ranks. */
+    /* With --rendezvous the rank opens the file later, and sends an error to the other ranks. */
     if (c->run.rendezvous) return STATUS_OK;
     checkpoint *file = NULL;
     status rc = run_config_open_checkpoint(c, &file);
@@ -171,7 +171,8 @@ static status check_outputs(const run_config *c)
     return STATUS_OK;
 }
 
-/* Rejects --repeat with an option whose file the next run would overwrite, and with --rendezvous. */
+/* Rejects --repeat together with --rendezvous, or together with an option whose output file the next run
+ * would overwrite. */
 static status check_repeat(const run_config *c)
 {
     const char *other = c->run.trace         ? "trace"
@@ -244,7 +245,7 @@ static status check_remote_stage(const run_config *c)
     if (r->serve_stage && r->remote_stage)
         return fail(STATUS_USAGE, "--serve-stage: unexpected with --remote-stage");
     if (!local) TRY(check_address(name, address));
-    /* Options that a rank with half of the model does not have. */
+    /* An option that a rank with half of the model does not support. */
     const char *other = r->stages > 1                                ? "stages"
                         : r->repeat > 1 && !local                    ? "repeat"
                         : r->rendezvous && (local || r->serve_stage) ? "rendezvous"

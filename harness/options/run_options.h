@@ -20,7 +20,7 @@ typedef enum stages_place { STAGES_ON_RANKS, STAGES_ON_DEVICES } stages_place;
 
 typedef struct run_options {
     int mode;
-    int64_t gpus;       /* ranks, or 0 for the number that suits the machine */
+    int64_t gpus;       /* number of ranks, or 0 for the number that suits the machine */
     const char *device; /* never "auto" after run_config_parse() */
     bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
     int prefetch; /* 0 for off, 1 for on */
@@ -47,8 +47,8 @@ typedef struct run_options {
     int64_t connect_timeout_ns;
     int inline_progress; /* 0 for auto, 1 for a separate thread, 2 for inline */
     uint64_t jitter;     /* seed of the jitter on virtual devices, or 0 without jitter */
-    int64_t nodes;       /* number of virtual machines, or 0 for as many as the ranks fill */
-    int64_t adapters;    /* network adapters of a virtual machine, or 0 for those of the profile */
+    int64_t nodes;       /* number of virtual machines, or 0 for the number that the ranks need */
+    int64_t adapters;    /* network adapters of a virtual machine, or 0 for the profile's number */
     double efficiency;   /* factor by which the efficiencies of a virtual device's profile are multiplied */
     /* Number of the random draw of the virtual devices' constants, or 0 for the values in the profile. */
     int64_t draw;
@@ -79,15 +79,15 @@ typedef struct run_config {
     int cores;                      /* cores that the ranks share; 0 if not known, or on virtual devices */
     int local_ranks;                /* ranks of the largest job on this host */
     int bound;                      /* a bound_by: who bound the ranks to processors */
-    int repetition;                 /* index of the run with --repeat, from 0 */
-    int64_t trace_begin, trace_end; /* --trace-steps; `trace_end` is 0 if none were chosen */
+    int repetition;                 /* with --repeat, index of the run, counted from 0 */
+    int64_t trace_begin, trace_end; /* steps of --trace-steps; `trace_end` is 0 if the option is not given */
 } run_config;
 
 /* Binds the tables and sets defaults. After this call *config must not move. */
 status run_config_init(run_config *config);
 
-/* Parses argv (without program and command) after the file of --config. Checks everything that needs no
- * data and no peers. */
+/* Reads the file of --config, and then parses argv, which lacks program and command. Checks everything that
+ * needs no data and no peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
 /* Opens the data and builds a model that fits the data. The data determine the number of classes and the
@@ -123,8 +123,8 @@ status run_config_requirements(const run_config *config, int engine, int world, 
 /* Returns the precision of matmuls, a device_precision. */
 int run_config_precision(const run_config *config);
 
-/* Returns an option that the user gave although only an unused engine reads it, or NULL. Sets *engine to the
- * unused engine. `uses` is true for each engine that the run uses. */
+/* Returns an option that the user gave although only an unused engine reads the option, or NULL. Sets *engine
+ * to the unused engine. `uses` is true for each engine that the run uses. */
 const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
 /* Parses --link. On virtual devices the latency may be missing. Fails with STATUS_USAGE. */
@@ -139,15 +139,16 @@ const char *run_config_profile(const run_config *config);
  * checkpoint_open(). */
 status run_config_open_checkpoint(run_config *config, checkpoint **out);
 
-/* Appends the options that change results, as lines "name = value". The lines must be the same on all
- * ranks of a job, so they contain no paths: a data set of files has only its kind, and an option that
- * names a file has only "given". */
+/* Appends the options that change results, as lines "name = value". The lines must be the same on all ranks
+ * of a job, so they contain no paths: the line of a data set in files has only the kind of the data set, and
+ * the line of an option that names a file has only "given". */
 void run_config_text(const run_config *config, text_buffer *out);
 
 /* ---- run_ranks.c: the jobs of a run (engines.h) ---- */
 
-/* Chooses the number of ranks without --gpus: the ranks that a job manager has started, else the `gpus` of
- * this machine, else its cores. */
+/* Chooses the number of ranks if --gpus is not given: the number of ranks that a job manager has started.
+ * Without a job manager, the number of GPUs (`gpus`) or, without GPUs, the number of cores of this
+ * machine. */
 status run_config_choose_ranks(run_config *config, int gpus);
 
 /* Returns true if the run has the job. */
@@ -158,10 +159,11 @@ int run_config_world(const run_config *config, int job);
 /* Returns the number of replicas of the model, which train on different data. A replica is one rank or, if
  * each rank has one stage, one rank per stage. */
 int run_config_replicas(const run_config *config, int job);
-/* Returns the number of devices of a rank: with --stages-on devices one per stage, else one. */
+/* Returns the number of devices of a rank: one per stage with "--stages-on devices", else 1. */
 int run_config_devices(const run_config *config);
 int run_config_threads(const run_config *config, int job);
-/* Returns true if the launcher also starts a remote stage: --remote-stage local. */
+/* Returns true if the launcher also starts a remote stage, because the option "--remote-stage local" is
+ * given. */
 bool run_config_starts_stage(const run_config *config);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);
