@@ -35,13 +35,13 @@ bool cgroup_read_list(const char *folder, const char *name, cpu_set_t *out)
     return true;
 }
 
-/* Returns the quota over the period, of version 2 or version 1, or 0 if there is no limit. */
+/* Returns the quota divided by the period, or 0 if there is no limit. Reads version 2 or version 1. */
 static double processors_in(const char *folder)
 {
     char line[64];
     double quota = 0, period = 0;
     if (read_file(folder, "cpu.max", line, sizeof line)) {
-        sscanf(line, "%lf %lf", &quota, &period); /* "max 100000" if there is no limit */
+        sscanf(line, "%lf %lf", &quota, &period); /* the line is "max 100000" if there is no limit */
     } else if (read_file(folder, "cpu.cfs_quota_us", line, sizeof line)) {
         quota = atof(line);
         if (read_file(folder, "cpu.cfs_period_us", line, sizeof line)) period = atof(line);
@@ -49,8 +49,8 @@ static double processors_in(const char *folder)
     return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-/* Returns the limit in bytes, or 0. Without a limit version 2 has "max", and version 1 a number beyond all
- * memory. */
+/* Returns the limit in bytes, or 0. If there is no limit, version 2 has "max", and version 1 has a number
+ * larger than any memory. */
 static double memory_in(const char *folder)
 {
     char line[64];

@@ -17,8 +17,8 @@ int cgroup_cpuset(const char *root);
  * count per group, returns the count of the whole machine, or -1 if there is no count. */
 int64_t cgroup_oom_kills(const char *root);
 
-/* Reads a file that lists processors as the kernel does, "0,2-3". Returns false if the file cannot be
- * read. Allocates nothing. */
+/* Reads a file that lists processors in the kernel's format, such as "0,2-3". Returns false if the file
+ * cannot be read. Allocates nothing. */
 enum { CGROUP_PATH = 512 };
 bool cgroup_read_list(const char *folder, const char *name, cpu_set_t *out);
 

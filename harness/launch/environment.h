@@ -42,7 +42,7 @@ status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 
 /* Reads a key, such as HARNESS_KEY, and removes it from the environment. Leaves `out` unchanged if the
- * variable is not set. Returns STATUS_CONFIG if it is malformed. */
+ * variable is not set. Returns STATUS_CONFIG if the key is malformed. */
 status launch_environment_key(const char *name, char out[NET_KEY_TEXT]);
 
 /* Sets *world to the number of ranks of the job, and *local_world to the number of the job's ranks on this

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 /* Files in memory that the ranks of a job inherit. Rank 0 writes the result as JSON, the parameters as
- * float32 and the trace. Each server in a separate process adds an object of JSON to the fourth file.
- * The fifth holds gradients of the first step (agreement.h). */
+ * float32 and the trace. Each server in a separate process adds an object of JSON to the fourth file. The
+ * fifth file holds gradients of the first step (agreement.h). */
 enum { RESULT_FILE, PARAMS_FILE, TRACE_FILE, SERVERS_FILE, GRADIENTS_FILE, FILES };
 static const char *const variables[FILES] = {"HARNESS_RESULT_FD", "HARNESS_PARAMS_FD", "HARNESS_TRACE_FD",
                                              "HARNESS_SERVERS_FD", "HARNESS_GRADIENTS_FD"};
@@ -29,10 +29,10 @@ typedef struct delivery {
 } delivery;
 
 /* Returns how long GNU OpenMP's threads spin after a parallel region. By default the threads spin for 15 ms.
- * In a rank of several threads the spinning threads take the processors from loader, communication and other
- * ranks, and steps take many times as long. The threads of a rank therefore sleep soon. If each thread has a
- * processor and nobody communicates, the threads spin for longer, because a sleeping thread may wake up on
- * the processor of another thread, and both then share this processor. */
+ * In a rank of several threads the spinning threads take the processors from the loader, from communication
+ * and from other ranks, and steps take many times as long. The threads of a rank therefore sleep soon. If
+ * each thread has a processor and nobody communicates, the threads spin for longer, because a sleeping thread
+ * may wake up on the processor of another thread, and both then share this processor. */
 static const char *spin_of(const run_config *c, int job)
 {
     bool alone = job_engine(job) == ENGINE_NONE &&
@@ -60,8 +60,8 @@ static status open_delivery(const run_config *c, int job, delivery *d)
     return STATUS_OK;
 }
 
-/* Maps the file, followed by a zero byte. *data is NULL if the file is empty. If not, unmap() releases
- * *data. */
+/* Maps the file and a zero byte after its end. *data is NULL if the file is empty. If not, unmap() releases
+ * data. */
 static status map_file(int fd, char **data, size_t *bytes)
 {
     struct stat s;
@@ -190,8 +190,8 @@ static status launch_all(const run_config *c, const run_plan *plan, char *const 
     return STATUS_OK;
 }
 
-/* Returns the command line of the ranks: the launcher's, with the number of ranks that it has chosen. The
- * caller frees it. */
+/* Returns the command line of the ranks: the launcher's command line, with the number of ranks that the
+ * launcher has chosen. The caller frees the result. */
 static char **command_of_ranks(const run_config *c, char *const *argv, char gpus[32])
 {
     int count = 0;

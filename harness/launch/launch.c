@@ -167,7 +167,8 @@ static status loop(launcher *l)
         if (poll(l->polled, (nfds_t)count, sleep_ms(l)) < 0 && errno != EINTR)
             return fail_errno(STATUS_SYSTEM, "launch: waiting for ranks");
         read_events(l);
-        /* A recorded failure ends the run without a wait for the end of its rank, which may hang. */
+        /* A recorded failure ends the run at once. The rank that failed may hang, so the run does not wait
+         * for its end. */
         for (int i = 0; i < l->options.job_count; i++) {
             job_failure failure;
             if (job_first_failure(l->jobs[i].table, &failure)) begin_to_fail(l);
@@ -207,7 +208,7 @@ static status open_launcher(launcher *l)
     if (!l->polled) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", ranks);
     sigset_t set;
     stop_signals_block(&set, &l->original_mask);
-    /* Ignored children would leave no exit status. */
+    /* If SIGCHLD were ignored, children would leave no exit status. */
     sigaction(SIGCHLD, &(const struct sigaction){.sa_handler = SIG_DFL}, &l->original_child_action);
     l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     return l->signal_fd >= 0 ? STATUS_OK : fail_errno(STATUS_SYSTEM, "launch: a descriptor for signals");

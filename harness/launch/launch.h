@@ -33,7 +33,8 @@
 typedef struct launch_job {
     const char *name; /* HARNESS_JOB of the ranks */
     int world;        /* ranks, then servers */
-    int servers; /* servers among `world`; they answer the ranks, never park, and need not make progress */
+    int servers;      /* number of servers in `world`; servers answer the ranks, never park, and need not make
+                         progress */
     const cpu_set_t *processors; /* [world] processors of each process (processors.h), or NULL if not bound */
     const char *const *environment; /* further "NAME=value", ends with NULL; may be NULL */
 } launch_job;

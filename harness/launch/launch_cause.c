@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { EXIT_PEER = 75 }; /* status_exit_code(STATUS_PEER), a consequence */
+enum { EXIT_PEER = 75 }; /* status_exit_code(STATUS_PEER): the rank lost a peer, which is a consequence */
 
 /* Kinds of causes. The later a kind stands in this list, the closer it is to the root cause. */
 enum { NO_CAUSE, LOST_PEER_CODE, LOST_PEER_RECORD, OTHER_CODE, ENDED_EARLY, KILLED, OTHER_RECORD };

@@ -38,14 +38,14 @@ typedef struct job_run {
     pid_t group;
     rank_process *ranks; /* [job->world] */
     int alive;
-    uint32_t blocks; /* blocks granted */
+    uint32_t blocks; /* number of blocks granted to the job */
 } job_run;
 
 typedef struct launcher {
     launch_options options;
     job_run *jobs;         /* [job_count] */
     status_table **tables; /* [job_count] tables for the view */
-    int alive;             /* processes of all jobs */
+    int alive;             /* number of processes of all jobs that have not ended */
     pid_t pid;
     char host[64];
     int signal_fd;

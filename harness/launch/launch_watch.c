@@ -74,8 +74,8 @@ static int64_t limit_of(const launcher *l, const job_run *j)
                                                                        : l->options.connect_timeout_ns;
 }
 
-/* Names the rank of the job that has made no progress for `part` of the limit. Returns false if there is
- * none. While any other rank makes progress, does not name a rank that waits. */
+/* Names the rank of the job that has made no progress for `part` of the limit. Returns false if every rank
+ * has made progress. Does not name a rank that waits while any other rank makes progress. */
 static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
 {
     const job_run *j = &l->jobs[job];
@@ -94,8 +94,9 @@ static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
     return found != NULL;
 }
 
-/* Returns true if the rank is late, that is if every other rank waits or has made progress since this rank
- * did. Before the first step ranks have unequal work, so only a rank that a signal has stopped is late. */
+/* Returns true if the rank is late. A rank is late if every other rank waits or has made more recent
+ * progress. Before the first step ranks have unequal work, so only a rank that a signal has stopped is
+ * late. */
 static bool is_behind(const job_run *j, int rank)
 {
     const rank_process *p = &j->ranks[rank];

@@ -65,7 +65,7 @@ static void end_crash(int number, siginfo_t *info, void *unused)
     if (info->si_code <= 0) raise(number);
 }
 
-/* std::set_new_handler() under the name of the C++ compiler, because this build may have none. NULL if no
+/* std::set_new_handler() under its mangled name, because the build may have no C++ compiler. NULL if no
  * library is written in C++. */
 extern void *_ZSt15set_new_handlerPFvvE(void (*handler)(void)) __attribute__((weak));
 

@@ -29,9 +29,9 @@ typedef struct processors {
 status processors_open(const char *root, const cpu_set_t *allowed, processors *out);
 void processors_close(processors *p);
 
-/* Return how many processors, or cores, this process can keep busy: the number of allowed ones or, if this is
- * less, the processor time that the control groups allow, but at least 1. processors_usable() reads no
- * topology. */
+/* Return how many processors, or cores, this process can keep busy: the number of allowed ones or, if it is
+ * smaller, the number that the control groups' limit on processor time allows, but at least 1.
+ * processors_usable() reads no topology. */
 int processors_usable(void);
 int processors_cores(const processors *p);
 
