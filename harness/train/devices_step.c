@@ -213,8 +213,8 @@ static bool awaits_norms(const trainer *t)
     return trainer_updates(t) && sync_update_needs_norm(&t->engine->context);
 }
 
-/* Reduces the gradients of the stage and updates the parameters of the stage, unless the norms of other
- * stages are missing for the update. */
+/* Reduces the gradients of the stage. If the update does not need the norms of other stages, updates the
+ * parameters of the stage, too. */
 static status reduce_on(trainer *t)
 {
     /* In the forward, backward and update turns the wait ends when a copy or the norms have been enqueued. */

@@ -32,7 +32,7 @@ static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *o
     return STATUS_OK;
 }
 
-/* Returns trainer number `s` of those that this rank drives, or NULL after the last one. */
+/* Returns number `s` of the trainers that this rank drives, or NULL after the last one. */
 static trainer *driven(trainer *t, int s)
 {
     if (!t->devices) return s == 0 ? t : NULL;
@@ -49,8 +49,8 @@ static status evaluate_next(trainer *t, batch_source *source, int64_t step, eval
     return rc;
 }
 
-/* Exchanges the messages of a batch without computing it. Other stages of the replica may still wait for
- * these messages, because they stop at a later batch. */
+/* Exchanges the messages of a batch without computing the batch. Other stages of the replica may stop at a
+ * later batch, and until then they wait for these messages. */
 static status pass_on(trainer *t)
 {
     TRY(trainer_receive_evaluated(t));

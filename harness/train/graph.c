@@ -22,8 +22,8 @@ status trainer_run_pass(trainer *t, nn_pass pass)
     if (!t->config.cuda_graph) return run(t, pass);
     trainer_record *r =
         &t->current.slot->records[t->current.scalars.accumulate][t->current.step.synchronize][pass];
-    /* If updates write the bfloat16 copies of parameters, a record does not make the copies. Outdated copies
-     * are made here. */
+    /* If updates write the bfloat16 copies of parameters, a recorded pass does not write the copies. Outdated
+     * copies are therefore written here. */
     if (r->seen && pass == NN_FORWARD) TRY(param_set_refresh_bf16_copy(t->params, t->stream));
     if (!r->seen) r->first_step = t->current.step.index;
     r->seen = true;

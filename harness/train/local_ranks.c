@@ -17,7 +17,7 @@ struct local_ranks {
     pthread_cond_t changed;
     int waiting;
     unsigned round;
-    error_record failure;  /* first failure, or a later one with a cause */
+    error_record failure;  /* first failure, or the first one that is a cause */
     sync_blob *handshakes; /* [world] copies */
 };
 

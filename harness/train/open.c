@@ -75,7 +75,8 @@ static status allocate(trainer *t, ledger_class class, device_memory_kind kind, 
     return ledger_blame(class, device_allocate(t->device, kind, (size_t)bytes, out));
 }
 
-/* Allocates pinned memory for the losses on a GPU, which writes them after the call that begins the copy. */
+/* On a GPU, allocates pinned memory for the losses, because the GPU writes the losses after the call that
+ * begins the copy. */
 static status open_losses(trainer *t)
 {
     bool gpu = trainer_is_asynchronous(t);
@@ -200,7 +201,7 @@ static status open_engine(trainer *t)
         context.job_world *= c->place->shape.stages;
         context.job_token += (uint64_t)c->place->stage; /* one token per stage */
     }
-    if (c->remote) context.job_world++; /* the remote stage, too */
+    if (c->remote) context.job_world++; /* counts the remote stage, too */
     bool either = t->needs.reach == SYNC_REACH_EITHER && !c->sync.share_gpu;
     if (c->cuda_graph && t->needs.unrecorded) return refuse_graph(c, t->needs.unrecorded);
     if (!trainer_is_asynchronous(t) || t->needs.reach == SYNC_REACH_DEVICE || either) {

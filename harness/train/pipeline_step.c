@@ -1,6 +1,6 @@
 /* A rank that has one stage of the model (common/nn/stages.h). Micro-batches pass through the stage in the
- * order of a schedule (common/pipeline/schedule.h). Each live micro-batch has separate activations: its
- * forward pass has begun, and its backward pass has not ended.
+ * order of a schedule (common/pipeline/schedule.h). A micro-batch is live from the begin of its forward pass
+ * to the end of its backward pass. Each live micro-batch has separate activations.
  *
  * The engine averages gradients over the replicas of the stage. For the engine, all micro-batches are one
  * step, which begins before the first forward pass and reduces in the last backward pass. The gradient of a
@@ -11,7 +11,8 @@
 
 #include <stdlib.h>
 
-/* Returns the message number of the present micro-batch, from 1, in each channel. */
+/* Returns the number of the present micro-batch's message, which counts from 1 and is the same in each
+ * channel. */
 static int64_t number_now(const trainer *t)
 {
     return t->pipeline->before + t->current.micro + 1;
@@ -31,7 +32,8 @@ static status await(trainer *t, pipeline_channel channel, int64_t number)
     return pipeline_await(t->pipeline->messages, channel, number, t->engine->context.anatomy);
 }
 
-/* Posts receives for the inputs of the step's micro-batches before `end`, if not yet posted. */
+/* Posts receives for the inputs of the step's micro-batches before `end`. Skips receives that are already
+ * posted. */
 static status ask_for_inputs(trainer *t, int64_t end)
 {
     trainer_pipeline *p = t->pipeline;
@@ -42,8 +44,8 @@ static status ask_for_inputs(trainer *t, int64_t end)
     return STATUS_OK;
 }
 
-/* Waits for the input, after the input gradient of the previous micro-batch in the same memory has been
- * sent. */
+/* Waits until the input gradient of the previous micro-batch in the same memory has been sent, and then waits
+ * for the input. */
 static status await_input(trainer *t)
 {
     if (t->devices) return trainer_copy_input(t);

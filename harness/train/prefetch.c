@@ -10,9 +10,9 @@
  * wait until prefetch.tensors is free. The rank's thread always enqueues the signal before the wait, so
  * streams that share a hardware queue of the GPU cannot block each other.
  *
- * The second copy stays within the device and costs about a fiftieth of the copy over the bus. In return,
- * every batch has the same address, so programs, recorded passes, engines and peers need the address only
- * once. */
+ * The copy by the compute stream stays within the device and costs about a fiftieth of the copy over the bus.
+ * In return, every batch has the same address, so programs, recorded passes, engines and peers need the
+ * address only once. */
 #include "harness/train/trainer_impl.h"
 
 #include "common/trace/trace.h"
@@ -64,7 +64,7 @@ void trainer_prefetch_close(trainer *t)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* Returns the batch to its source if its copy has ended. A virtual device reads no data. */
+/* Returns the batch to its source if the copy of the batch has ended. A virtual device reads no data. */
 static void return_buffer(trainer *t)
 {
     trainer_prefetch *p = &t->data.prefetch;

@@ -11,7 +11,8 @@ struct trainer_pipeline {
     pipeline *messages;
     int64_t before;    /* number of micro-batches in all earlier steps */
     int64_t asked;     /* training inputs for which a receive was posted, over all steps */
-    int64_t evaluated; /* inputs of evaluations, which share the message numbers of training inputs */
+    int64_t evaluated; /* number of inputs of evaluations; the messages of evaluations and of training are
+                          numbered together */
 };
 
 /* Do nothing if the rank has the whole model. */
@@ -28,7 +29,8 @@ static inline bool trainer_is_shared(const nn_param *p)
 {
     return (p->stages & (p->stages - 1)) != 0;
 }
-/* Runs a step. The parts below also make a step of stages on devices of one process. */
+/* Runs a step. The functions below are also the parts of a step whose stages are on devices of one
+ * process. */
 status trainer_run_pipeline(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_stage_forward(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
 status trainer_stage_backward(trainer *t);
@@ -64,7 +66,8 @@ struct trainer_devices {
 status trainer_devices_open(trainer *t);
 void trainer_devices_close(trainer *t);
 status trainer_run_devices(trainer *first, batch_source *source, int64_t index, int64_t batch_step);
-/* Copy the activations of the stage before, or the gradient from the next stage, if there is one. */
+/* Copy data from a neighbor stage, if there is one: trainer_copy_input() copies the activations of the
+ * previous stage, and trainer_copy_gradient() copies the gradient from the next stage. */
 status trainer_copy_input(trainer *t);
 status trainer_copy_gradient(trainer *t);
 status trainer_copy_evaluated(trainer *t);

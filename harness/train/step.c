@@ -297,7 +297,7 @@ static status train_step(trainer *t, batch_source *source, int64_t index, int64_
     for (t->current.micro = 0; t->current.micro < trainer_micro_batches(t); t->current.micro++) {
         trainer_begin_batch(t, index);
         const sync_step *step = &t->current.step;
-        const sync_scatter *scatter = t->engine->type->scatter; /* only DataParallel has one */
+        const sync_scatter *scatter = t->engine->type->scatter; /* NULL unless the engine is DataParallel */
         /* Load a batch and copy it to the device. In DataParallel, rank 0 scatters the batch after
          * loading. */
         TRY(trainer_load_batch(t, source, batch_step + t->current.micro));

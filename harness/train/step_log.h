@@ -1,6 +1,6 @@
-/* The phases of a step. A rank calls step_log_enter() when it enters a phase. step_log_enter() records a
- * mark on the compute stream, sets the phase of the memory ledger, and sets the operation of the rank in
- * the status table. In virtual time step_log_enter() also counts the time of the rank's thread. */
+/* The phases of a step. A rank calls step_log_enter() at the begin of each phase. step_log_enter() records a
+ * mark on the compute stream, sets the phase of the memory ledger, and sets the operation of the rank in the
+ * status table. In virtual time step_log_enter() also counts the time of the rank's thread. */
 #ifndef HARNESS_TRAIN_STEP_LOG_H
 #define HARNESS_TRAIN_STEP_LOG_H
 
@@ -54,7 +54,7 @@ typedef struct step_log {
     device *device;
     ledger *ledger;
     rank_slot *slot;
-    bool separates; /* waits for the compute stream before each pass, so that each pass is timed alone */
+    bool separates; /* true to wait for the compute stream before each pass, to time each pass alone */
     bool counts;    /* true to count spent_ns, in virtual time */
     int first_mark; /* first mark of the present micro-batch */
     step_phase phase;

@@ -22,7 +22,7 @@ typedef struct trainer_config {
     /* The environment of the engine. If `place` is set, rank and world count the replicas of this stage, else
      * the ranks of the job. `lost` is NULL if ranks are threads. `canceled` is also called while stages
      * connect. The trainer sets the fields that follow from the rest of this configuration: the ranks of the
-     * job, and all that the trainer opens. */
+     * job, and the objects that the trainer opens. */
     sync_context sync;
     int local_rank;
     const nn_model *remote;      /* second half of the model, if a remote stage has it; else NULL */
@@ -46,7 +46,7 @@ typedef struct trainer_config {
     bool separate_phases; /* synchronizes the device between phases, to time each phase alone */
     int64_t accumulate;   /* micro-batches per step; 0 counts as 1 */
     const char *slow;     /* "RANK:FACTOR" as in straggler.h, or NULL */
-    bool *refused;        /* trainer_open() sets it to true if the device ran out of memory; or NULL */
+    bool *refused;        /* set to true by trainer_open() if the device ran out of memory; may be NULL */
 } trainer_config;
 
 enum { STEP_NOT_MEASURED = -1 };
@@ -95,8 +95,8 @@ typedef struct trainer trainer;
  * trainer_connect(). */
 status trainer_open(const trainer_config *config, trainer **out);
 /* Connects the engine, and the pipeline if there is one. All ranks call this function at about the same time.
- * handshakes[rank] are from all ranks of the job, or from the replicas of this stage if the stages are on
- * devices of one rank. */
+ * `handshakes` has the handshakes of all ranks of the job. If the stages are on devices of one rank, it has
+ * the handshakes of the replicas of this stage. */
 status trainer_connect(trainer *t, const sync_blob *handshakes);
 /* Connects to the remote stage at `url`, the address from remote_server_listen(). Called before the first
  * step. */
@@ -119,7 +119,8 @@ void trainer_set_skipped(trainer *t, int64_t updates);
 /* Returns the number of updates that the whole run has left out. */
 int64_t trainer_skipped(const trainer *t);
 
-/* Batches that the batch source of this rank must provide: those for this rank, for all ranks, or none. */
+/* Batches that the batch source of this rank must provide: the batches of this rank, the batches of all
+ * ranks, or no batches. */
 typedef enum trainer_load { TRAINER_LOADS_OWN, TRAINER_LOADS_ALL, TRAINER_LOADS_NOTHING } trainer_load;
 trainer_load trainer_loads(const trainer *t);
 
@@ -145,8 +146,8 @@ status trainer_share_source(batch_source *of, batch_source **out);
 
 /* The two halves of trainer_step(). On a GPU whose engine only enqueues, trainer_begin_step() returns before
  * the device has finished the step. On other devices the step is complete when trainer_begin_step() returns.
- * trainer_end_step() waits for the oldest step that has begun, checks its loss and its update, and reports
- * the result.
+ * trainer_end_step() waits for the oldest step that has begun, checks the loss and the update of this step,
+ * and reports the result.
  *
  * At most trainer_depth() steps with consecutive indices may be under way. All other calls between steps
  * require that every step has ended. */
@@ -159,8 +160,8 @@ int trainer_under_way(const trainer *t);
  * Returns STEP_NOT_MEASURED if kernels do not run on host processors. */
 int64_t trainer_cpu_ns(trainer *t);
 
-/* Makes the next step begin at its call, not at the end of the previous step. Called before a pause that
- * belongs to no step. */
+/* Makes the times of the next step begin when the step is called, not at the end of the previous step. Called
+ * before a pause that belongs to no step. */
 void trainer_begin_anew(trainer *t);
 
 /* Copies this rank's gradients to `arena` in each of the following steps, before the engine reduces them.

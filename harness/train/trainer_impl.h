@@ -45,7 +45,8 @@ typedef struct trainer_prefetch {
     int64_t step, rows; /* step of `batch`; rows of `batch` with targets if the loss is masked, else 0 */
     int64_t next;       /* step to copy next, or -1 */
     uint64_t number;    /* number of batches copied so far */
-    bool ahead, lent;   /* `batch` is not used yet; its host buffer is not returned yet */
+    bool ahead,
+        lent; /* `ahead`: `batch` is not used yet; `lent`: the batch's host buffer is not returned yet */
 } trainer_prefetch;
 
 /* Limits: steps under way, and micro-batches per step whose marks are kept. */
@@ -99,15 +100,15 @@ typedef struct trainer_running {
     sync_step step;
     sync_batch plan;
     batch_view batch;
-    bool has_batch, loss_here; /* `batch` is on loan; this rank computes the loss */
+    bool has_batch, loss_here; /* `has_batch`: `batch` is on loan; `loss_here`: this rank computes the loss */
     uint64_t copied;           /* as in trainer_kept_batch */
     int64_t batch_bytes;       /* bytes of the batch in the ledger */
     int64_t micro;             /* index of the micro-batch in the step */
     bool has_gradients;        /* true if an earlier micro-batch of the step wrote gradients */
 } trainer_running;
 
-/* Memory of a live micro-batch: its forward pass has begun, and its backward pass has not ended. A rank with
- * the whole model has one live micro-batch. In a stage micro-batch i uses element i mod `live`. */
+/* Memory of a live micro-batch, whose forward pass has begun and whose backward pass has not ended. A rank
+ * with the whole model has one live micro-batch. In a stage micro-batch i uses element i mod `live`. */
 typedef struct trainer_live {
     nn_memory memory; /* all live micro-batches share the workspace */
     trainer_tensors tensors;
@@ -128,7 +129,8 @@ struct trainer {
     ledger ledger;
     step_log log;
     int64_t slowed_ns; /* in virtual time, slowdown by communication up to the end of the previous step */
-    /* Processor time of the compute thread in steps up to the last reading of its clock, and the reading. */
+    /* Processor time of the compute thread in steps up to the last reading of the thread's clock, and the
+     * value of this reading. */
     int64_t cpu_ns, cpu_read_ns;
     int64_t called_ns;   /* begin of the first micro-batch of the step */
     int64_t last_end_ns; /* end of the previous step; 0 if the next step begins at its call */
@@ -136,7 +138,7 @@ struct trainer {
     int64_t skipped;     /* updates that the run skipped before this process started */
     bool loss_reported;  /* the warning about a loss that is not finite is logged */
     bool lost_parts_reported;
-    float *kept;         /* trainer_keep_gradients() */
+    float *kept;         /* arena of trainer_keep_gradients(), or NULL */
     trainer_live *lives; /* [live] */
     int live;
     int slot_count; /* training programs */
@@ -244,7 +246,8 @@ status trainer_borrow_batch(trainer *t, batch_source *source, int64_t step, bool
  * nothing. If `ended` is true, waits for the copy, or leaves the batch to prefetching. */
 status trainer_return_batch(trainer *t, batch_source *source, bool ended);
 
-/* Returns false in virtual time, and if the device only plans: then tensors have no values. */
+/* Returns true if tensors have values. Tensors have no values in virtual time, and if the device only
+ * plans. */
 static inline bool trainer_has_values(const trainer *t)
 {
     return device_get_info(t->device)->real;
@@ -264,7 +267,7 @@ static inline const nn_model *trainer_last_model(const trainer *t)
 
 /* ---- prefetch.c ---- */
 
-/* Leaves prefetching off if the option, the device or the rank's part in loading rules it out. */
+/* Leaves prefetching off if the option, the device or the rank's part in loading rules prefetching out. */
 status trainer_prefetch_open(trainer *t);
 void trainer_prefetch_close(trainer *t);
 /* Sets t->current.batch to the batch of `step`. Copies the batch now if it is not prefetched. */
