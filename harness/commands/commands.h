@@ -31,7 +31,7 @@ typedef struct command {
     const option_table *table;
     const char *about, *notes;
     /* Binds the struct's fields to several tables. Returns the number of bindings, at most
-     * COMMAND_MOST_BINDINGS. NULL if `table` is the only one. */
+     * COMMAND_MOST_BINDINGS. This pointer is NULL if `table` is the only table. */
     size_t (*bind)(void *options, option_binding *bindings);
     int most_words;
     status (*run)(command_line *line);

@@ -33,8 +33,8 @@ static const option lab_option_list[] = {
 static const option_table lab_option_table = {"Labs", lab_option_list,
                                               sizeof lab_option_list / sizeof lab_option_list[0]};
 
-/* Returns the DIR of the command line, `word`, if it is given. If it is not given, returns the lab's folder
- * N-name, or the present folder if N-name must exist and does not. */
+/* Returns `word`, the DIR of the command line, if it is given. If not, returns the lab's folder N-name. If
+ * N-name must exist and does not, returns the present folder. */
 static const char *folder_of(const lab *l, const char *word, bool must_exist, char *buffer, size_t size)
 {
     if (word) return word;

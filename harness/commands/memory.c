@@ -14,8 +14,8 @@
 
 enum { GIB = 1 << 30 };
 
-/* The machines if there is no --device: any number of machines whose GPUs have all precisions. Their memory
- * is not a limit here. */
+/* Profile of the machines if there is no --device. This profile has any number of machines, and GPUs with all
+ * precisions. The memory of these GPUs is not a limit here. */
 #define ANY_MACHINE "dgx-a100-80g"
 
 typedef struct memory_options {

@@ -87,7 +87,7 @@ static status list_models(const model_options *given, text_buffer *out)
     return STATUS_OK;
 }
 
-/* In the order of nn_layer_kind. */
+/* Names of the kinds of layers, in the order of nn_layer_kind. */
 static const char *const layer_kinds[] = {"input",      "conv2d",    "linear",    "batchnorm", "layernorm",
                                           "activation", "add",       "concat",    "maxpool",   "avgpool",
                                           "flatten",    "embedding", "attention", "take_first"};

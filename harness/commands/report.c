@@ -117,8 +117,8 @@ static bool has_job(const json_t *result, const json_t *job)
     return false;
 }
 
-/* Returns true if `result` can be shown together with `into`: virtual runs of the same workload with other
- * engines or policies. */
+/* Returns true if `result` can be shown together with `into`. Both must be virtual runs of the same workload,
+ * with different engines or policies. */
 static bool joins(const json_t *into, const json_t *result)
 {
     static const char *const same[] = {"workload", "hardware_note", "simulated"};

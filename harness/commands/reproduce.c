@@ -102,8 +102,8 @@ static status reproduce_table(const reproduce_options *o, const char *name, text
 
 /* ---- a result ---------------------------------------------------------------------------------- */
 
-/* Compares the final parameters with the file's, bit for bit. Returns null if the parameters were not
- * recorded. */
+/* Compares the final parameters with the parameters of the file, bit for bit. Returns null if the parameters
+ * were not recorded. */
 static json_t *compare_parameters(const json_t *before, const json_t *after)
 {
     json_t *rows = json_array(), *a, *b;

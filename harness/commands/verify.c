@@ -93,7 +93,7 @@ static void fit_options(verify_setup *s, const golden_file *f)
 
 typedef struct verdict {
     text_buffer line;
-    double worst; /* Largest deviation, as a share of its limit. */
+    double worst; /* Largest deviation, divided by the limit for this deviation. */
     int unchecked, tensors, ran;
 } verdict;
 
