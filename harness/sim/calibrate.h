@@ -31,7 +31,7 @@ enum { CALIBRATED_CONTENTIONS = 3 };
 typedef struct calibration {
     int threads, cores; /* Compute threads per rank, and cores of the machine. */
     int processors;     /* Processors to which a rank is bound, or 0. */
-    cpu_set_t *sets;    /* [2] during the measurement, or NULL if ranks are not bound. */
+    cpu_set_t *sets; /* [2] processors of each rank, during the measurement. NULL if ranks are not bound. */
     double peak_tflops; /* Rate of the fastest operation, except 3 x 3 convolutions. */
     double memory_gbs;  /* Memory rate of the fastest operation, caches included. */
     /* Efficiencies of the classes from SIM_CONVOLUTION_FORWARD on, relative to the peak [0] and to the memory
@@ -83,8 +83,9 @@ typedef struct gpu_calibration {
     double pcie_gbs, copy_us;
     double host_gbs; /* Rate of a copy by one host thread. */
     /* Measurements between GPUs, 0 if there is only one GPU. The all-reduce is also 0 if there is no NCCL. */
-    double peer_gbs, peer_us;             /* Slowest pair: rate of a large copy, time of eight bytes. */
-    double all_reduce_gbs, all_reduce_us; /* Bus bandwidth of a large all-reduce, time of eight bytes. */
+    double peer_gbs, peer_us; /* Slowest pair: rate of a large copy, and time to copy eight bytes. */
+    double all_reduce_gbs,
+        all_reduce_us; /* Bus bandwidth of a large all-reduce, and time of one of eight bytes. */
 } gpu_calibration;
 
 /* Measures the first GPU, and the links of all GPUs. Takes about 20 seconds; the GPUs must be otherwise

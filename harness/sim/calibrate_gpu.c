@@ -11,7 +11,7 @@ enum { LAUNCHES = 200, SMALL = 1, OPERANDS = 3 };
 /* Problem sizes for a GPU, and small ones for the emulator. A GEMM's operands fit in the bytes of a copy. */
 typedef struct sizes {
     int64_t product;       /* Rows, columns and depth of a GEMM. */
-    int64_t copy_elements; /* Number of float32. */
+    int64_t copy_elements; /* Number of float32 values in a copy. */
     int64_t bus_bytes;     /* Bytes of bus transfers, at most the bytes of copy_elements. */
 } sizes;
 
@@ -28,7 +28,7 @@ typedef struct bench {
     device_memory gpu[OPERANDS], host; /* Each buffer has copy_elements elements. */
 } bench;
 
-/* Must be closed even after a failure. */
+/* The caller closes the bench, even after a failure. */
 static status open_bench(bench *b, const gpu_calibration *c, device_precision precision)
 {
     device_config config = {.name = "cuda", .world = 1, .threads = 1, .precision = precision};
@@ -148,7 +148,8 @@ static status launch_many(device_stream *s, const tiny *t)
 
 /* Measures the host's and the GPU's time per launch. For the GPU's time the stream waits for a fence until
  * all launches are queued; the launches are fewer than a stream can hold. The kernel is loaded before,
- * because loading waits for all streams. The emulator's streams run at once and must not wait. */
+ * because loading waits for all streams. A stream of the emulator runs each operation at once, so it must not
+ * wait. */
 static status time_launches(device_stream *s, device_fence *fence, const tiny *t, gpu_calibration *c)
 {
     int64_t host = 0, gpu = 0, wait = 0;

@@ -1,5 +1,5 @@
-/* Times every operation in training steps of ResNet-50 and BERT-base with the GPU's clock. An efficiency
- * is the sum of the roofline times of a class over the sum of the measured times. A class has two
+/* Times every operation in training steps of ResNet-50 and BERT-base with the GPU's clock. An efficiency is
+ * the sum of the roofline times of a class, divided by the sum of the measured times. A class has two
  * efficiencies: one for operations limited by arithmetic, one for operations limited by memory. */
 #include "harness/sim/calibrate_impl.h"
 
@@ -7,7 +7,7 @@ enum { WARM = 3, OF_PEAK = 0, OF_MEMORY = 1 };
 
 static const calibration_workload on_gpu[] = {
     {{.name = "resnet50"}, 64}, {{.name = "bert_base", .head = MODEL_HEAD_CLS, .sequence = 128}, 16}};
-/* Small enough for the emulator. */
+/* Workloads that are small enough for the emulator. */
 static const calibration_workload on_emulator[] = {{{.name = "lenet"}, 2},
                                                    {{.name = "bert",
                                                      .head = MODEL_HEAD_CLS,

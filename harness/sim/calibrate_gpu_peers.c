@@ -11,7 +11,7 @@ enum { SMALL = 2, LARGE_ON_GPU = 64 << 20, LARGE_ON_EMULATOR = 1 << 14 };
 
 typedef struct together {
     gpu_calibration *result;
-    int64_t elements; /* Number of float32 in large transfers. */
+    int64_t elements; /* Number of float32 values in a large transfer. */
     uint64_t token;
     bool nccl;
     char bootstrap[COLLECTIVE_BOOTSTRAP_BYTES];

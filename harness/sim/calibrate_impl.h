@@ -13,11 +13,11 @@ typedef struct calibration_workload {
     int64_t batch;
 } calibration_workload;
 
-/* Sums over the operations of a class, by the limit of the roofline: the peak (0) or the memory (1).
- * roofline_s is the time of a roofline with efficiency 1. */
+/* Sums over the operations of a class. Index 0 is for operations that the peak limits, and index 1 for
+ * operations that the memory limits. roofline_s is the time at an efficiency of 1. */
 typedef struct calibration_sums {
     double measured_s[SIM_EFFICIENCIES][2], roofline_s[SIM_EFFICIENCIES][2], weight_bytes[SIM_EFFICIENCIES];
-    double traffic_s[SIM_EFFICIENCIES]; /* Seconds of all operations of the class, whatever their limit. */
+    double traffic_s[SIM_EFFICIENCIES]; /* Seconds of all operations of the class, with either limit. */
 } calibration_sums;
 
 /* Rates with which the times of operations are compared. */
@@ -116,7 +116,7 @@ static inline status gpu_take_time(device_stream *s, int64_t *best)
     return STATUS_OK;
 }
 
-/* Keeps the least time of copies by the GPU's kernel, of `count` float32. */
+/* Copies `count` float32 values with a kernel of the GPU several times, and keeps the least time. */
 status gpu_time_copy(device_stream *s, void *to, const void *from, int64_t count, int64_t *best);
 
 /* calibrate_gpu_peers.c: measures the links between GPUs. Does nothing if there is only one GPU. */

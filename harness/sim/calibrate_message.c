@@ -125,7 +125,7 @@ static status talk_on_rank(local_ranks *group, int rank, void *context)
     TRY(measure(group, t, rank, LARGE_BYTES, LARGE, pass_messages, &large));
     TRY(measure(group, t, rank, 0, WAKES, pass_wakes, &wake));
     if (rank == 1) return STATUS_OK;
-    double both_ends = small - wake; /* The receiver of a message is woken. */
+    double both_ends = small - wake; /* `small` includes the wake-up of the receiver. */
     t->result->wake_us = wake;
     t->result->message_us = both_ends > 0 ? both_ends / 2 : 0;
     t->result->message_copy_gbs = large > small ? 2 * LARGE_BYTES / ((large - small) * 1e3) : 0;

@@ -54,10 +54,10 @@ void calibration_add_run(calibration_run *r, const calibration_rates *rates, cal
     }
 }
 
-/* Sums over the operations of one class of convolutions, forward or backward, without 3 x 3. The time to
- * compute a convolution grows with the batch, and its growth gives the efficiency. The time to read the
- * weights is the same for any batch. Convolutions of 3 x 3 are not fitted: the smallest images of the
- * calibration's ResNet are mostly padding, so their times do not hold for larger images. */
+/* Sums over the operations of one class of convolutions, forward or backward, except 3 x 3 convolutions. The
+ * time to compute a convolution grows with the batch, and the growth of this time gives the efficiency. The
+ * time to read the weights is the same for any batch. Convolutions of 3 x 3 are not fitted: the smallest
+ * images of the calibration's ResNet are mostly padding, so their times do not hold for larger images. */
 typedef struct class_fit {
     double measured_s, roofline_s, weight_bytes, fixed_s;
 } class_fit;

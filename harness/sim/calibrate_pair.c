@@ -126,7 +126,8 @@ static status open_passes(pair *p, int rank)
 
 /* ---- ranks ------------------------------------------------------------------------------------ */
 
-/* Runs one rank, the other, then both, alternately, so that the processor's clock is the same for all. */
+/* Alternates between running one rank, the other rank, and both ranks, so that the processor's clock is the
+ * same for all. */
 static status compute_all(local_ranks *group, pair *p, int rank, bool passes)
 {
     calibration_run *r = &p->runs[rank];

@@ -28,8 +28,8 @@ typedef struct virtual_server {
     sync_engine *engine; /* Serves after sync_connect(). */
 } virtual_server;
 
-/* A job counts the devices of all ranks, like the results. A rank has one device. With `--stages-on devices`
- * a rank has one device for each stage. */
+/* A job numbers the devices of all ranks, as the results do. A rank has one device or, if --stages-on devices
+ * is given, one device for each stage. */
 struct virtual_job {
     const virtual_job_config *config;
     const run_config *run;

@@ -55,7 +55,7 @@ json_t *virtual_host_to_json(const virtual_host *h);
 
 enum {
     VIRTUAL_TRACE_RANKS = 64,   /* Number of ranks, and of machines, that are shown. */
-    VIRTUAL_TIMELINE_RANKS = 16 /* Number of ranks that have one step in the results. */
+    VIRTUAL_TIMELINE_RANKS = 16 /* Number of ranks whose time line of one step is in the results. */
 };
 
 /* A period in which a link was used without a pause. */

@@ -20,7 +20,7 @@ typedef struct virtual_workload {
 } virtual_workload;
 
 /* Times in ms. `step_ms`, `exposed_ms` and `waiting_ms` are medians over the measured steps. `forward_ms` and
- * `backward_ms` are maxima over ranks and measured steps. */
+ * `backward_ms` are the largest values over ranks and measured steps. */
 typedef struct virtual_figures {
     double step_ms;
     double exposed_ms, waiting_ms;
@@ -38,8 +38,9 @@ typedef struct virtual_figures {
 status virtual_measure(const virtual_workload *workload, virtual_figures *out);
 void virtual_figures_free(virtual_figures *figures);
 
-/* Finds the efficiency at which the step takes `step_ms`, to 0.01 %, so that all computed times are relative
- * to a measured step of one GPU. Returns STATUS_CONFIG if no efficiency gives this time. */
+/* Finds the efficiency at which the step takes `step_ms`, with an error of at most 0.01 %, so that all
+ * computed times are relative to a measured step of one GPU. Returns STATUS_CONFIG if no efficiency gives
+ * this time. */
 status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
                    double *efficiency);
 

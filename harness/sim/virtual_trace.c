@@ -10,7 +10,7 @@
 
 status virtual_trace_open(const virtual_job_config *config, int world, virtual_trace *out)
 {
-    enum { KERNELS = 200, KERNELS_PER_PARAMETER = 24 }; /* Per batch. */
+    enum { KERNELS = 200, KERNELS_PER_PARAMETER = 24 }; /* Room for kernels, per batch. */
     const run_config *c = config->run;
     const nn_model *model = config->plan->model;
     *out = (virtual_trace){.engine = config->engine, .to_file = c->run.trace != NULL};

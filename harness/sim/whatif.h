@@ -33,11 +33,11 @@ typedef struct whatif_point {
     /* Weak-scaling efficiency: step time of one GPU without communication, divided by `step_ms` and by the
      * number of stages. */
     double efficiency;
-    double samples_per_s; /* From the mean step. */
+    double samples_per_s; /* Computed from the mean step. */
     double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* Peak of the rank with the largest peak. */
     bool fits;          /* False if a GPU has too little memory. The other figures then ignore this limit. */
-    json_t *algorithms; /* From the job's result. NULL without buckets. */
+    json_t *algorithms; /* Algorithms in the job's result. NULL if there are no buckets. */
 } whatif_point;
 
 typedef struct whatif_answer {
