@@ -23,8 +23,8 @@ int axis_place(const axis_values *v, const char *text);
 /* Returns the value of an option at a point, or "". */
 const char *points_value(const json_t *point, const char *axis);
 
-/* Returns the numeric axis with the most values, except axis `not`. Returns axis `first` if it is numeric and
- * has two values or more. Returns NULL if no axis has two values. */
+/* Returns axis `first` if it is numeric and has two values or more. If not, returns the numeric axis with the
+ * most values, except axis `not`. Returns NULL if no axis has two values. */
 const char *points_numeric_axis(const json_t *sweep, const char *first, const char * not );
 
 /* Makes the table of the points over the options `x` and `y`; `y` may be NULL. A series consists of the
@@ -33,7 +33,8 @@ const char *points_numeric_axis(const json_t *sweep, const char *first, const ch
 json_t *points_table(const json_t *sweep, const char *x, const char *y, int *count);
 enum { SERIES, X, Y, RATE, LOW, HIGH, COLOR }; /* columns */
 
-/* Makes the table over two numeric options, empty if the sweep does not vary two. */
+/* Makes the table over two numeric options. The table is empty if the sweep varies fewer than two numeric
+ * options. */
 json_t *points_grid(const json_t *sweep);
 
 #endif

@@ -218,7 +218,7 @@ static double draw_job(const json_t *table, size_t first, size_t last, const svg
 static void draw_timeline(const json_t *table, svg *s)
 {
     double left = s->narrow ? 0 : 62, y = draw_keys(table, s) + 8;
-    size_t marks = 1; /* Most marks of any rank. */
+    size_t marks = 1; /* Largest number of marks of a rank. */
     for (size_t i = 0, end; i < figure_rows(table); i = end) {
         end = figure_end(table, i, 2);
         if (end - i > marks) marks = end - i;

@@ -25,7 +25,7 @@ static const struct {
               {"ring2", "#15a292", "#101418"},
               {"none", "#6f739b", "#ffffff"},
               {"none2", "#7f91b7", "#101418"},
-              /* Colors from little to much. */
+              /* Colors of heat maps, from small to large values. */
               {"heat0", "#d6e6f4", "#101418"},
               {"heat1", "#abcfe5", "#101418"},
               {"heat2", "#7db3d8", "#101418"},

@@ -94,8 +94,8 @@ void report_page(const json_t *results, text_buffer *out);
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
 
-/* Measured steps of a job, or of one of its ranks, in order: single steps or, if only some are kept,
- * stretches. */
+/* Measured steps of a job, or of one of its ranks, in order. A value is of a single step or, if the run did
+ * not keep every step, of a stretch of steps. */
 typedef struct report_steps {
     const json_t *of;     /* object with "step_s", "losses", ..., each an array of `size` values */
     const json_t *counts; /* number of steps in each stretch, or NULL if each value is of one step */
@@ -117,7 +117,8 @@ double report_mean_staleness(const json_t *job);
 
 /* Names a job: "none", "none (all cores)", "ps (sync)". */
 short_text report_job_name(const json_t *job);
-/* Names row `number` of the job's ranks: "rank 3", or with --stages-on devices "device 1 of rank 0". */
+/* Names row `number` of the job's ranks: "rank 3", or "device 1 of rank 0" if "--stages-on devices" was
+ * given. */
 short_text report_rank_name(const json_t *job, double number);
 
 #endif

@@ -40,7 +40,7 @@ void report_notes(const json_t *jobs, text_buffer *out);
 /* Writes the head of a table of jobs, with the name of each job. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 
-/* report_head.c: the first lines of the text report, short and with its tables. */
+/* report_head.c: writes the first lines of the text report, with and without tables. */
 enum { REPORT_COLUMNS = 80 };
 void report_context(const json_t *result, text_buffer *out);
 void report_header(const json_t *result, text_buffer *out);

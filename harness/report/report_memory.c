@@ -114,7 +114,7 @@ static void memory_columns(const group *groups, int count, double unit, text_buf
     text_append(out, "\n");
 }
 
-/* Writes ranks, then servers, as many side by side as 80 columns hold. */
+/* Writes the ranks, and then the servers. Puts as many of them side by side as fit in 80 columns. */
 static void memory_table(const json_t *ranks, const json_t *servers, double unit, text_buffer *out)
 {
     group groups[MOST_GROUPS];

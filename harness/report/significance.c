@@ -76,7 +76,7 @@ status bootstrap_ratio(const double *a, int a_count, const double *b, int b_coun
     for (int d = 0; d < BOOTSTRAP_DRAWS; d++) {
         uint64_t first = index;
         double of_a = drawn_median(a, a_count, start, &index, scratch);
-        if (rounds) index = first; /* draws the same rounds */
+        if (rounds) index = first; /* b draws the same rounds as a */
         draws[d] = drawn_median(b, b_count, start, &index, scratch) / of_a;
     }
     *out = percentiles(draws);
