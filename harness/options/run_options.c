@@ -131,7 +131,7 @@ static status check_checkpoint(run_config *c)
                     "--isolated: expected a run without --save: its ranks would save other parameters");
     if (c->run.isolated && c->run.rendezvous)
         return fail(STATUS_USAGE, "--isolated: expected ranks that this program starts, got --rendezvous");
-    /* With --rendezvous the rank opens the file later, and sends an error to the other ranks. */
+    /* If --rendezvous is given, the rank opens the file later, and sends an error to the other ranks. */
     if (c->run.rendezvous) return STATUS_OK;
     checkpoint *file = NULL;
     status rc = run_config_open_checkpoint(c, &file);

@@ -79,7 +79,7 @@ typedef struct run_config {
     int cores;                      /* cores that the ranks share; 0 if not known, or on virtual devices */
     int local_ranks;                /* ranks of the largest job on this host */
     int bound;                      /* a bound_by: who bound the ranks to processors */
-    int repetition;                 /* with --repeat, index of the run, counted from 0 */
+    int repetition;                 /* index of the run among the runs of --repeat, counted from 0 */
     int64_t trace_begin, trace_end; /* steps of --trace-steps; `trace_end` is 0 if the option is not given */
 } run_config;
 

@@ -12,11 +12,11 @@
 #include "harness/result/record.h"
 #include "harness/result/run_result.h"
 
-/* A device of a rank, and the measurements of its trainer. A rank has one device. With "--stages-on devices"
- * a rank has one device for each stage of the model. */
+/* A device of a rank, and the measurements of its trainer. A rank has one device or, if "--stages-on devices"
+ * is given, one device for each stage of the model. */
 typedef struct rank_device {
-    int number; /* row in the results: number of the rank. With "--stages-on devices", number of the device
-                   among the devices of all ranks. */
+    int number; /* row in the results: number of the rank or, if "--stages-on devices" is given, number of the
+                   device among the devices of all ranks */
     nn_model *stage; /* stage that the device trains, or NULL if the model is not split */
     pipeline_place place;
     trainer *trainer;
