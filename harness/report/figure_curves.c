@@ -20,9 +20,9 @@ static json_t *loss_table(const char *key, const char *name, const char *step)
     return figure_table(columns, COUNT_OF(columns));
 }
 
-/* Collects the loss of the last step of each group of steps. A long run keeps the mean loss of
- * each stretch of consecutive steps instead of the loss of each step (docs/results.md). For such a run,
- * collects the mean loss of the last stretch of each group, and the loss of the last step. */
+/* Collects the loss of the last step of each group of steps. A long run keeps the mean loss of each stretch
+ * of consecutive steps instead of the loss of each step (docs/results.md). If the run has stretches, collects
+ * the mean loss of the last stretch of each group, and the loss of the last step. */
 static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
 {
     const json_t *job = json_array_get(jobs, i);

@@ -25,7 +25,7 @@ static const figure_column columns[] = {{"job", "", .format = FIGURE_TEXT},
                                         {"workspace_bytes", "workspace", CELL_BYTES, "other"},
                                         {"batch_bytes", "batch", CELL_BYTES, "data"}};
 
-/* Counts the ranks from `first` on whose memory at the peak is equal. */
+/* Counts the consecutive ranks, from `first` on, whose memory at the peak is equal. */
 static size_t alike(const json_t *ranks, size_t first)
 {
     const json_t *peak = report_at(json_array_get(ranks, first), "memory.peak_classes");
@@ -141,7 +141,7 @@ static size_t end_of_column(const json_t *table, size_t first, size_t end)
     return next;
 }
 
-/* Counts the columns of all jobs if each job has at most `allowed`. */
+/* Counts the columns of all jobs if each job has at most `allowed` columns. */
 static size_t columns_shown(const json_t *table, size_t allowed, size_t *jobs)
 {
     size_t shown = *jobs = 0;

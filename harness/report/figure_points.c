@@ -100,7 +100,7 @@ static void series_of(const json_t *sweep, const json_t *point, const char *x, c
 {
     int used = 0;
     label[0] = '\0';
-    /* First the values of `mode` and `policy`, then the other values with their names. */
+    /* Writes first the values of `mode` and `policy`, then the other values with their names. */
     for (int names = 1; names >= 0; names--) {
         size_t i;
         json_t *axis;

@@ -30,8 +30,8 @@ short_text report_rank_name(const json_t *job, double number)
     return name;
 }
 
-/* Counts the ranks from `first` on with equal memory. If the ranks are devices with stages, their stages must
- * be equal, too. */
+/* Counts the consecutive ranks, from `first` on, whose memory is equal. If the ranks are devices with stages,
+ * their stages must be equal, too. */
 static size_t alike(const json_t *ranks, size_t first)
 {
     const json_t *rank = json_array_get(ranks, first), *next;

@@ -33,7 +33,7 @@ double svg_text_width(const char *text, int size);
 void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, double most,
               const char *format, ...) __attribute__((format(printf, 7, 8)));
 
-/* Writes a job's name, centered at x. "ps (sync, 8 servers)" takes several lines of 14 px if one is too
+/* Writes a job's name, centered at x. "ps (sync, 8 servers)" takes several lines of 14 px if one line is too
  * narrow. Returns the number of lines. */
 int svg_job(svg *s, double x, double y, double most, const char *name);
 
@@ -49,7 +49,7 @@ void svg_line(svg *s, double x1, double y1, double x2, double y2, const char *st
  * and `high` up. */
 typedef struct svg_axis {
     double low, high, step; /* in the JSON's unit */
-    double unit;            /* size of the labels' unit in the JSON's unit: 1e-3 for ms if the JSON has s */
+    double unit; /* the labels' unit in the JSON's unit: 1e-3 if labels are in ms and the JSON in s */
     const char *unit_name;
     int decimals;
     double from, to; /* px */
