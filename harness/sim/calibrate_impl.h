@@ -17,7 +17,7 @@ typedef struct calibration_workload {
  * operations that the memory limits. roofline_s is the time at an efficiency of 1. */
 typedef struct calibration_sums {
     double measured_s[SIM_EFFICIENCIES][2], roofline_s[SIM_EFFICIENCIES][2], weight_bytes[SIM_EFFICIENCIES];
-    double traffic_s[SIM_EFFICIENCIES]; /* Seconds of all operations of the class, with either limit. */
+    double traffic_s[SIM_EFFICIENCIES]; /* Time of all memory traffic of the class at memory_gbs. */
 } calibration_sums;
 
 /* Rates with which the times of operations are compared. */

@@ -6,7 +6,7 @@ typedef struct host_parts {
     double slowest_s;
 } host_parts;
 
-/* Adds a row. Names of rows that belong to a part are indented, and only parts can be the slowest. */
+/* Adds a row. A row whose name is indented is a portion of a part. Only parts can be the slowest. */
 static void add(host_parts *p, const char *name, double s)
 {
     json_array_append_new(p->rows, json_pack("{s:s, s:f}", "name", name, "time_s", s));
