@@ -64,8 +64,8 @@ static bool more_likely(const rank_process *a, const rank_process *b)
     return a->status.time_ns < b->status.time_ns;
 }
 
-/* Returns the time for which a rank may make no progress. Before the first step ranks may wait as long as for
- * a connection. */
+/* Returns the time for which a rank may make no progress. Before the first step this time is at least the
+ * time limit for a connection. */
 static int64_t limit_of(const launcher *l, const job_run *j)
 {
     for (int r = 0; r < j->job->world; r++)
@@ -126,7 +126,7 @@ static void warn_once(const job_run *j, int rank)
 
 bool launch_blame_stalled(launcher *l, int64_t now_ns)
 {
-    const double part = 0.75; /* ranks do not begin to count at the same time */
+    const double part = 0.75; /* ranks begin to count at different times */
     for (int job = 0; job < l->options.job_count; job++)
         if (blame_stalled(l, job, now_ns, part)) return true;
     return false;

@@ -15,8 +15,8 @@
 typedef struct processors {
     cpu_set_t allowed;
     int count; /* allowed processors */
-    /* Allowed processors of each core [core_count], ordered by socket and number, so that neighbors are
-     * close. */
+    /* Allowed processors of each core [core_count], ordered by socket and number, so that consecutive cores
+     * are close to each other. */
     cpu_set_t *cores;
     int core_count;
     double limit;    /* container's limit on processor time, as a number of processors (cpu.max), or 0 */
@@ -77,7 +77,7 @@ status bind_plan(bind_mode mode, bind_group g, cpu_set_t **sets);
 
 /* Binds this process to the processors of member `local_rank` of the group, which another program (mpirun,
  * srun, torchrun) has started. Does not bind a process that the other program has already bound. Must be
- * called before there are other threads. `local_rank` may exceed the group. */
+ * called before there are other threads. `local_rank` may be larger than the group. */
 status bind_self(bind_mode mode, bind_group g, int local_rank, bound_by *out);
 
 #endif
