@@ -261,7 +261,7 @@ static status write_file(rank_state *s, int64_t steps, batch_position next)
                            &(checkpoint_source){&tensors, gather_tensor});
 }
 
-/* Checks parameters and buffers. If a value is not finite, the old checkpoint must not be replaced. */
+/* Checks that parameters and buffers are finite. If one is not, the old checkpoint must not be replaced. */
 static status check_values(const rank_state *r, trainer *t, int64_t steps, bool *finite)
 {
     param_set *set = trainer_params(t);

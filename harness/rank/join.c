@@ -61,7 +61,7 @@ static status draw_token(rank_state *s)
     uint64_t drawn = random_token();
     rendezvous_blob got;
     s->token = s->place->token;
-    /* If servers have processes, the launcher has drawn the token. */
+    /* If servers run in separate processes, the launcher has drawn the token. */
     if (s->place->servers > 0) return STATUS_OK;
     TRY(rendezvous_broadcast(s->rendezvous, "token", 0, &drawn, sizeof drawn,
                              clock_now_ns() + s->config->run.connect_timeout_ns, &got));

@@ -263,8 +263,8 @@ static const rank_world process_world = {must_stop, step_ended, run_between_step
 
 /* ---- blocks of steps -------------------------------------------------------------------------- */
 
-/* Runs a turn. The first step of a turn is not measured, because engines finish communication between two
- * turns and other jobs use the caches. */
+/* Runs a turn. If jobs take turns, the first step of a turn is not measured, because between two turns
+ * engines finish communication and other jobs use the caches. */
 static status run_block(rank_state *s, int64_t end, bool measured)
 {
     const rank_place *p = s->place;

@@ -24,7 +24,8 @@ static json_t *measured_to_json(device *d)
                      used < 0 ? NULL : json_integer(whole));
 }
 
-/* Returns the operations that run slower than with the device's libraries (device_info.fallbacks). */
+/* Returns the operations that run slower because a library of the device refused them
+ * (device_info.fallbacks). */
 static json_t *fallbacks_to_json(const device *d)
 {
     const device_fallback *list = device_get_info(d)->fallbacks;
@@ -128,7 +129,7 @@ static status merge_results(rank_state *s, const text_buffer *texts, run_job *ou
 {
     json_t *rows = json_array();
     char hash[24];
-    /* Equal to param_set_hash(). */
+    /* param_set_hash() computes the same hash. */
     snprintf(hash, sizeof hash, "%016llx",
              (unsigned long long)XXH3_64bits(out->params, (size_t)out->param_count * sizeof *out->params));
     status rc = merge_rows(s, texts, rows);
