@@ -193,7 +193,8 @@ static void name_copy(trainer *t, trainer_turn turn, const trainer *from, int ma
     trace_async(t->config.sync.trace, copy_names[turn], micro, micro + 1, began_ns, time.end_ns);
 }
 
-/* Names the waits of a micro-batch. Before the last turns the thread was busy with another stage. */
+/* Names the causes of the waits of a micro-batch. The waits before the forward and the backward turn are for
+ * copies. In the waits before later turns the thread drives another stage. */
 static void report_waits(trainer *t, int first_mark, int64_t micro)
 {
     anatomy *a = t->engine->context.anatomy;
