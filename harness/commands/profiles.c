@@ -60,8 +60,7 @@ static void append_constant(const sim_profile *p, sim_constant c, text_buffer *o
     if (sim_profile_has_range(p, c)) text_append(out, "; range: %s)", from->guessed ? "guess" : "source");
     if (strcmp(info->unit, "1") != 0) text_append(out, " %s", info->unit);
     if (c == SIM_NIC)
-        text_append(out, " = %g Gbit/s",
-                    8 * sim_profile_at(p, c, 0)); /* data sheets of adapters use this unit */
+        text_append(out, " = %g Gbit/s", 8 * sim_profile_at(p, c, 0)); /* data sheets use this unit */
     text_append(out, " (%s)\n  %s; in profile %s\n  %s\n", info->meaning, from->tag, from->from,
                 from->source);
 }

@@ -84,8 +84,7 @@ typedef struct gpu_calibration {
     double host_gbs; /* Rate of a copy by one host thread. */
     /* Measurements between GPUs, 0 if there is only one GPU. The all-reduce is also 0 if there is no NCCL. */
     double peer_gbs, peer_us; /* Slowest pair: rate of a large copy, and time to copy eight bytes. */
-    double all_reduce_gbs,
-        all_reduce_us; /* Bus bandwidth of a large all-reduce, and time of one of eight bytes. */
+    double all_reduce_gbs, all_reduce_us; /* All-reduce: bus bandwidth of a large one, time of eight bytes. */
 } gpu_calibration;
 
 /* Measures the first GPU, and the links of all GPUs. Takes about 20 seconds; the GPUs must be otherwise

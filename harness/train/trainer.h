@@ -160,8 +160,8 @@ int trainer_under_way(const trainer *t);
  * Returns STEP_NOT_MEASURED if kernels do not run on host processors. */
 int64_t trainer_cpu_ns(trainer *t);
 
-/* Makes the times of the next step begin when the step is called, not at the end of the previous step. Called
- * before a pause that belongs to no step. */
+/* Makes the times of the next step begin at the call that begins the step, not at the end of the previous
+ * step. Called before a pause that belongs to no step. */
 void trainer_begin_anew(trainer *t);
 
 /* Copies this rank's gradients to `arena` in each of the following steps, before the engine reduces them.

@@ -45,8 +45,7 @@ typedef struct trainer_prefetch {
     int64_t step, rows; /* step of `batch`; rows of `batch` with targets if the loss is masked, else 0 */
     int64_t next;       /* step to copy next, or -1 */
     uint64_t number;    /* number of batches copied so far */
-    bool ahead,
-        lent; /* `ahead`: `batch` is not used yet; `lent`: the batch's host buffer is not returned yet */
+    bool ahead, lent;   /* `batch` is not used yet; the host buffer of `batch` is not returned yet */
 } trainer_prefetch;
 
 /* Limits: steps under way, and micro-batches per step whose marks are kept. */
