@@ -104,7 +104,7 @@ int student_assign(const int64_t *bytes, int count, int64_t first_limit, int64_t
 /* The backward pass of one step on one of several ranks. */
 typedef struct lab_step lab_step;
 /* Computes the next gradient. Returns LAB_END if the backward pass has ended. The order need not be 0, 1, 2,
- * ..., and may differ from rank to rank. */
+ * ..., and may differ between ranks. */
 int lab_next_gradient(lab_step *step, int *gradient);
 /* Begins the all-reduce of a bucket, which goes on while you compute. Buckets are reduced one after another.
  * As in NCCL, the n-th calls of all ranks form one all-reduce, whichever buckets they name. */
@@ -155,9 +155,8 @@ int student_serve_stale(lab_server *server, lab_state *state);
 /* Yours. Writes a checkpoint of at most `capacity` bytes. Returns the size of the checkpoint, or 0 if it does
  * not fit. Is called while student_serve_stale() waits for a push. */
 size_t student_save(const lab_state *state, unsigned char *bytes, size_t capacity);
-/* Yours. Restores the contents of the checkpoint in a new process, which then calls student_serve_stale().
- * Before the call, ranks, staleness, n, lr and momentum are set, and the three arrays are allocated and zero.
- * Returns 0. */
+/* Yours. Restores the contents of the checkpoint in a new process. ranks, staleness, n, lr and momentum are
+ * set; the three arrays are allocated and zero. Returns 0. student_serve_stale() is called next. */
 int student_load(lab_state *state, const unsigned char *bytes, size_t size);
 
 /* ---- lab 7: memory ---- */
@@ -174,7 +173,8 @@ typedef struct {
                  * SGD */
 } lab_model;
 
-/* The most bytes of each class that a rank holds at any moment of a step. README.md defines the classes. */
+/* Peaks of one rank: for each class the most bytes that the rank holds at any moment of a step. README.md
+ * defines the classes. */
 typedef struct {
     int64_t parameters, replicas, gradients, optimizer_state, gathered_units, buckets;
 } lab_memory;

@@ -6,7 +6,8 @@
 #include "harness/labs/students.h"
 #include "ring/ddp/buckets.h"
 
-enum { STEP_RANKS = 3, STEP_STUDENTS = STEP_RANKS - 1, STEP_MOST = 1024 }; /* gradients */
+/* STEP_MOST is the largest number of gradients. */
+enum { STEP_RANKS = 3, STEP_STUDENTS = STEP_RANKS - 1, STEP_MOST = 1024 };
 
 /* Buckets of at most STEP_MOST gradients. */
 typedef struct lab_buckets {
@@ -16,7 +17,7 @@ typedef struct lab_buckets {
 } lab_buckets;
 
 typedef struct buckets_step {
-    int count; /* gradients */
+    int count; /* number of gradients */
     lab_buckets assigned;
     int order[STEP_RANKS][STEP_MOST]; /* order in which each rank computes the gradients */
     double compute_s[STEP_MOST];      /* time of each gradient */
@@ -24,7 +25,8 @@ typedef struct buckets_step {
     /* Results: a bucket that was launched later than possible, and a bucket for which a rank waited before it
      * had computed its last gradient. BUCKET_NONE if there is none. */
     int late, waits_early;
-    /* Results: longest time of a student's rank, and longest time if all ranks ran the reference. */
+    /* Results: longest time for which a student's rank waited for communication, and this time if all ranks
+     * ran the reference. */
     double exposed_s, reference_s;
 } buckets_step;
 

@@ -58,7 +58,7 @@ static const char *given_answer(const grader *g, lab_test *t, const char *key)
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint)
 {
     const char *given = given_answer(g, t, key);
-    /* The answer with a single space for each run of spaces, tabs and commas. */
+    /* The answer, in which a single space replaces each run of spaces, tabs and commas. */
     char words[256] = "", *end = words;
     if (!given) return false;
     for (const char *c = given; *c && end < words + sizeof words - 1; c++) {

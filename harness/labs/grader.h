@@ -22,7 +22,7 @@ typedef struct lab_test {
     double points, score; /* a bonus may raise the score above the points */
     bool failed;
     double seconds;
-    char cost[160];      /* shown next to the score: bytes sent, time per call */
+    char cost[160];      /* cost of the code, such as bytes sent; shown next to the score */
     text_buffer details; /* lines that say why points were lost */
     double ratio;        /* value for the leaderboard, or 0 */
 } lab_test;
@@ -46,15 +46,15 @@ typedef struct lab_answer {
 
 typedef struct lab {
     int number;
-    /* "ring", which is NAME in labs/runner/NAME.c; "ring all-reduce"; "2 to 3" */
+    /* For example name "ring" (the file labs/runner/ring.c), title "ring all-reduce", hours "2 to 3". */
     const char *name, *title, *hours;
     const char *source;    /* C file of the student, or NULL if there are only answers */
-    const lab_part *parts; /* the last one has no key */
+    const lab_part *parts; /* the last element has the key NULL */
     /* Writes the student's answers.txt without the answers. */
     void (*questions)(uint64_t seed, text_buffer *out);
     const char *leaderboard; /* name of lab_test.ratio, or NULL without a leaderboard */
-    /* Runs a line "POINTS ..." of the instructor's file that names no part. `words` are the words after
-     * POINTS. NULL if the lab has no lines without a part. */
+    /* Runs a hidden test, which is a line "POINTS ..." of the instructor's file that names no part. `words`
+     * are the words after POINTS. NULL if the lab has no hidden tests of this kind. */
     status (*hidden)(grader *g, lab_test *t, const char *words);
 } lab;
 
@@ -62,15 +62,15 @@ enum { LAB_MOST_TESTS = 32, LAB_MOST_ANSWERS = 64, LAB_COMPILE_POINTS = 5 };
 
 struct grader {
     const lab *lab;
-    /* Folder of the student's files; folder of hidden tests, or NULL; parts to run, such as "two,even", or
-     * NULL for all parts. */
+    /* `folder` has the student's files. `hidden` has the hidden tests, or is NULL. `only` names the parts to
+     * run, such as "two,even", or is NULL for all parts. */
     const char *folder, *hidden, *only;
     bool prints; /* true to print each part when it ends */
     /* True for each test that runs: compiles, hidden, then the parts (indices in check.c). */
     bool chosen[LAB_MOST_TESTS];
     /* True if the folder is on the command line. The commands in the report then contain the folder, too. */
     bool folder_given;
-    char data[PATH_MAX];  /* folder with labs/ */
+    char data[PATH_MAX];  /* folder that contains labs/ */
     char build[PATH_MAX]; /* folder for programs, removed at the end */
     char student[128];
     uint64_t seed; /* drawn from the student's id */
@@ -80,12 +80,12 @@ struct grader {
     text_buffer answers_text;
     const char *answers[LAB_MOST_ANSWERS][2]; /* keys and values in answers_text */
     int answer_count;
-    double hours; /* hours in time.txt, or below 0 if not given */
+    double hours; /* the student's hours in time.txt, or below 0 if there are none */
     lab_test tests[LAB_MOST_TESTS];
     int test_count;
     double score, points; /* sums over all tests */
     double seconds;
-    struct students *students; /* processes of the current test (students.h), ended with the test */
+    struct students *students; /* processes of the current test (students.h); the end of the test ends them */
     struct lab_ranks
         *ranks; /* ranks of the current test that train (ranks.h), or NULL; closed with the test */
 };
@@ -95,7 +95,7 @@ extern const int lab_count;
 status lab_find(const char *number_or_name, const lab **out);
 
 /* ---- files (files.c) ---- */
-/* Finds the folder that contains labs/, in the installation or else in the source tree. */
+/* Finds the folder that contains labs/. Looks first in the installation, then in the source tree. */
 status grader_data_folder(char out[PATH_MAX]);
 /* Reads a regular file of at most 1 MiB as text. Never follows a link, which could lead to a file that
  * only the grader may read. Returns STATUS_DATA if the file does not exist. */
@@ -120,13 +120,14 @@ bool is_within(double value, double expected, double tolerance);
 void draw_order(uint64_t start, uint64_t index, int count, int *order);
 /* Returns true if a float equals `want` within a relative tolerance. */
 bool is_near(float got, double want, double tolerance);
-/* Takes away the points. The first line says what was found and what was expected. */
+/* Fails the test, which loses its points, and adds a message to its details. The first line of the message
+ * says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Compare answers to questions with the expected ones. A wrong answer fails `t` with a message that does not
  * give the answer away. test_answers() adds `points` to the score for each right answer. */
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint);
 void test_answers(const grader *g, lab_test *t, double points, const lab_answer *answers, int count);
-/* Runs the lab's parts, or only `g->only`. */
+/* Runs the parts that g->only names, or all parts of the lab if g->only is NULL. */
 status grader_check(grader *g);
 void grader_close(grader *g);
 
@@ -134,7 +135,7 @@ void grader_close(grader *g);
 void report_begin(const grader *g, text_buffer *out);
 void report_test(const grader *g, const lab_test *t, text_buffer *out);
 void report_end(const grader *g, text_buffer *out);
-/* Names of the formats. report_json() takes a format from 1 on; 0 is text. */
+/* Names of the formats. Format 0 is text. report_json() takes the index of any other format. */
 extern const char *const report_formats[];
 json_t *report_json(const grader *g, int format);
 

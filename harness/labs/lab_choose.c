@@ -25,7 +25,8 @@ typedef struct choose_question {
 
 typedef struct choice {
     const char *policy; /* "ddp" or "sync" */
-    int batch, setting; /* Batch per rank; cap in MiB for "ddp", or number of servers for "sync". */
+    int batch, setting; /* Batch per rank. For "ddp" the setting is the bucket cap in MiB, for "sync" the
+                           number of servers. */
 } choice;
 
 typedef struct outcome {

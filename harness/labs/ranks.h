@@ -8,11 +8,12 @@
 #include "harness/labs/grader.h"
 
 enum { LAB_RANKS_BATCH = 12, LAB_RANKS_TENSORS = 4, LAB_RANKS_ELEMENTS = 13 * 64 + 64 + 64 * 3 + 3 };
-/* Elements of each parameter, in order of registration. Gradients become ready in the reverse order. */
+/* Number of elements of each parameter, in order of registration. Gradients become ready in the reverse
+ * order. */
 extern const int64_t lab_ranks_tensors[LAB_RANKS_TENSORS];
 
-/* Opens ranks, and closes any that are open. The grader closes the ranks at the end of the test. `initial`
- * [LAB_RANKS_ELEMENTS] receives the parameters one after another, in PyTorch's order. */
+/* Opens ranks, after closing the ranks that are still open. The grader closes the ranks at the end of the
+ * test. `initial` [LAB_RANKS_ELEMENTS] receives the parameters one after another, in PyTorch's order. */
 status lab_ranks_open(grader *g, int ranks, float *initial);
 void lab_ranks_close(grader *g);
 

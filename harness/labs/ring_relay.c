@@ -10,9 +10,10 @@ enum ring_state { RING_RUNS, RING_WAITS_TO_SEND, RING_WAITS_TO_RECEIVE, RING_RET
 
 typedef struct ring_rank {
     enum ring_state state;
-    int64_t wanted;         /* Elements that the rank expects, if it is in RING_WAITS_TO_RECEIVE. */
-    float *link, *next;     /* message on the link to the right; message that waits for room */
-    int64_t link_n, next_n; /* elements, or -1 without a message */
+    int64_t wanted; /* Elements that the rank expects, if it is in RING_WAITS_TO_RECEIVE. */
+    float *link,
+        *next; /* message on the link to the right neighbor; message that waits until the link is empty */
+    int64_t link_n, next_n; /* number of elements of link and next, or -1 if there is no message */
     int code;
     float *result; /* [count] */
     ring_traffic traffic;
@@ -23,7 +24,7 @@ typedef struct relay {
     int64_t count;
     int returned;
     ring_rank rank[STUDENTS_MOST];
-    char trouble[400]; /* first deadlock or wrong size */
+    char trouble[400]; /* describes the first deadlock or the first message of a wrong size */
 } relay;
 
 /* ---- values ---- */
@@ -78,7 +79,7 @@ static float *copy_of(students *s, const char *data, int64_t bytes)
     return copy ? memcpy(copy, data, (size_t)bytes) : NULL;
 }
 
-/* Moves a message on the link that leaves `rank`, if it can move. */
+/* Moves a message on the link from `rank` to its right neighbor, if the message can move. */
 static void advance(students *s, relay *y, int rank)
 {
     ring_rank *from = &y->rank[rank], *to = &y->rank[(rank + 1) % y->size];
@@ -108,7 +109,7 @@ static void advance(students *s, relay *y, int rank)
     }
 }
 
-/* If every rank that has not returned waits, answers the waiting ranks with LAB_EDEADLOCK. */
+/* If all ranks that have not returned are waiting, answers these ranks with LAB_EDEADLOCK. */
 static void end_deadlock(students *s, relay *y)
 {
     char *end = y->trouble, *limit = y->trouble + sizeof y->trouble;

@@ -21,12 +21,13 @@ status ring_relay_send_input(students *s, int64_t count);
 /* Returns element i of the shares' sum. */
 float ring_relay_sum(int size, int64_t i);
 
-/* ---- ring_reference.c: an all-reduce between processes. The student's time is compared with its time. Both
- * run over the same kind of shared memory. ---- */
+/* ---- ring_reference.c: the reference, an all-reduce between processes. Lab 3 compares the time of the
+ * student's function with the time of the reference. Both send data through the same kind of shared memory.
+ * ---- */
 /* Creates anonymous shared memory with a link per rank, for `count` elements each. The caller closes *fd. */
 status ring_reference_links(int ranks, int64_t count, int *fd);
 
-/* Measures one all-reduce along its critical path, as labs/runner/ring_direct.h counts it. */
+/* Measures the critical path of one all-reduce, as defined in labs/runner/ring_direct.h. */
 status ring_reference_time(int ranks, int64_t count, int64_t *ns);
 
 #endif

@@ -1,5 +1,5 @@
-/* Lab 7: sharded optimizer steps on ranks that run the student's function. The reference is the same steps
- * without shards, which the grader computes. */
+/* Lab 7: sharded optimizer steps on ranks that run the student's function. The grader computes the reference,
+ * which is the same steps without shards. */
 #ifndef HARNESS_LABS_SHARD_STEP_H
 #define HARNESS_LABS_SHARD_STEP_H
 
@@ -18,7 +18,7 @@ typedef struct shard_run {
 
     /* State of the run, set by the functions below. */
     float next[SHARD_MOST];
-    int waits[SHARD_MOST_RANKS]; /* kind of the awaited collective, or 0 */
+    int waits[SHARD_MOST_RANKS]; /* kind of the collective for which each rank waits, or 0 */
     float given[SHARD_MOST_RANKS][SHARD_MOST];
     bool ended[SHARD_MOST_RANKS];
 } shard_run;

@@ -1,6 +1,6 @@
 /* Lab 6: the student's server, and ranks that the grader plays in virtual time. After each reply a rank
  * computes for a random time, so each seed gives a different interleaving. The grader computes the reference
- * at the same time, and compares every reply with it bit for bit. */
+ * at the same time, and compares every reply with the reference, bit for bit. */
 #ifndef HARNESS_LABS_STALE_SERVER_H
 #define HARNESS_LABS_STALE_SERVER_H
 
@@ -23,11 +23,11 @@ typedef struct stale_run {
     int ranks, slow_rank;
     int64_t staleness, n, most; /* `most` is the number of pushes after which training ends */
     float lr, momentum;
-    double slow;              /* factor of the slow rank */
+    double slow;              /* factor by which the slow rank's steps are longer */
     uint64_t start;           /* seed of the drawn times and gradients */
     bool wine;                /* true if g->ranks train, false if gradients are drawn */
     int64_t save_at, kill_at; /* number of pushes before the save or the kill, or -1 for never */
-    /* Limit for reached_s, the time at which `loss` falls below this limit. 0 if there is no limit. */
+    /* reached_s is the time at which `loss` falls below this limit. 0 if there is no limit. */
     double loss_limit;
 
     stale_state now;
@@ -39,10 +39,10 @@ typedef struct stale_run {
     bool waits[STALE_MOST_RANKS], resumed, saved, killed;
     double ends_s[STALE_MOST_RANKS], losses[STALE_MOST_RANKS];
     float grad[STALE_MOST_RANKS][STALE_MOST], before[STALE_MOST];
-    int64_t applied;   /* pushes of this process */
+    int64_t applied;   /* number of pushes since the current server process began */
     stale_state wrong; /* state of a server that has no momentum, or has lost the velocity */
     stale_state checkpoint;
-    char bytes[STALE_MOST_BYTES]; /* student's checkpoint [byte_count] */
+    char bytes[STALE_MOST_BYTES]; /* [byte_count] the student's checkpoint */
     int64_t byte_count;
 } stale_run;
 

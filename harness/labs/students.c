@@ -340,7 +340,7 @@ status students_serve(students *s, student_handler *handler, void *context)
     return STATUS_OK;
 }
 
-/* Adds what the processes printed to the test's details, at most ten lines. */
+/* Adds the output of the processes to the test's details, at most ten lines. */
 static void show_printed(const students *s)
 {
     int left = 10;

@@ -17,7 +17,7 @@ enum { CALL_MOST_RESULTS = 16384 };
 typedef struct student_process {
     pid_t pid;
     int socket, printed_fd;
-    char *in, *out; /* bytes received but not yet handled; bytes to be sent */
+    char *in, *out; /* `in`: received bytes that are not handled yet; `out`: bytes to send */
     size_t in_size, out_size, out_sent;
     text_buffer printed; /* first 16 KiB of stdout and stderr */
 } student_process;
@@ -34,7 +34,7 @@ struct students {
     student_process process[STUDENTS_MOST];
     student_handler *handler;
     void *context;
-    bool finished; /* set by the handler, and after a failure */
+    bool finished; /* true if the handler needs no more messages, or after a failure */
     bool out_of_memory;
     char where[48]; /* text at the beginning of a failure's message */
     double result[CALL_MOST_RESULTS];
@@ -81,8 +81,8 @@ status tool_run(const grader *g, char *const argv[], text_buffer *printed, int *
  * kernel lacks Landlock. */
 int limit_files(const grader *g, bool write);
 
-/* Sets up a child that runs a program: its input is empty, its output goes to descriptor `printed`, and it
- * ends with the grader. */
+/* Sets up a child that runs a program: its input is empty, its output goes to descriptor `printed`, and it is
+ * killed when the grader ends. */
 void child_begin(int printed);
 
 extern volatile int grader_interrupted; /* number of the signal that asks the grader to stop, or 0 */

@@ -58,7 +58,8 @@ static int backward(const double *in, double *out)
     return 1;
 }
 
-/* `in` holds the number of computations, the number of flights, and begin and end of each. */
+/* `in` holds the number of spans of computation, the number of spans in which a bucket is in flight, and the
+ * begin and end of each span. */
 static int exposed(const double *in, double *out)
 {
     size_t computes = (size_t)in[0], flights = (size_t)in[1];

@@ -88,7 +88,7 @@ static inline int confine(enum confine_stage stage)
         UNLESS(confine_calls[i], 1);
         RETURN(allow);
     }
-    /* A process may signal only itself: abort() ends it in this way. */
+    /* A process may send signals only to itself, as abort() does. */
     UNLESS(__NR_tgkill, 4);
     LOAD(args[0]);
     UNLESS(getpid(), 1);

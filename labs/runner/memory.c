@@ -1,5 +1,5 @@
-/* Lab 7: runs the student's functions as one rank of a group. Arrays have exact sizes, so the sanitizer finds
- * accesses beyond their ends. The optimizer state is kept from step to step. */
+/* Lab 7: calls the student's functions for one rank of a group. Arrays have exact sizes. The optimizer's
+ * state is kept from step to step. */
 #include "labs/runner/runner.h"
 
 #include "labs/lab.h"

@@ -48,8 +48,8 @@ int lab_receive_left(lab_ring *ring, float *x, size_t n)
     return m.code;
 }
 
-/* Prepares a timed call in the same way as the reference. Calls the student's function once, so that all
- * memory has been touched. Then waits until all ranks are ready. */
+/* Prepares a timed call, as the reference does: calls the function once, so that all memory has been touched,
+ * and then waits until all ranks are ready. */
 static void prepare_timed(lab_ring *ring, float *x, size_t n)
 {
     volatile float third = 1;

@@ -22,9 +22,8 @@ void runner_read_data(void *data, int64_t bytes);
  * memory. Ends the process if there is no memory. */
 void *runner_memory(size_t bytes);
 
-/* runner_most_memory() returns the largest number of bytes that the student's code has held at a time since
- * runner_watch_memory() was called. The address sanitizer counts these bytes. Without the sanitizer the
- * result is 0. */
+/* Measure the most bytes that the student's code had allocated at one time since runner_watch_memory(). Only
+ * the address sanitizer counts allocations. Without it the result is 0. */
 void runner_watch_memory(void);
 int64_t runner_most_memory(void);
 
