@@ -1,10 +1,12 @@
-/* Messages between the stages of a pipeline, for one replica of the model: activations to the next stage,
- * their gradients back, and the gradients of parameters that several stages have.
+/* Messages between the stages of a pipeline that computes one replica of the model. A stage sends activations
+ * to the next stage, and the gradients of received activations to the previous stage. Stages that have the
+ * same parameter sum the gradients of this parameter.
  *
  * A channel is a sequence of messages in the order of the micro-batches. Messages are numbered from 1, and
- * message n belongs to micro-batch (n - 1) mod m. The compute thread posts sends and receives, and waits for
- * them in stream order. An agent runs the sends and receives as point-to-point calls (common/collectives). If
- * a receive is posted early, the transfer begins as soon as the data exist. */
+ * message n belongs to micro-batch (n - 1) mod m if a step has m micro-batches. The compute thread posts
+ * sends and receives, and waits for them in stream order. An agent runs the sends and receives as
+ * point-to-point calls (common/collectives). If a receive is posted early, the transfer begins as soon as
+ * the data exist. */
 #ifndef COMMON_PIPELINE_PIPELINE_H
 #define COMMON_PIPELINE_PIPELINE_H
 
@@ -17,22 +19,22 @@
 typedef struct pipeline pipeline;
 
 typedef enum pipeline_channel {
-    PIPELINE_INPUT,           /* from the stage before */
-    PIPELINE_OUTPUT,          /* to the next stage */
-    PIPELINE_OUTPUT_GRADIENT, /* from the next stage */
-    PIPELINE_INPUT_GRADIENT,  /* to the stage before */
+    PIPELINE_INPUT,           /* receives activations from the previous stage */
+    PIPELINE_OUTPUT,          /* sends activations to the next stage */
+    PIPELINE_OUTPUT_GRADIENT, /* receives the gradients of the sent activations from the next stage */
+    PIPELINE_INPUT_GRADIENT,  /* sends the gradients of the received activations to the previous stage */
     PIPELINE_SHARED,          /* sums the gradients of a parameter over the stages that have it */
     PIPELINE_NORM,            /* sums a number over the stages */
     PIPELINE_CHANNELS
 } pipeline_channel;
 
-/* The place of a stage in the job. If there are n replicas, stage s of replica r is rank s * n + r, so the
- * ranks of a stage are neighbors. If the stages of a replica are on several devices of rank r, s * n + r is
- * the number of a device. */
+/* The position of a stage in the job. If there are n replicas, stage s of replica r is rank s * n + r, so
+ * the ranks of a stage are neighbors. With `--stages-on devices`, all stages of replica r are on devices
+ * of rank r, and the device of stage s has the number s * n + r. */
 typedef struct pipeline_place {
     pipeline_shape shape;
     int stage, replica, replicas;
-    bool devices; /* the stages of a replica are on devices of one rank */
+    bool devices; /* true if the stages of a replica are on devices of one rank */
 } pipeline_place;
 
 static inline int pipeline_rank(const pipeline_place *p, int stage)
@@ -59,10 +61,11 @@ int64_t pipeline_posted(const pipeline *p, pipeline_channel channel);
  * are numbered from 1. */
 status pipeline_await(pipeline *p, pipeline_channel channel, int64_t number, anatomy *a);
 
-/* Names the step's waits, and adds the step's messages to the anatomy and the trace. Called after the
- * compute stream has passed the end of the step. */
+/* Sets the causes of the step's waits, and adds the step's messages to the anatomy and the trace. Called
+ * after the compute stream has passed the end of the step. */
 void pipeline_end_step(pipeline *p, anatomy *a);
-/* Skips the messages posted so far: pipeline_end_step() adds them to no step. */
+/* Skips the messages that have been posted so far, so pipeline_end_step() does not add these messages to a
+ * step. */
 void pipeline_skip(pipeline *p);
 
 void pipeline_counters(const pipeline *p, sync_counters *out);

@@ -1,4 +1,4 @@
-/* Remote stages: functions of both sides, and the worker's side. */
+/* Functions that both sides of a remote stage use, and the worker's side. */
 #include "common/pipeline/remote_impl.h"
 
 #include <inttypes.h>
@@ -94,15 +94,15 @@ void remote_stage_close(remote_stage **pointer)
     *pointer = NULL;
 }
 
-/* Returns the time after which a silent peer is lost. The time is shorter than the launcher's limit, so the
- * launcher does not blame this rank, which only waits. */
+/* Returns the time after which a silent peer counts as lost. The time is shorter than the launcher's
+ * limit, so the launcher does not blame this rank, which only waits. */
 static int64_t patience(const remote_stage *r)
 {
     return r->config.stall_timeout_ns / 2;
 }
 
-/* Receives a message. If there is none, waits for a while. Returns STATUS_AGAIN after this wait, and after a
- * heartbeat. Every message shows that the remote stage still runs. */
+/* Receives a message. If no message has arrived, waits for a while and returns STATUS_AGAIN. Also returns
+ * STATUS_AGAIN if the message is a heartbeat. Every message shows that the remote stage still runs. */
 static status look(remote_stage *r, transport_message *out)
 {
     int64_t stall_ns = r->config.stall_timeout_ns;
@@ -120,7 +120,7 @@ static status look(remote_stage *r, transport_message *out)
     return STATUS_AGAIN;
 }
 
-/* Makes the error in a FAILED message the present error of this thread, and returns its status. */
+/* Sets the error of this thread to the error in a FAILED message, and returns the status of this error. */
 static status received_failure(const transport_message *m)
 {
     error_record record = {.code = (status)m->header.flags};
@@ -131,8 +131,8 @@ static status received_failure(const transport_message *m)
     return error_adopt(&record);
 }
 
-/* Sends a request and waits for its reply. Until the request is sent, the remote stage can only send a
- * failure. */
+/* Sends a request and waits for its reply. Before the request has been sent, the only valid message from
+ * the remote stage is a failure. */
 static status exchange(remote_stage *r, const message_header *request, message_frame from, message_kind kind,
                        remote_tensor to, message_header *out)
 {
@@ -164,7 +164,7 @@ static void record(const remote_stage *r, anatomy *a, const message_header *requ
                    int64_t begin_ns, int64_t end_ns)
 {
     if (end_ns < begin_ns)
-        end_ns = begin_ns; /* the error of the clocks is larger than the time of the message */
+        end_ns = begin_ns; /* the estimate of the clock difference has a larger error than the message took */
     anatomy_insert_span(a, begin_ns, end_ns);
     trace_async(r->config.trace, name, request->key, request->key + 1, begin_ns, end_ns);
 }

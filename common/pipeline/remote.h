@@ -1,5 +1,6 @@
 /* A remote stage is a process that has the second half of the model, with parameters and an optimizer. Each
- * rank of the job is a worker: it has the first half and the loss, and sends two requests per micro-batch.
+ * rank of the job is a worker, which has the first half and the loss. A worker sends two requests per
+ * micro-batch.
  *
  *   worker                                       remote stage
  *   forward pass of the first half
@@ -7,7 +8,7 @@
  *   loss  <-------------------------------------- OUTPUTS
  *   OUTPUT_GRADIENT, with the learning rate  --->  backward pass
  *   backward pass of the first half  <----------- INPUT_GRADIENT
- *                                                 after the last one of all workers: average, update
+ *                                                 when all workers are done: average, update
  *
  * This is the setup of PyTorch's tutorials on RPC: a worker runs forward on a remote module, with
  * distributed autograd and a distributed optimizer that updates parameters on the remote process.
@@ -22,9 +23,10 @@
  *   count, dtype   elements and type of the one frame
  *   doubles[0]     learning rate
  *
- * A reply repeats step and key, and has sent_ns and arrived_ns on the remote stage's clock. A side that waits
- * sends HEARTBEATs, so the other side notices if the waiting side fails. FAILED ends the job on the other
- * side: flags is the status, and the frame is the reason. A peer that says goodbye has ended. */
+ * A reply repeats step and key, and has sent_ns and arrived_ns on the remote stage's clock. A side that
+ * waits sends HEARTBEATs, so the other side notices if the waiting side fails. A side that fails sends
+ * FAILED, which ends the job on the other side. The flags of FAILED contain the status, and the frame
+ * contains the reason. A peer that says goodbye has ended. */
 #ifndef COMMON_PIPELINE_REMOTE_H
 #define COMMON_PIPELINE_REMOTE_H
 
@@ -52,7 +54,7 @@ typedef struct remote_config {
  * (nn_stage_model()). */
 int64_t remote_frame_bytes(const nn_model *stage, int64_t batch, dtype type);
 
-/* ---- the worker's side: for its compute thread, which waits --------------------------------------- */
+/* ---- the worker's side, called by the compute thread of the worker --------------------------------- */
 
 typedef struct remote_stage remote_stage;
 
@@ -68,9 +70,9 @@ typedef struct remote_tensor {
 } remote_tensor;
 
 /* Sends the activations of micro-batch `micro` and waits for the output. In the anatomy both messages are
- * transfers, and the time between them is a wait for rank `workers`. STATUS_PEER if the remote stage is
- * lost, has left, or is silent for half the stall limit. If the remote stage reports a failure, returns this
- * failure. */
+ * transfers, and the time between them is a wait for rank `workers`. Returns STATUS_PEER if the remote
+ * stage is lost, has left, or is silent for half the stall limit. If the remote stage reports a failure,
+ * returns this failure. */
 status remote_stage_forward(remote_stage *r, int64_t step, int64_t micro, remote_tensor input,
                             remote_tensor output, anatomy *a);
 /* Sends the gradient of the output and waits for the gradient of the activations. After the last micro-batch
@@ -94,19 +96,20 @@ typedef struct remote_server_config {
     int64_t batch;         /* samples of each micro-batch */
     int64_t micro_batches; /* micro-batches per step and worker */
     const optimizer_options *optimizer;
-    /* Gradients are divided by the number of workers before they are added. If false, the sum is divided. */
+    /* If true, gradients are divided by the number of workers before they are added. If false, the sum is
+     * divided. */
     bool divide_before;
     uint64_t seed; /* seed of the initial values */
     ledger *ledger;
-    rank_slot *slot; /* or NULL */
+    rank_slot *slot; /* status slot of the remote stage, or NULL */
 } remote_server_config;
 
 /* Opens the remote stage with initial values of the parameters. */
 status remote_server_open(const remote_server_config *config, remote_server **out);
 void remote_server_close(remote_server **s);
 
-/* Listens on tcp://HOST:PORT, ipc://@NAME or inproc://NAME. HOST and PORT may be `*`, for any. Writes the
- * URL for workers to bound[REMOTE_URL_MAX]. */
+/* Listens on tcp://HOST:PORT, ipc://@NAME or inproc://NAME. HOST and PORT may be `*`, which means any.
+ * Writes the URL for workers to bound[REMOTE_URL_MAX]. */
 status remote_server_listen(remote_server *s, const char *url, char *bound);
 
 /* Replies to requests until all workers have said goodbye. Sends a failure to all workers. Returns

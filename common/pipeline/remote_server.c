@@ -10,17 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The state of a worker on the remote stage: the micro-batch between its two requests, gradients, and
- * running statistics. Only the first worker's statistics are used later, as with ddp. */
+/* The state that the remote stage keeps for a worker: the micro-batch between the worker's two requests,
+ * the gradients, and the running statistics. Only the first worker's statistics are used later, as with
+ * ddp. */
 typedef struct client {
     param_set params; /* parameters of the stage, gradients and buffers of this worker */
     device_memory grads, buffers;
     nn_memory memory;
     nn_instance *instance;
     transport_ticket ticket;
-    transport_message request; /* request without a reply so far */
+    transport_message request; /* request that has not been answered */
     bool has_request;
-    int64_t arrived_ns; /* arrival of the request */
+    int64_t arrived_ns; /* time at which the request arrived */
     int64_t silent_ns;  /* time since the last message of any kind */
     int64_t step, micro;
     bool in_backward; /* the next request asks for the backward pass */
@@ -208,7 +209,7 @@ static status serve_requests(remote_server *s, bool *worked)
         client *c = &s->clients[w];
         if (!c->has_request) continue;
         TRY(check_members(s));
-        if (!c->in_backward && c->step != s->step) continue; /* begins after the update of the present step */
+        if (!c->in_backward && c->step != s->step) continue; /* waits for the update of step s->step */
         if (s->config.slot) rank_slot_touch(s->config.slot, clock_now_ns());
         TRY((c->in_backward ? backward : forward)(s, w));
         *worked = true;
