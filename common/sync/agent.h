@@ -1,6 +1,7 @@
 /* An agent drives the state machine of an engine. The agent calls progress() with the current time.
  * progress() never blocks, and returns whether it did any work and when it must be called again. Between
- * these calls the agent sleeps. Only the compute thread may block.
+ * these calls the agent sleeps. Only the compute thread may block. The device and the options determine what
+ * calls progress():
  *
  *   on a CPU or GPU      a communication thread per rank
  *   inline               the compute thread, while it waits for a fence; for small models on a CPU
@@ -36,7 +37,8 @@ typedef struct sync_agent_config {
     void *context;
     device *device;   /* device whose idle function runs an inline agent */
     const char *name; /* name of the thread, at most 15 characters */
-    /* true for an inline agent, which has no thread: the compute thread calls progress() while it waits */
+    /* true for an inline agent. An inline agent has no thread: the compute thread calls progress() while
+     * the compute thread waits. */
     bool inline_progress;
     struct anatomy *anatomy; /* anatomy in which an inline agent records its work as communication, or NULL */
 } sync_agent_config;

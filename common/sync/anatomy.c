@@ -22,7 +22,8 @@ typedef struct call_span {
     uint64_t call; /* number of the call if its start on other ranks is not known yet, else 0 */
 } call_span;
 
-/* A kept step, with the numbers of its phases, waits and spans in the other lists of anatomy.kept. */
+/* A kept step. The fields `phases`, `waits` and `spans` say how many entries of the other lists of
+ * anatomy.kept belong to this step. */
 typedef struct kept_step {
     int64_t number; /* index of the step among all steps */
     anatomy_span time;
@@ -57,7 +58,7 @@ struct anatomy {
     anatomy_span *spans;
     int span_count, span_capacity;
     anatomy_span previous; /* the previous step */
-    int64_t previous_ns;   /* duration of the communication in `previous` that has been counted */
+    int64_t previous_ns;   /* ns of communication in `previous` that have been counted */
     int64_t *waited_ns;    /* [world] time that the last step waited for each rank */
     _Atomic int64_t lost;  /* number of waits and spans that have been dropped so far */
     int64_t lost_before,

@@ -1,4 +1,4 @@
-/* The anatomy of a step: a label for each instant, which says how the rank spent the time.
+/* The anatomy of a step gives each instant of the step a label, which says how the rank spent the time.
  *
  * The lane is the compute thread, or the compute stream if the device runs kernels asynchronously. Each
  * instant of a step gets the first of these labels that fits:
@@ -17,9 +17,9 @@
  *
  * One sweep at the end of the step labels all instants, so the parts add up exactly to the duration of the
  * step, in integer nanoseconds. The time of communication is the union of the spans. Communication is exposed
- * while the lane waits for it. Communication is hidden while the lane computes, waits for the loader, or
- * waits for a value that another rank still computes. The last case counts as hidden because the lane would
- * wait for that rank even if communication took no time.
+ * while the lane waits for the communication to end. Communication is hidden while the lane computes, waits
+ * for the loader, or waits for a value that another rank still computes. The last case counts as hidden
+ * because the lane would wait for that rank even if communication took no time.
  *
  * Some spans are recorded only after the step in which they lie has ended. The next step counts them as
  * communication that was hidden by computation.
@@ -76,7 +76,7 @@ typedef struct anatomy_figures {
     int64_t parts[STEP_PARTS]; /* ns of each part; the sum is the duration of the step */
     /* communication that was hidden while the lane waited for another rank's computation */
     int64_t hidden_waiting_ns;
-    int64_t hidden_computing_ns; /* communication that was hidden in another way */
+    int64_t hidden_computing_ns; /* all other hidden communication */
     int waited_for;              /* rank with the longest wait, or ANATOMY_NOBODY */
     /* number of waits and spans that were dropped for lack of room; if it is not 0, the parts are wrong */
     int64_t lost;
@@ -126,7 +126,7 @@ void anatomy_lead(anatomy *a);
 bool anatomy_ends(const anatomy *a, int number);
 
 /* Adds an interval in which a transfer or a sum for this rank was in progress. Only one thread calls this
- * function. If there is an agent, this is the agent. */
+ * function: the thread of the agent if there is an agent. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
 /* Adds an interval like anatomy_add_span(). Only the thread that launches the work of the lane calls this
@@ -154,7 +154,7 @@ bool anatomy_keeps_steps(const anatomy *a);
 /* Chooses whether to keep the step that ends next and all later steps, as long as there is room. */
 void anatomy_keep_next(anatomy *a, bool keep);
 
-/* The start of a call on one rank, or on the rank that began the call last. */
+/* The number of a call, and the time at which a rank began the call. */
 typedef struct anatomy_call {
     uint64_t number;
     anatomy_sent begin;
@@ -164,12 +164,13 @@ int anatomy_by_number(const void *a, const void *b);
 /* Sets *calls to an array of this rank's calls in kept steps, sorted by number, and *count to the number of
  * calls. The caller frees the array. */
 status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count);
-/* Labels the kept steps again, in order, and calls `swept` for each step. `step` is the index of the step
- * among all steps. calls[count] are sorted by number. The field `begin` of a call contains the rank that
- * began the call last, and the time at which that rank began, on this rank's clock. `begin.rank` is
- * ANATOMY_NOBODY if this rank was the last, or if the last rank is not known. */
+/* Receives the figures of a kept step. `step` is the index of the step among all steps. */
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
                            const int64_t *waited_ns);
+/* Labels the kept steps again, in order, and calls `swept` for each step. calls[count] are sorted by number.
+ * calls[i].begin contains the rank that began call i last, and the time at which this rank began the call, on
+ * the clock of the calling rank. The rank is ANATOMY_NOBODY if the calling rank was the last, or if the last
+ * rank is not known. */
 void anatomy_sweep_again(anatomy *a, const anatomy_call *calls, int64_t count, anatomy_swept *swept,
                          void *context);
 

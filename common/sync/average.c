@@ -8,8 +8,7 @@
 
 #include <stdatomic.h>
 
-/* Number of elements of a range. It is small enough that the device processes a range without starting
- * threads. */
+/* Number of elements of a range. A range is so small that the device starts no threads to process it. */
 enum { RANGE = 8192 };
 
 /* ---- ranges ----------------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
-/* Functions that average the tensors of several ranks, or process them in other ways, on any device. On a
- * CPU, host threads process the tensors range by range. A GPU processes tensors in GPU memory. On a virtual
- * device tensors have no memory, and the functions only spend the time that a real device would take. */
+/* Functions that process the tensors of several ranks on any device. For example, they average the
+ * tensors. On a CPU, host threads process the tensors range by range. A GPU processes tensors in GPU
+ * memory. On a virtual device tensors have no memory, and the functions only spend the time that a real
+ * device would take. */
 #ifndef COMMON_SYNC_AVERAGE_H
 #define COMMON_SYNC_AVERAGE_H
 
@@ -11,14 +12,14 @@
  * the next piece. */
 typedef status (*sync_range_function)(void *context, int thread, int first, piece_list ranges);
 
-/* Calls `function` until all pieces are processed, and returns the first failure if there was one. On a CPU,
- * `threads` threads call `function`, with one range per call, which fits into the cache. On other devices
- * there is one call with all pieces. */
+/* Calls `function` until all pieces have been processed, and returns the first failure if there was one.
+ * On a CPU, `threads` threads call `function`. Each call gets one range, which fits into the cache. On
+ * other devices there is one call with all pieces. */
 status sync_run_ranges(const sync_staging *on, int threads, piece_list pieces, sync_range_function function,
                        void *context);
 
 /* Describes the average out[i] = (c[0][i] / before + c[1][i] / before + ...) / after. c[r] is the
- * contribution of rank r, for `count` ranks. */
+ * contribution of rank r. There are `count` ranks. */
 typedef struct sync_average {
     const sync_staging *on;
     dtype type;
@@ -26,8 +27,8 @@ typedef struct sync_average {
     int count;
     double before, after;
     char *out; /* Base address of the arena for the result. May be the arena of a contribution. */
-    /* Returns the address of element `element` of the arena, which is in piece `piece`, in the contribution
-     * of a rank. */
+    /* Returns the address of an element in the contribution of rank `rank`. `element` is the index of the
+     * element in the arena, and `piece` is the index of the piece that contains the element. */
     const char *(*source)(const void *context, int rank, int piece, int64_t element);
     const void *context;
     const void **sources; /* [threads][count] Scratch memory for sync_average_ranges() on a CPU. */
@@ -45,8 +46,8 @@ status sync_average_ranges(const sync_average *a, int thread, int first, piece_l
 status sync_bring(const sync_staging *on, dtype type, void *to, const void *data, bool local,
                   int64_t elements, double divisor);
 
-/* In virtual time, spends the time of one pass over `bytes` bytes. `threads` host threads make the pass, or
- * the device if `threads` is 0. Does nothing on a real device. */
+/* In virtual time, spends the time of one pass over `bytes` bytes. If `threads` is 0, the device makes the
+ * pass, otherwise `threads` host threads make the pass. On a real device this function does nothing. */
 void sync_spend_pass(device *d, double bytes, int threads);
 
 /* Adds `values` to `sums`, both in host memory. Does nothing on a virtual device. */

@@ -51,8 +51,8 @@ void sync_default_end_step(sync_engine *e)
 
 /* ---- calls: staged.c has the copies of an engine on a staged copy ---------------------------------- */
 
-/* Returns the compute stream that is the lane (anatomy.h). If the engine works on a staged copy, this is the
- * stream of the GPU, else the stream of the engine. */
+/* Returns the compute stream that is the lane (anatomy.h). If the engine works on a staged copy, the lane
+ * is the compute stream of the GPU, else the compute stream of the engine. */
 static device_stream *lane_of(const sync_context *c)
 {
     return c->gpu ? c->gpu->compute : c->compute;
@@ -303,8 +303,8 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
     return now ? report(e, step) : STATUS_OK;
 }
 
-/* Skips repeated parameters. If several stages have the same parameter, only the first of these stages adds
- * it to the norm. */
+/* Skips repeated parameters. If several stages have the same parameter, only the first of these stages
+ * adds the gradient of the parameter to the norm. */
 status sync_default_norm(sync_engine *e)
 {
     const sync_context *c = &e->context;

@@ -12,16 +12,16 @@
  * outputs of all ranks (sync_scatter).
  *
  * Some engines move parameters in and out of memory (sync_requirements.each_pass). If each_pass is set, each
- * pass calls need(i) before the first operation that reads parameter i or writes gradient i. It calls
- * release(i) after the last of these operations.
+ * pass calls need(i) before the first operation that reads parameter i or writes gradient i, and release(i)
+ * after the last of these operations.
  *
  * An engine decides how gradients are reduced and averaged, how the loss is normalized, and which ranks run
  * the optimizer. Models do not depend on engines.
  *
- * The compute thread of a rank makes these calls. In them it computes, packs, copies and, if the rank
- * runs the optimizer, updates. For communication the compute thread posts work to the engine's agent
- * (agent.h) and waits for a fence. The agent drives the engine's state machine, and owns the engine's sockets
- * and collectives. A parameter server has another agent.
+ * The compute thread of a rank makes these calls. During the calls the compute thread computes, packs and
+ * copies. It also updates parameters if the rank runs the optimizer. For communication the compute thread
+ * posts work to the engine's agent (agent.h) and waits for a fence. The agent drives the engine's state
+ * machine, and owns the engine's sockets and collectives. A parameter server has a separate agent.
  *
  * On a device that only plans (device_info.plans), an engine has no peers and never waits, but the calls
  * change the ledger as on any other device.
@@ -73,8 +73,8 @@ typedef struct sync_engine sync_engine;
  * owner sets each field before the call that reads the field, unless the comment of the field says that the
  * engine sets it. */
 typedef struct sync_exchange {
-    /* The batch of this rank. If this rank loads the batches of all ranks, the batches of all ranks, in rank
-     * order. */
+    /* Inputs and targets of this rank. If this rank loads the batches of all ranks, they contain the
+     * samples of all ranks in rank order. */
     device_memory *input, *target;
     int64_t input_bytes, target_bytes, output_bytes; /* bytes per sample */
     /* Bytes of the output of a sample in the type in which the loss reads it. More than output_bytes if
@@ -99,8 +99,8 @@ typedef struct sync_exchange {
  * optimizer state. */
 typedef struct sync_context {
     int rank, world; /* rank in the group of ranks that train this model or stage, and size of the group */
-    /* `first` is the rank in the job that rank 0 of the group has, and `job_world` is the number of ranks of
-     * the job. Both are 0 if the group contains all ranks of the job. */
+    /* Rank 0 of the group is rank `first` of the job, and `job_world` is the number of ranks of the job.
+     * Both are 0 if the group contains all ranks of the job. */
     int first, job_world;
     uint64_t job_token;
     device *device;
@@ -118,7 +118,7 @@ typedef struct sync_context {
     const void *options; /* option struct of the engine (sync_engine_type.options) */
     const char *policy;  /* name in the engine's policy table */
     int64_t stall_timeout_ns;
-    int64_t connect_timeout_ns; /* time limit for libraries that connect ranks; stall_timeout_ns if 0 */
+    int64_t connect_timeout_ns; /* time limit for connecting through a library; 0 means stall_timeout_ns */
     bool share_gpu;             /* whether ranks may share a GPU */
     bool inline_progress;       /* whether the agent is inline (agent.h) instead of a thread */
     int divide;                 /* shared_options.divide */
@@ -132,9 +132,9 @@ typedef struct sync_context {
      * ranks are threads. In this case the next call of the engine returns the error. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    /* Returns true and records the error if the run has been canceled, so that other ranks will not connect.
-     * sync_connect() calls canceled() several times per second, and returns STATUS_STOPPED if the result is
-     * true. May be NULL. */
+    /* Returns true if the run has been canceled, and records the error. Other ranks then do not connect.
+     * To notice this while it waits, sync_connect() calls canceled() several times per second, and returns
+     * STATUS_STOPPED if the result is true. May be NULL. */
     bool (*canceled)(void *context);
     void *canceled_context;
     /* time of this rank's clock minus time of rank 0's clock; set before sync_connect() */
@@ -161,7 +161,7 @@ typedef struct sync_batch {
 
 /* Totals since the engine was opened. */
 typedef struct sync_counters {
-    /* time of updates that the threads of this rank's agent or server made */
+    /* time that the threads of this rank's agent or server have spent in updates */
     int64_t update_aside_ns;
     int64_t agents_cpu_ns;              /* processor time of the threads of this rank's agents */
     int64_t bytes_sent, bytes_received; /* bytes of payload over links between ranks */
@@ -223,7 +223,7 @@ typedef struct sync_policy_info {
 
 /* Additional functions of an engine in which rank 0 loads the batches of all ranks, as in DataParallel. */
 typedef struct sync_scatter {
-    /* Chooses how many samples this rank loads and trains on; `batch` is the number per rank. */
+    /* Chooses how many samples this rank loads and trains on. `batch` is the number of samples per rank. */
     status (*plan)(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
     /* Scatters the batch that rank 0 has loaded. */
     status (*inputs)(sync_engine *e, const sync_step *step);
@@ -290,8 +290,8 @@ typedef struct sync_engine_type {
      * Verification calls this function after flush(). */
     const void *(*reduced_gradients)(sync_engine *e, piece_list *owned);
 
-    /* Records the causes of the waits of the oldest step (anatomy.h). Called when the compute stream has
-     * passed the end of this step. */
+    /* Records the causes of the waits of the oldest step in flight (anatomy.h). Called when the compute
+     * stream has passed the end of this step. */
     void (*end_step)(sync_engine *e);
 
     void (*counters)(sync_engine *e, sync_counters *out);
@@ -306,14 +306,14 @@ struct sync_engine {
     int64_t update_begin_ns;    /* begin of the current update */
     double square_norm;         /* squared norm of the gradients if the current update needs it */
     bool updates;               /* true if this rank runs the optimizer; set by open() */
-    bool updated;               /* true if an update has been made, and not skipped */
-    /* True if these calls only enqueue work on a GPU, so that the next step may begin before the current step
-     * has ended. Set by open(). */
+    bool updated;               /* true if at least one update was not skipped */
+    /* True if the calls of a step only enqueue work on a GPU, so that the next step may begin before the
+     * current step has ended. Set by open(). */
     bool enqueues;
 };
 
-/* These functions call the functions of the engine's type. If there is a staged copy (staged.h), they keep
- * the copy up to date. */
+/* These functions call the functions of the engine's type. If there is a staged copy (staged.h), these
+ * functions also copy data between the staged copy and the GPU. */
 status sync_open(const sync_engine_type *type, const sync_context *context, sync_engine **out);
 status sync_handshake(sync_engine *e, sync_blob *out);
 status sync_connect(sync_engine *e, const sync_blob *handshakes);
@@ -327,8 +327,8 @@ status sync_flush(sync_engine *e);
 status sync_gather_parameters(sync_engine *e);
 status sync_group_sum(sync_engine *e, double *values, int count);
 const void *sync_reduced_gradients(sync_engine *e, piece_list *owned);
-/* Labels the instants of the oldest step (anatomy.h). Called when the compute stream has passed the end of
- * this step. */
+/* Labels the instants of the oldest step in flight (anatomy.h). Called when the compute stream has passed
+ * the end of this step. */
 void sync_end_step(sync_engine *e, anatomy_span step, const anatomy_phase *phases, int phase_count,
                    anatomy_figures *out);
 void sync_read_counters(sync_engine *e, sync_counters *out);
@@ -339,11 +339,11 @@ status sync_default_param(sync_engine *e, int param);
 status sync_default_flush(sync_engine *e);
 void sync_default_end_step(sync_engine *e);
 
-/* The engine without communication, the baseline of every comparison. */
+/* The engine without communication. It is the baseline of every comparison. */
 extern const sync_engine_type sync_none;
 
-/* Add the gradient arena to the ledger, and remove it. An engine calls these functions in open() and in
- * close(). */
+/* sync_hold_gradients() adds the gradient arena to the ledger. An engine calls it in open().
+ * sync_drop_gradients() removes the arena from the ledger. An engine calls it in close(). */
 void sync_hold_gradients(sync_engine *e);
 void sync_drop_gradients(sync_engine *e);
 
@@ -352,7 +352,7 @@ void sync_drop_gradients(sync_engine *e);
 enum {
     SYNC_MARK_UPDATE = 128,
     SYNC_MARK_WAITS = SYNC_MARK_UPDATE + 4, /* first mark that anatomy.c uses */
-    /* first mark of the engines, which use all marks from this one on */
+    /* first mark for engines, which may use all marks from here to the last mark */
     SYNC_MARK_ENGINE = DEVICE_MARKS - 256,
 };
 
@@ -364,17 +364,18 @@ int sync_mark_update(int64_t index);
  * sync_begin_update(), sync_take_norm() and sync_update(), in this order. sync_take_norm() computes the
  * squared norm of the gradients if clipping or --on-nonfinite skip needs the norm.
  *
- * If a rank has only one stage of the model, the owner waits after sync_take_norm() for the squared norms of
- * the other stages, and adds them to square_norm. Then the owner calls sync_begin_update() again, before
- * sync_update().
+ * If a rank has only one stage of the model, the owner waits for the squared norms of the other stages after
+ * sync_take_norm(), and adds these squared norms to square_norm. Then the owner calls sync_begin_update()
+ * again, before sync_update().
  *
  * --on-nonfinite chooses what happens with gradients that are not finite. On a GPU sync_check_update()
  * handles "stop" and "warn". */
 status sync_begin_update(sync_engine *e, const sync_step *step);
-/* Returns true if updates wait for the norm of all gradients. They wait if gradients are clipped, or if steps
- * with gradients that are not finite are skipped. In virtual time gradients have no values, so no step is
- * skipped. */
+/* Returns true if updates wait for the norm of all gradients. Updates wait if gradients are clipped, or if
+ * steps with gradients that are not finite are skipped. */
 bool sync_update_needs_norm(const sync_context *c);
+/* Returns true if steps with gradients that are not finite are skipped. Always returns false in virtual time,
+ * because gradients have no values there. */
 bool sync_skips_nonfinite(const sync_context *c);
 status sync_take_norm(sync_engine *e);
 status sync_update(sync_engine *e, const sync_step *step);
@@ -382,7 +383,7 @@ status sync_update(sync_engine *e, const sync_step *step);
 /* Default functions for engines that update all parameters from the gradient arena. */
 status sync_default_norm(sync_engine *e);
 status sync_default_update(sync_engine *e, const sync_step *step, double scale, bool skipped);
-/* Ends the update of an engine. */
+/* Ends an update. Called at the end of update(). */
 status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
 /* On a GPU, reports gradients of a step that are not finite. Called after the compute stream has passed step
  * i, and before the update of step i + 2. */

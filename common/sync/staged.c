@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The item of the handover that stands for the buffers. Every other item is the index of a parameter whose
+/* The item of the handover that represents the buffers. Every other item is the index of a parameter whose
  * gradient is copied to the host. */
 enum { ITEM_BUFFERS = -1 };
 
@@ -58,8 +58,8 @@ static status copy_all(const sync_staged *g, direction way)
     return sync_staging_end(&g->compute);
 }
 
-/* Copies `item` to the host when the compute stream has done the work that has been launched so far. The
- * compute stream does not wait for the copy. */
+/* Launches the copy of `item` to the host. The copy waits for the work that the compute stream has
+ * received so far, but the compute stream does not wait for the copy. */
 static status bring_down(sync_staged *g, int item)
 {
     uint64_t number = g->arrived.added + 1;

@@ -2,7 +2,7 @@
  * access.
  *
  * The engine receives a CPU device with a staged copy of parameters, gradients and buffers, and an optimizer.
- * Except for updates_on_gpu, the engine does not use the GPU. The train loop calls the functions of engine.h,
+ * The engine uses the GPU only if updates_on_gpu is set. The train loop calls the functions of engine.h,
  * which copy data and call the engine:
  *
  *   begin_forward   copies buffers to the GPU
@@ -15,7 +15,7 @@
  * the host, the engine's ready() or end_forward() is called.
  *
  * The reduction and the optimizer run on the host. If the engine requires updates_on_gpu, there is no
- * optimizer on the host: the engine updates the parameters of the GPU through sync_context.gpu.
+ * optimizer on the host: the engine updates the parameters in GPU memory through sync_context.gpu.
  *
  * The ledger counts neither the staged copy nor the buffers of transports. */
 #ifndef COMMON_SYNC_STAGED_H
@@ -29,11 +29,13 @@
 status sync_staged_open(const sync_context *context, const sync_engine_type *type,
                         const sync_requirements *needs, int threads, sync_engine **out);
 
-/* sync_close() stops the copies, closes the engine, and then closes the staged copy. */
+/* sync_close() stops the copies with sync_staged_stop(), closes the engine, and then closes the staged
+ * copy with sync_staged_close(). */
 void sync_staged_stop(struct sync_staged *g);
 void sync_staged_close(struct sync_staged *g);
 
-/* The part of a call of engine.h that copies. end_forward(), ready() and group_sum() also call the engine. */
+/* Each of these functions makes the copies for the function of engine.h with the same ending.
+ * sync_staged_end_forward(), sync_staged_ready() and sync_staged_group_sum() also call the engine. */
 status sync_staged_connect(const struct sync_staged *g);
 status sync_staged_begin_forward(struct sync_staged *g, const sync_step *step);
 status sync_staged_need(struct sync_staged *g, int param);

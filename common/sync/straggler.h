@@ -5,9 +5,9 @@
 
 #include "common/base/status.h"
 
-/* Sets *factor to the factor of `rank`, which is from 1 to 1000. Sets it to 1 if `text` is NULL or does not
- * contain the rank. Returns STATUS_USAGE if the text is malformed, and STATUS_CONFIG if the text names a rank
- * outside of `world`. */
+/* Sets *factor to the factor of `rank`, which is from 1 to 1000. Sets *factor to 1 if `text` is NULL or
+ * does not contain the rank. Returns STATUS_USAGE if the text is malformed, and STATUS_CONFIG if the text
+ * names a rank outside of `world`. */
 status straggler_factor(const char *text, int rank, int world, double *factor);
 
 #endif
