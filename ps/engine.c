@@ -1,5 +1,5 @@
-/* The functions of the engine that the harness calls. The engine has a worker on every rank, and a server on
- * some ranks. */
+/* The functions of the engine that the harness calls. The engine has a worker on every rank, and a server
+ * on some ranks. */
 #include "ps/engine_impl.h"
 
 #include "common/base/clock.h"
@@ -107,7 +107,8 @@ static status open_server_port(ps_engine *e, const transport_options *options)
 {
     ps_port *port = &e->server->port;
     int world = e->base.context.world, partner = e->worker ? e->index : PS_NO_PEER, keys = e->server->count;
-    /* A push of every key and a share of a sum from every worker, the buffers, and the current message. */
+    /* Number of messages that may be held: from every worker a push of every key and a share of a sum, and
+     * in addition the buffers and the current message. */
     int held = (keys + 1) * world + 2;
     TRY(ps_port_open(port, options, world, held, partner, (uint32_t)(2 * keys + 64)));
     if (e->worker) {

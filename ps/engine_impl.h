@@ -1,4 +1,4 @@
-/* The inside of the engine, for engine.c, worker/step.c and dataparallel/engine.c. */
+/* Internal declarations of the engine. engine.c, worker/step.c and dataparallel/engine.c use them. */
 #ifndef PS_ENGINE_IMPL_H
 #define PS_ENGINE_IMPL_H
 
@@ -18,8 +18,8 @@ typedef struct ps_engine {
     int index;
 } ps_engine;
 
-/* engine.c, for every policy: ps_member_of() returns the member of an engine, and the other function
- * implements sync_engine_type.handshake(). */
+/* Functions of engine.c that work under every policy. ps_member_of() returns the member of an engine.
+ * ps_handshake() implements sync_engine_type.handshake(). */
 ps_member *ps_member_of(sync_engine *e);
 status ps_handshake(sync_engine *e, sync_blob *out);
 

@@ -1,6 +1,6 @@
-/* How the members of a job find each other: handshakes before the first step, addresses, options of
- * transports, and shared arenas. Members are the ranks 0 to world - 1, followed by the servers that have
- * separate processes.
+/* Functions with which the members of a job find each other: they exchange handshakes before the first step,
+ * choose addresses and transport options, and map shared arenas. Members are the ranks 0 to world - 1,
+ * followed by the servers that have separate processes.
  *
  * A handshake consists of lines of text. The first lines describe the sender. All other lines must be equal
  * on all members. An error quotes the first line that differs. */
@@ -44,8 +44,8 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
  * names the sender in messages, for example "rank 3". */
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own);
 
-/* Compares the lines that must be equal. Fails with STATUS_PROTOCOL and quotes the first line that differs if
- * there is one. */
+/* Compares the lines that must be equal. If a line differs, fails with STATUS_PROTOCOL and quotes the
+ * first line that differs. */
 status ps_handshake_compare(const sync_blob *mine, const char *me, const sync_blob *other, const char *who);
 
 /* A member of a job. Pointers that the owner sets are borrowed. */

@@ -1,11 +1,10 @@
-/* A plan describes how parameters are cut into keys, which server has a key, and when a key may be pushed. A
- * plan depends only on the program and the policy, so all ranks have the same plan. A plan never changes. The
- * worker and the server of a rank share one plan.
+/* A plan describes how parameters are split into keys, which server has each key, and when each key may be
+ * pushed. A plan depends only on the program and the policy, so all ranks have the same plan. A plan never
+ * changes. The worker and the server of a rank share one plan.
  *
  * A key is the unit that is pushed, summed, updated and pulled. It consists of adjacent parameters that can
- * be pushed at the same point of the backward pass. The parameters are cut at shard boundaries and after
- * every `partition_bytes` bytes. Keys are numbered in the order of the arena, which is the order of
- * registration.
+ * be pushed at the same point of the backward pass. A key also ends at a shard boundary, and when it has
+ * `partition_bytes` bytes. Keys are numbered in the order of the arena, which is the order of registration.
  *
  * A parameter is pushed when its gradient is complete and the backward pass has read the parameter for the
  * last time. Therefore the parameters of a key may be overwritten when all ranks have pushed the key. */
@@ -65,8 +64,8 @@ static inline piece_list ps_key_pieces(const ps_plan *plan, int key)
 /* Returns the name of a key's first parameter for messages, for example "layer1.0.conv1.weight". */
 const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key);
 
-/* Returns a size in bytes that no frame exceeds. It is the largest size of a key, of all buffers, and of the
- * sums of a layer. */
+/* Returns a size in bytes that no frame exceeds. The result is the maximum of three sizes: the size of the
+ * largest key, the size of all buffers together, and the size of the largest sum of a layer. */
 int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params);
 
 /* Queue of the keys that wait to be sent or summed, in order of priority. It is a binary heap of fixed

@@ -32,8 +32,8 @@ typedef enum ps_placement {
     PS_PLACEMENT_OWN   /* Every server has a separate process. */
 } ps_placement;
 
-/* The ranks that compute the loss under `dp`: rank 0 over all outputs, or every rank over the outputs of its
- * part. */
+/* The ranks that compute the loss under `dp`. DEVICE0 means that rank 0 computes one loss over all
+ * outputs. REPLICA means that every rank computes a loss over the outputs of its part of the batch. */
 typedef enum ps_dp_loss { PS_DP_LOSS_DEVICE0, PS_DP_LOSS_REPLICA } ps_dp_loss;
 
 /* Lifetimes of memory that the ledger counts under `dp`. */
@@ -73,8 +73,8 @@ typedef struct ps_policy {
     bool keep_grads; /* Gradients are kept between steps, as zero_grad() did before torch 2.0. */
 } ps_policy;
 
-/* The options of the command line. "policy" and 0 keep the policy's value. For the staleness, -1 keeps the
- * policy's value. */
+/* The options of the command line. The value "policy" or 0 of an option keeps the value of the policy. For
+ * the staleness, -1 keeps the value of the policy. */
 typedef struct ps_options {
     /* 0 to keep the policy's value, else 1 + the value of the enum. For server_optimizer, 1 is on and 2 is
      * off. */

@@ -19,8 +19,8 @@
 
 enum { PS_NO_PEER = -1 };
 
-/* Returns true if tensors of the device have memory. They have none on a virtual device, and on a device that
- * only plans memory. */
+/* Returns true if tensors of the device have memory. Tensors have no memory on a virtual device, or on a
+ * device that only plans memory. */
 static inline bool ps_has_bytes(const device *d)
 {
     return device_get_info(d)->real;
@@ -37,9 +37,9 @@ typedef struct ps_message {
 } ps_message;
 
 typedef struct ps_port_ops {
-    /* Called as sync_agent_ops.progress is. If the function fails, all peers receive the error message. */
+    /* Called like sync_agent_ops.progress. If progress() fails, all peers receive the error message. */
     status (*progress)(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked);
-    /* Handles a message that ps_port_receive() has received, and takes it over. */
+    /* Handles a message that ps_port_receive() has received, and takes over the message. */
     status (*handle)(void *context, ps_message *m, int64_t now_ns);
     /* Called when the agent has failed. Ends the waits of other threads with the error. */
     void (*failed)(void *context, const error_record *error);
@@ -119,7 +119,7 @@ void ps_take_frames(device *d, const ps_message *m, void *arena, piece_list piec
 /* Copies pieces between arenas in host memory. */
 void ps_copy_pieces(device *d, void *to, const void *from, piece_list pieces, int64_t size);
 
-/* Makes the error that a FAILED message reports the error of this thread, and returns the error code. */
+/* Sets the error of this thread to the error that a FAILED message reports, and returns the error code. */
 status ps_message_failure(const ps_message *m);
 
 /* Counts `payload` bytes that came with a message from `peer`. */
@@ -132,13 +132,14 @@ void ps_port_collect(const ps_port *p, sync_counters *out);
 void ps_port_wake(ps_port *p);
 
 bool ps_port_is_connected(const ps_port *p, int peer);
-/* Returns true if the peer was connected and has disconnected. The port notices that a peer is connected only
- * in this function, and when a message of the peer arrives. */
+/* Returns true if the peer was connected and has disconnected. The port notices a new connection only when
+ * this function is called, or when a message of the peer arrives. */
 bool ps_port_has_left(ps_port *p, int peer);
 
-/* Returns true if `patience_ns` have passed since *since_ns, and no other rank has made progress during that
- * time. If another rank has made progress after *since_ns, sets *since_ns to the time of the progress. If the
- * result is false, reduces *deadline_ns to the time of the next check if that is earlier. */
+/* Returns true if `patience_ns` have passed since *since_ns, and no other rank has made progress during
+ * that time. If another rank has made progress after *since_ns, sets *since_ns to the time of the
+ * progress. If the result is false, sets *deadline_ns to the time of the next check, unless *deadline_ns
+ * is earlier. */
 bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, int64_t now_ns,
                 int64_t *deadline_ns);
 

@@ -45,7 +45,8 @@ enum {
     PS_PULL_BUFFERS = 2,
     /* First pull of the run. A server next to the rank starts with the parameters of the rank. */
     PS_PULL_FIRST = 4,
-    PS_PULL_FLUSH = 8, /* Requests a reply after all updates, when all ranks have requested the flush. */
+    /* Requests a reply that is sent when all ranks have requested the flush and all updates are done. */
+    PS_PULL_FLUSH = 8,
 };
 
 /* The optimizer's step and learning rate, the same in all pushes of an iteration. */

@@ -24,28 +24,30 @@ typedef struct ps_report {
  * sync_ps. All fields are 0 under `dp`. */
 void ps_read_report(sync_engine *e, ps_report *out);
 
-/* Sets *out to the sizes from which ps_dp_difference() computes the memory in the phases of the last step.
- * Returns false unless the policy is `dp`, this is rank 0, and rank 1 had samples. */
+/* Sets *out to the sizes of the last step. From these sizes ps_dp_difference() computes how much more
+ * memory rank 0 needs in each phase. Returns false unless the policy is `dp`, this is rank 0, and rank 1
+ * had samples. */
 bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 
-/* Returns true if GPUs sum gradients and update parameters. Under `dp` this is the GPU of rank 0, otherwise
- * the GPUs of the ranks with servers. */
+/* Returns true if GPUs sum gradients and update parameters. Under `dp` the GPU of rank 0 does both. Under
+ * other policies the GPUs of the ranks with servers do both. */
 bool ps_updates_on_gpu(const sync_engine *e);
 
-/* Returns how ranks and servers reach each other, as ps_member_ways() does. */
+/* Returns how ranks and servers reach each other. ps_member_ways() describes the results. */
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload);
 
-/* Appends the policy and the options as "key=value" lines. */
+/* Appends the policy and the options to `out` as "key=value" lines. */
 void ps_write_settings(const sync_engine *e, text_buffer *out);
 
 /* Sets *out to the number of steps by which a rank may be ahead of another rank, or to JOB_UNBOUNDED if no
- * rank waits for another rank. Fails with STATUS_USAGE or STATUS_CONFIG, as requirements() does. */
+ * rank waits for another rank. Fails with STATUS_USAGE or STATUS_CONFIG in the same cases as
+ * requirements(). */
 status ps_lead(const void *options, const char *policy, int world, int64_t *out);
 
 /* ---- servers in processes of their own ---------------------------------------------------------- */
 
-/* Sets *out to the number of servers that have separate processes, or to 0 if servers are threads of ranks.
- * Fails as ps_lead() does. */
+/* Sets *out to the number of servers that have separate processes, or to 0 if servers are threads of
+ * ranks. Fails in the same cases as ps_lead(). */
 status ps_server_processes(const void *options, const char *policy, int world, int *out);
 
 /* A parameter server in a separate process (--server-placement own) is an engine of type sync_ps, whose

@@ -29,8 +29,8 @@ typedef enum pipeline_channel {
 } pipeline_channel;
 
 /* The position of a stage in the job. If there are n replicas, stage s of replica r is rank s * n + r, so
- * the ranks of a stage are neighbors. With `--stages-on devices`, all stages of replica r are on devices
- * of rank r, and the device of stage s has the number s * n + r. */
+ * the ranks of a stage are neighbors. If the option is `--stages-on devices`, all stages of replica r are
+ * on devices of rank r, and the device of stage s has the number s * n + r. */
 typedef struct pipeline_place {
     pipeline_shape shape;
     int stage, replica, replicas;

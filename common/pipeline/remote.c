@@ -101,8 +101,8 @@ static int64_t patience(const remote_stage *r)
     return r->config.stall_timeout_ns / 2;
 }
 
-/* Receives a message. If no message has arrived, waits for a while and returns STATUS_AGAIN. Also returns
- * STATUS_AGAIN if the message is a heartbeat. Every message shows that the remote stage still runs. */
+/* Receives a message. If no message has arrived, waits for a while and returns STATUS_AGAIN. If the
+ * message is a heartbeat, also returns STATUS_AGAIN. Every message shows that the remote stage still runs. */
 static status look(remote_stage *r, transport_message *out)
 {
     int64_t stall_ns = r->config.stall_timeout_ns;

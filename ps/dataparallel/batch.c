@@ -1,4 +1,5 @@
-/* Plans the batch, cuts it as torch.chunk does, and moves parts of tensors between rank 0 and other ranks. */
+/* Plans the batch, splits it as torch.chunk does, and moves parts of tensors between rank 0 and other
+ * ranks. */
 #include "ps/dataparallel/dataparallel.h"
 
 status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
@@ -60,8 +61,8 @@ static int64_t part_bytes(const dp_flow *f, const dp_part *p)
     return p->samples * f->each;
 }
 
-/* Adds the transfer of a part between rank 0 and another rank. On rank 0 it is the part of `peer`, on another
- * rank the part of this rank. */
+/* Adds the transfer of a part between rank 0 and another rank. On rank 0, the part belongs to `peer`. On
+ * any other rank, the part belongs to the calling rank. */
 static status add_part(dp_engine *e, const dp_flow *f, int peer)
 {
     bool root = dp_is_root(e), sends = root != f->to_root;
@@ -84,8 +85,8 @@ status dp_add_parts(dp_engine *e, const dp_flow *f)
     return STATUS_OK;
 }
 
-/* Copies the parts that an exchange moves. If `up`, copies from the host to the device after the exchange,
- * else from the device to the host before the exchange. */
+/* Copies the parts that an exchange moves. If `up` is true, copies from the host to the device, after the
+ * exchange. Otherwise copies from the device to the host, before the exchange. */
 static status copy_parts(dp_engine *e, const dp_flow *f, bool up)
 {
     const dp_part *own = dp_mine(e);

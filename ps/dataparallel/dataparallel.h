@@ -72,8 +72,8 @@ typedef struct dp_part {
     int64_t first, samples, targets;
 } dp_part;
 
-/* A tensor that is cut into one part for each rank. Rank 0 has all parts in rank order, and sends the parts
- * of other ranks to these ranks, or receives the parts. Any other rank has only one part. */
+/* A tensor that is split into one part for each rank. Rank 0 has all parts in rank order. Every other rank
+ * has one part, which the rank receives from rank 0 or sends to rank 0. */
 typedef struct dp_flow {
     message_kind kind;
     int key; /* Value of header.key in the messages of the flow. */
@@ -121,7 +121,8 @@ typedef struct dp_engine {
     /* Bytes that the ledger counts now for each kind of memory. */
     int64_t replica, gradients, results_held, kept_held, outputs_held, chunk_held;
 
-    /* --payload nccl, with several ranks: NCCL broadcasts parameters and reduces gradients. */
+    /* True with --payload nccl if there are several ranks. NCCL then broadcasts parameters and reduces
+     * gradients. */
     bool by_nccl;
     process_group *calls; /* Calls of NCCL. NULL if NCCL is not used, and in virtual time. */
     collective_world *library;
@@ -223,8 +224,8 @@ static inline char *dp_remote(const dp_engine *e, int segment)
 /* memory.c: allocates all memory, and frees it. */
 status dp_open_memory(dp_engine *e);
 void dp_close_memory(dp_engine *e);
-/* Returns the address that an exchange uses for the tensor at `data`, which is the address of the tensor's
- * staging buffer if there is one, else `data`. */
+/* Returns the address that an exchange uses for the tensor at `data`. This is the address of the tensor's
+ * staging buffer if the tensor has one, else `data`. */
 char *dp_address(const dp_engine *e, dp_tensor tensor, void *data);
 /* Copy bytes [offset, offset + bytes) between `data` and the tensor's staging buffer. Do nothing if there is
  * no staging buffer. dp_stage_down() copies to the buffer, and returns when the copy has ended. dp_stage_up()

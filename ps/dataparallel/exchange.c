@@ -126,8 +126,8 @@ static dp_transfer *find_transfer(dp_hub *h, const ps_message *m)
     return NULL;
 }
 
-/* Records when communication was in progress: from the send of the message to its arrival, and from begin_ns
- * until now. */
+/* Records two intervals in which communication was in progress: from the send of the message to its
+ * arrival, and from begin_ns until now. */
 static void record_message(dp_hub *h, const ps_message *m, int64_t begin_ns)
 {
     anatomy *a = h->context->anatomy;

@@ -44,9 +44,10 @@ typedef enum dp_direction {
 typedef struct dp_transfer {
     dp_direction direction;
     int peer;
-    /* Header to send or to expect, set by the caller. A receive replaces it by the received header. */
+    /* Header to send or to expect, set by the caller. A receive replaces the expected header by the
+     * received header. */
     message_header header;
-    dp_region region; /* Memory of the tensor. It has no pieces if the message has no tensor. */
+    dp_region region; /* Memory of the tensor. The region has no pieces if the message has no tensor. */
     piece whole;      /* Storage for the piece of `region` if there is only one. */
     /* `shared` is true if the tensor passes through shared memory, and the message is only a notice. `remote`
      * is the base of the region in the peer's memory. A send copies the tensor to `remote`, and a receive

@@ -138,8 +138,9 @@ status dp_stage_up(dp_engine *e, dp_tensor tensor, void *data, int64_t offset, i
 
 /* ---- the ledger -------------------------------------------------------------------------------- */
 
-/* Sets the number of bytes that the ledger counts for an account. If the lifetimes are PyTorch's, the ledger
- * counts the bytes that PyTorch would hold at this time. They may be more than this program has allocated. */
+/* Sets the number of bytes that the ledger counts for an account. If the lifetimes are PyTorch's, the
+ * ledger counts the bytes that PyTorch would hold at this time. This number may be larger than the number
+ * of bytes that this program has allocated. */
 static void hold(const dp_engine *e, ledger_class class, int64_t *account, int64_t bytes)
 {
     if (bytes > *account)

@@ -13,7 +13,7 @@ struct dp_nccl_sim {
     int rank;
     /* Time at which the last rank joined the running call, and the number of that rank. */
     anatomy_sent last;
-    int64_t bytes, messages; /* Sent so far. This rank has received the same numbers. */
+    int64_t bytes, messages; /* Bytes and messages sent so far. This rank has received equally many. */
 };
 
 static void on_moving(void *context)

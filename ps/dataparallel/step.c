@@ -1,4 +1,4 @@
-/* The calls of a step. Each of them runs an exchange with the hub, and waits until the exchange has ended. */
+/* The calls of a step. Each call runs an exchange with the hub, and waits until the exchange has ended. */
 #include "ps/dataparallel/dataparallel.h"
 
 #include "common/device/sim/device_sim.h"
@@ -86,7 +86,7 @@ status dp_begin_forward(sync_engine *base, const sync_step *step)
     dp_engine *e = dp_engine_of(base);
     TRY(replicate(e, step->index, false));
     sim_device_await_wiring(base->context.device);
-    /* Each replica is a thread of one interpreter, which the threads share. */
+    /* In PyTorch, the replicas are threads that share one Python interpreter. */
     sim_device_share_interpreter(base->context.device, e->present);
     return STATUS_OK;
 }
@@ -100,8 +100,8 @@ status dp_flush(sync_engine *base)
 
 /* ---- outputs and loss -------------------------------------------------------------------------- */
 
-/* Describes the flow of the outputs or, if `gradients`, of the gradients of the outputs. The gradients
- * replace the outputs in memory. */
+/* Describes the flow of the outputs or, if `gradients` is true, of the gradients of the outputs. The
+ * gradients replace the outputs in memory. */
 static dp_flow outputs_of(const dp_engine *e, bool gradients)
 {
     const sync_exchange *x = context_of(e)->exchange;

@@ -26,7 +26,7 @@ status server_check_push(ps_server *s, int key, int worker, ps_message *m)
                 updates - 1);
 }
 
-/* Returns the arena for copies of worker `worker`'s gradients of `iteration`. */
+/* Returns the arena for copies of the gradients that `worker` pushes in `iteration`. */
 static char *copies_of(const ps_server *s, int64_t iteration, int worker)
 {
     int64_t extent = server_bytes(s, s->shard->end - s->shard->begin);
@@ -87,8 +87,8 @@ static status find_in_push(ps_server *s, int worker, int key, const char **name)
     return STATUS_OK;
 }
 
-/* Reports gradients that are not finite in keys [first, first + count). Checks the push of `worker`, or the
- * averages if `worker` is negative. */
+/* Reports gradients that are not finite in keys [first, first + count). These are the gradients that
+ * `worker` has pushed, or the averages if `worker` is negative. */
 static status report_nonfinite(ps_server *s, int worker, int first, int count, int64_t step)
 {
     optimizer *o = s->optimizer;
@@ -117,8 +117,8 @@ status server_check_update(const server_work *work)
 
 /* ---- the norm over all keys, of all servers: clipping, skipping ---------------------------------- */
 
-/* Sets *sum to the sum of squares over this server's shard of the push of `worker`, or of the averages if
- * `worker` is negative. */
+/* Sets *sum to the sum of the squared elements of this server's shard. The elements are the gradients that
+ * `worker` has pushed, or the averages if `worker` is negative. */
 static status sum_squares(ps_server *s, int worker, double *sum)
 {
     const char *grads;
@@ -136,8 +136,8 @@ static status sum_squares(ps_server *s, int worker, double *sum)
     return STATUS_OK;
 }
 
-/* Computes the squared norm of this server's shard of the push of `of_worker`, or of the averages if
- * `of_worker` is negative. Sends it to `worker`, which adds up the squared norms of all servers. */
+/* Computes this server's part of a squared norm, as sum_squares() does for `of_worker`. Sends this part to
+ * `worker`, which adds up the parts of all servers. */
 static status share_norm(ps_server *s, int worker, int of_worker)
 {
     server_worker *w = &s->workers[worker];
@@ -364,8 +364,8 @@ static status start_key(ps_server *s, int key, const char *params)
     return s->updated_memory.data ? sync_staging_end(&s->staging) : STATUS_OK;
 }
 
-/* Starts a server that is next to a rank with the parameters of the rank. Does nothing unless `worker` is
- * that rank. */
+/* If the server is in the process of rank `worker`, sets the server's initial parameters to the parameters
+ * of this rank. Otherwise does nothing. */
 static status initialize(ps_server *s, int worker)
 {
     if (s->initialized || worker != s->port.partner) return STATUS_OK;

@@ -134,7 +134,7 @@ static const char *owes(const ps_server *s, int worker, char *text, size_t size)
     return text;
 }
 
-/* Fails if a rank has disconnected and other ranks wait for the lost rank. */
+/* Fails if a rank has disconnected and other ranks wait for a message from this rank. */
 static status check_departures(ps_server *s, bool *worked)
 {
     char text[NN_NAME_MAX + 64];

@@ -1,7 +1,7 @@
 /* A server sums the pushes of its shard's keys in rank order, updates the keys, and replies to pulls. Server
- * 0 also keeps the buffers and sums values for layers. A server is a state machine that an agent drives. The
- * agent is a thread in the process of a rank, or the main thread of a separate process. In these files, key 0
- * is the first key of the shard.
+ * 0 also keeps rank 0's buffers and sums values for layers. A server is a state machine that an agent drives.
+ * The agent is a thread in the process of a rank, or the main thread of a separate process. In these files,
+ * key 0 is the first key of the shard.
  *
  * The files, in the order in which a gradient passes through them:
  *
@@ -37,7 +37,7 @@ static inline anatomy_sent server_later(anatomy_sent a, anatomy_sent b)
     return b.ns > a.ns ? b : a;
 }
 
-/* The pushes of one key in one iteration: their number, and the push that was sent last. */
+/* The pushes of one key that have arrived in one iteration: their number, and the push that was sent last. */
 typedef struct server_arrival {
     int count;
     anatomy_sent last;
@@ -49,7 +49,7 @@ typedef struct server_key {
     int64_t updates;
     /* Number of pushes that have arrived, including pushes that have not been applied (async). */
     int64_t received;
-    int64_t flushed;   /* Number of updates at which a flush ends. */
+    int64_t flushed;   /* Number of updates that the key must have when a flush ends. */
     anatomy_sent last; /* The push that the last update waited for. */
     /* Ticket of the replies that are being sent. The parameters of the key must not change until all replies
      * have left. */
@@ -112,8 +112,10 @@ typedef struct ps_server {
     const ps_policy *policy;
     const ps_plan *plan;
     int index;
-    bool colocated; /* The server is in the process of rank `index`, whose worker is the port's partner. */
-    int threads;    /* Number of threads that sum and update. */
+    /* True if the server is in the process of rank `index`. The worker of this rank is then the port's
+     * partner. */
+    bool colocated;
+    int threads; /* Number of threads that sum and update. */
 
     ps_port port;
     _Atomic int64_t update_ns; /* Time spent in updates. */
@@ -143,7 +145,7 @@ typedef struct ps_server {
     const char *own_grads;
     device_memory landing; /* GPU memory for one piece of a pushed gradient. */
     device_memory params_memory, updated_memory, averages_memory, copies_memory;
-    sync_average average; /* How `averages` are computed. server_reduce() sets the context. */
+    sync_average average; /* Describes how `averages` are computed. server_reduce() sets `average.context`. */
     /* Updates ranges of a key. Range 0 is piece `first` of the key. On a virtual device only spends the time
      * of the update. */
     status (*update)(const struct server_work *work, int first, piece_list ranges);
@@ -277,8 +279,8 @@ const char *server_gradient(const ps_server *s, int key, int worker, int piece);
 status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(ps_server *s, int key, int worker, ps_update_step step);
 void server_end_iteration(ps_server *s, int key);
-/* Handles the sum of the squared norms of all servers. It belongs to the push of `worker` under async, else
- * to the averages of the iteration. */
+/* Handles the sum of the squared norms of all servers. Under async, this sum belongs to the push of
+ * `worker`. Under other policies, this sum belongs to the averages of the iteration. */
 status server_receive_norm(ps_server *s, int worker, double sum_squares);
 /* Stops the server or warns if an update found gradients that are not finite, as --on-nonfinite says. */
 status server_check_update(const server_work *work);

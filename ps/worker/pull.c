@@ -18,7 +18,8 @@ static status malformed(const ps_message *m)
 
 /* ---- replies ---------------------------------------------------------------------------------- */
 
-/* Returns the last contribution that a reply waited for, or ANATOMY_NOBODY if this rank sent it. */
+/* Returns the last contribution that a reply waited for. The rank of the result is ANATOMY_NOBODY if this
+ * rank sent the contribution. */
 static anatomy_sent last_of(const worker *w, const message_header *h)
 {
     bool other =

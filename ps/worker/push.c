@@ -148,9 +148,9 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
-/* Sends a pull. A pull for keys follows the pushes that its reply must include. A pull only for buffers
- * precedes the pushes of the iteration. Therefore the server has received the pulls for the next iteration's
- * buffers from all ranks when it updates. */
+/* Sends a pull. A pull for keys follows the pushes that its reply must include. A pull that requests only
+ * buffers is sent before the pushes of the iteration. Therefore, when a server updates a key, it has
+ * received the pulls for the next iteration's buffers from all ranks. */
 static status send_pull(worker *w, int server, int64_t now_ns)
 {
     worker_server *s = &w->servers[server];

@@ -23,15 +23,16 @@
 
 /* Events from the compute thread to the agent. */
 typedef enum worker_event {
-    WORKER_PUSH,    /* The index is a parameter, the value an iteration. */
-    WORKER_PULL,    /* The index holds flags (PS_PULL_...), the value is the number of the pull. */
+    WORKER_PUSH,    /* The index is a parameter, and the value is an iteration. */
+    WORKER_PULL,    /* The index holds flags (PS_PULL_...), and the value is the number of the pull. */
     WORKER_BUFFERS, /* The value is the iteration that begins with rank 0's current buffers. */
-    WORKER_SUM,     /* The index is the number of values to sum, the value is the number of the sum. */
+    WORKER_SUM,     /* The index says how many values to sum, and the value is the number of the sum. */
 } worker_event;
 
 /* The state of one server, and the messages that must be sent to the server. */
 typedef struct worker_server {
-    /* The server's arena if the worker copies from it. NULL if replies are in frames or already in place. */
+    /* The arena from which the worker copies the server's parameters. NULL if the parameters arrive in
+     * frames, or if the server writes them into the worker's arena. */
     const char *params;
     bool maps_us;    /* The server has mapped this rank's gradients, so pushes need no frames. */
     const char *url; /* Address for error messages, or NULL if the server is the partner. */
@@ -40,7 +41,7 @@ typedef struct worker_server {
     int first_on_the_way, count_on_the_way;
     int64_t bytes_on_the_way;
     int64_t latest_ready_ns; /* Latest ready_ns of the pushed keys. */
-    uint32_t pull_flags;     /* Flags of a pull to be sent, or 0. */
+    uint32_t pull_flags;     /* Flags of the pull that must be sent, or 0. */
     bool norm_due;
     double norm_share; /* The server's part of the squared norm, negative if it has not arrived. */
 } worker_server;
@@ -62,7 +63,7 @@ typedef struct worker_key {
 
 /* Used by the compute thread. */
 typedef struct worker_compute {
-    int64_t iteration; /* The current iteration, or between iterations the next. */
+    int64_t iteration; /* The current iteration. Between iterations, the next iteration. */
     uint64_t pulls;
     uint64_t packs, summed; /* Number of requests to pack the buffers, and number of requested sums. */
     uint64_t unpacked;      /* Number of the pull whose buffers have been copied to the arena. */
@@ -94,7 +95,8 @@ typedef struct worker_shared {
 
     ps_port port;
     char *packed_buffers; /* Rank 0's buffers, to be sent or received. */
-    /* [param_count] Fence of each parameter: number of the last pull whose parameters have arrived. */
+    /* [param_count] Fences of the parameters. The value of a fence is the number of the last pull for
+     * which the parameter has arrived. */
     device_fence **arrived;
     device_fence *packed, *buffers_arrived, *summed;
     /* For each parameter, for the buffers and for the sum: the message that was sent last among the messages
