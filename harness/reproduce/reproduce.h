@@ -89,7 +89,7 @@ typedef struct reproduction_run {
     bool calibration_only; /* Do not run held-out rows. */
     double efficiency;     /* --efficiency for all jobs. 0 if not given. */
     const char *dp_host;   /* --dp-host for the rows of DataParallel. NULL if not given. */
-    int draw;              /* Draw of the constants (simulation.h). 0 for their values. */
+    int draw;              /* Number of a random draw of the constants, or 0 for their values. */
     published_table table; /* Published table with the same name as the reproduction. */
     virtual_figures figures;
     reproduction_report *report;

@@ -34,7 +34,7 @@ sim_loader_price virtual_source_load(batch_source *source, sim_actor *actor, int
 typedef struct virtual_host {
     const simulation *simulation;
     const trainer *trainer;              /* Trainer of rank 0, or NULL before the measured steps. */
-    int64_t before_ns[STEP_PHASE_COUNT]; /* Time that the thread spent before the measured steps. */
+    int64_t before_ns[STEP_PHASE_COUNT]; /* Time of the main thread before the measured steps. */
     int64_t steps;                       /* Number of measured steps. */
     sim_loader_price loader;             /* Times of the process's loader. Zero without a loader. */
     int replicas;                        /* Replicas in the process under dp, else 0. */

@@ -1,7 +1,7 @@
 /* --payload nccl: NCCL moves tensors between GPUs, as torch.nn.DataParallel does. Parameters and buffers are
  * broadcast in coalesced chunks. Gradients are reduced in place onto rank 0. Point-to-point calls move parts
- * of the batch, outputs, and gradients of outputs. ZeroMQ carries values that the hosts read, such as the
- * sizes of the parts and the sums of layers.
+ * of the batch, outputs, and gradients of outputs. ZeroMQ carries values that the hosts read: the
+ * sizes of the parts, and values that a layer sums over the ranks.
  *
  * Each function of a step makes one call of the process group (common/process_group/process_group.h). The
  * call runs in stream order, and consists of several calls of NCCL. All ranks make the same calls of the
