@@ -98,7 +98,6 @@ static status open_worker_port(ps_engine *e, transport_options options)
     const ps_plan *plan = e->plan;
     int partner = e->server ? e->index : PS_NO_PEER;
     options.device_memory = true;
-    e->worker->shared.lends_frames = options.hub != NULL;
     return ps_port_open(&e->worker->shared.port, &options, plan->server_count, 1, partner,
                         (uint32_t)(2 * plan->key_count + 64));
 }
@@ -233,9 +232,11 @@ static void map_workers(ps_engine *e)
         server_worker *worker = &e->server->workers[w];
         worker->params = ps_segment(&e->member, w, PS_SEGMENT_PARAMS);
         worker->grads = ps_segment(&e->member, w, PS_SEGMENT_GRADS);
-        if (w != c->rank) continue;
-        worker->params = c->params->params.data;
-        worker->grads = c->params->grads.data;
+        if (w == c->rank) {
+            worker->params = c->params->params.data;
+            worker->grads = c->params->grads.data;
+        }
+        if (worker->params) ps_port_share_tensors(&e->server->port, w);
     }
 }
 
@@ -251,7 +252,7 @@ static status connect_servers(ps_engine *e)
         worker_server *s = &e->worker->agent.servers[j];
         ps_port *port = &e->worker->shared.port;
         bool here = e->server && j == c->rank;
-        s->maps_us = here || shares;
+        if (here || shares) ps_port_share_tensors(port, j);
         if (here) continue;
         s->params = copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL;
         TRY(ps_connect_port(&e->member, port, j, &s->url));

@@ -36,7 +36,7 @@ typedef enum ps_placement {
  * outputs. REPLICA means that every rank computes a loss over the outputs of its part of the batch. */
 typedef enum ps_dp_loss { PS_DP_LOSS_DEVICE0, PS_DP_LOSS_REPLICA } ps_dp_loss;
 
-/* Lifetimes of memory that the ledger counts under `dp`. */
+/* How long memory counts in the ledger under `dp`. */
 typedef enum ps_dp_lifetimes {
     PS_DP_LIFETIMES_TORCH, /* Memory counts as long as PyTorch would hold it. */
     PS_DP_LIFETIMES_LEAN   /* Memory counts only for as long as this program needs it. */
@@ -73,8 +73,8 @@ typedef struct ps_policy {
     bool keep_grads; /* Gradients are kept between steps, as zero_grad() did before torch 2.0. */
 } ps_policy;
 
-/* The options of the command line. The value "policy" or 0 of an option keeps the value of the policy. For
- * the staleness, -1 keeps the value of the policy. */
+/* The options of the command line. An option of 0 keeps the value of the policy, as the word "policy" does. A
+ * staleness of -1 keeps it, too. */
 typedef struct ps_options {
     /* 0 to keep the policy's value, else 1 + the value of the enum. For server_optimizer, 1 is on and 2 is
      * off. */

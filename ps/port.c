@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/net/status_table.h"
+#include "ps/keys.h"
 
 #include <string.h>
 
@@ -12,6 +13,7 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     p->partner = partner;
     p->links = ps_allocate(&p->memory, peers, sizeof *p->links);
     p->was_connected = ps_allocate(&p->memory, peers, sizeof *p->was_connected);
+    p->in_place = ps_allocate(&p->memory, peers, sizeof *p->in_place);
     TRY(ps_memory_check(&p->memory, "the links of a port"));
     for (int i = 0; i < peers; i++) p->links[i] = PS_NO_PEER;
     if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(ps_message)));
@@ -126,12 +128,35 @@ int ps_frames_of(message_frame *frames, const void *arena, piece_list pieces, in
     return pieces.count;
 }
 
+void ps_port_share_tensors(ps_port *p, int peer)
+{
+    p->in_place[peer] = true;
+}
+
+bool ps_port_transmits(const ps_port *p, int peer)
+{
+    return !p->in_place[peer] && !p->in_events;
+}
+
+status ps_port_send_pieces(ps_port *p, int peer, const message_header *header, const void *arena,
+                           piece_list pieces, int64_t size, transport_ticket *ticket, int64_t payload)
+{
+    message_frame frames[PS_KEY_PIECES];
+    int count = p->in_place[peer] ? 0 : ps_frames_of(frames, arena, pieces, size);
+    return ps_port_send(p, peer, header, frames, count, ticket, payload);
+}
+
 bool ps_has_frames_of(const ps_message *m, piece_list pieces, int64_t size)
 {
     if (m->header.frames != pieces.count) return false;
     for (int i = 0; i < pieces.count; i++)
         if (ps_message_frame(m, i).bytes != (size_t)(pieces.pieces[i].count * size)) return false;
     return true;
+}
+
+bool ps_port_carries(const ps_port *p, const ps_message *m, piece_list pieces, int64_t size)
+{
+    return m->header.frames == 0 ? p->in_place[m->peer] : ps_has_frames_of(m, pieces, size);
 }
 
 void ps_take_frames(device *d, const ps_message *m, void *arena, piece_list pieces, int64_t size)

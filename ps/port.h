@@ -50,6 +50,7 @@ typedef struct ps_port {
     transport *transport;
     int *links;          /* [peers] */
     bool *was_connected; /* [peers] */
+    bool *in_place;      /* [peers] The peer reads tensors in this rank's memory, so they need no frames. */
     int peers;
     int partner; /* The peer in this process, or PS_NO_PEER. */
     sync_queue in;
@@ -100,6 +101,19 @@ int64_t ps_port_now(const ps_port *p);
  * acknowledged it. */
 status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames,
                     int count, transport_ticket *ticket, int64_t payload);
+
+/* Tells the port that the peer reads this rank's tensors in place, in shared memory or in this process. */
+void ps_port_share_tensors(ps_port *p, int peer);
+/* Sends pieces of an arena like ps_port_send(), at most PS_KEY_PIECES. If the peer reads tensors in place,
+ * the message has no frames. Elements have `size` bytes. */
+status ps_port_send_pieces(ps_port *p, int peer, const message_header *header, const void *arena,
+                           piece_list pieces, int64_t size, transport_ticket *ticket, int64_t payload);
+/* Returns true if pieces that are sent to the peer leave this rank's memory. This is false if the peer reads
+ * them in place. It is also false in virtual time, where a server keeps the frames of a push until all ranks
+ * have pushed the key. */
+bool ps_port_transmits(const ps_port *p, int peer);
+/* Returns true if the message carries `pieces`: in frames of their sizes, or in place. */
+bool ps_port_carries(const ps_port *p, const ps_message *m, piece_list pieces, int64_t size);
 
 /* Passes messages that have arrived to ps_port_ops.handle. */
 status ps_port_receive(ps_port *p, int64_t now_ns, bool *worked);

@@ -66,19 +66,19 @@ status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint6
 
 /* Synthetic data are noise that has the form of real data. They serve for measurements, because a model can
  * learn nothing from noise. Values are not stored. Each value is a random number that depends only on (seed,
- * stream, index) (random.h). The streams are "data.PART.input", "data.PART.target" and "data.PART.mask",
- * where PART is train or test.
+ * stream, index). The functions random_...(index) of the table are those of random.h. The streams are
+ * "data.PART.input", "data.PART.target" and "data.PART.mask", where PART is train or test.
  *
- *   pixel i (in h, w, c order) of sample n   byte i % 8 of the bits at n * ceil(pixels / 8) + i / 8
- *   feature i of sample n                    r(n * features + i), uniform in [-1, 1)
- *   token i of sample n                      below the vocabulary, at n * sequence + i
- *   class of sample n                        below the classes, at n
- *   value i of sample n (regression)         r(n * classes + i)
- *   next-token targets                       tokens are drawn at n * (sequence + 1) + i, for one position
- *                                            more; the target of position i is token i + 1
- *   masked targets                           position i has a target if u(n * sequence + i) of the mask is
- *                                            below 0.15; a sample without any target gets one at a drawn
- *                                            position; the target is a token drawn at n * sequence + i
+ *   Pixel i of sample n, in the order h, w, c, is byte i % 8 of random_bits(n * ceil(pixels / 8) + i / 8).
+ *   Feature i of sample n is random_signed(n * features + i), which is uniform in [-1, 1).
+ *   Token i of sample n is random_below(n * sequence + i), which is smaller than the vocabulary.
+ *   The class of sample n is random_below(n), which is smaller than the number of classes.
+ *   In a regression, target i of sample n is random_signed(n * classes + i).
+ *   If the target is the next token, sample n has sequence + 1 tokens. Token i is then
+ *   random_below(n * (sequence + 1) + i), and the target of position i is token i + 1.
+ *   If tokens are masked, position i has a target if random_uniform(n * sequence + i) of the stream "mask" is
+ *   below 0.15. If no position of a sample is masked, one position is drawn. The target is a token,
+ *   random_below(n * sequence + i) of the stream "target".
  *
  * The input of a masked position is independent of its target, like BERT's masking with a random token
  * (Devlin et al., 2019). */

@@ -86,7 +86,9 @@ static double oom_kills_in(const char *folder)
 typedef struct resource {
     double (*value_in)(const char *folder); /* 0 if there is no limit, negative if there is no count */
     bool is_count;
-    const char *controller; /* name in version 1, as in /proc/self/cgroup and as a folder */
+    /* Name of the controller in version 1 of control groups. /proc/self/cgroup lists it, and the folder of
+     * its hierarchy has the same name. */
+    const char *controller;
 } resource;
 
 /* Reads a group and all groups that contain it. In a container the path may be valid only on the host. The

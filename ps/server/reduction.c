@@ -159,8 +159,6 @@ static status reply(ps_server *s, int key, int worker)
     bool average = !s->policy->server_optimizer && s->keys[key].updates > 0;
     const char *from = average ? s->averages : s->params;
     if (s->writes) server_copy_pieces(s, key, average ? w->grads : w->params, from);
-    message_frame frames[PS_KEY_PIECES];
-    int count = w->params ? 0 : ps_frames_of(frames, from, server_pieces(s, key), (int64_t)s->element);
     message_header h = {.kind = MESSAGE_PARAMETERS,
                         .step = slot->pull,
                         .key = s->first + key,
@@ -172,7 +170,9 @@ static status reply(ps_server *s, int key, int worker)
                                      [PS_INT_UPDATES] = s->keys[key].updates,
                                      [PS_INT_STALENESS] = slot->staleness}};
     server_put_last(&h, slot->last);
-    TRY(server_send(s, worker, &h, frames, count, &s->keys[key].ticket, server_key_bytes(s, key)));
+    TRY(server_forgive_left(ps_port_send_pieces(&s->port, worker, &h, from, server_pieces(s, key),
+                                                (int64_t)s->element, &s->keys[key].ticket,
+                                                server_key_bytes(s, key))));
     server_end_reply(s, key, worker);
     return STATUS_OK;
 }

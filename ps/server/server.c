@@ -9,11 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
-                   transport_ticket *ticket, int64_t payload)
+status server_forgive_left(status sent)
 {
-    status rc = ps_port_send(&s->port, worker, h, frames, count, ticket, payload);
-    if (rc != STATUS_PEER) return rc;
+    if (sent != STATUS_PEER) return sent;
     error_clear();
     return STATUS_OK;
 }
@@ -42,8 +40,7 @@ static bool carries_key(const ps_server *s, const ps_message *m)
     if (h->key < s->first || h->key >= s->first + s->count) return false;
     const ps_key *key = &s->plan->keys[h->key];
     if (h->count != key->elements || h->dtype != (int)s->set->type) return false;
-    if (h->frames == 0) return s->workers[m->peer].params != NULL;
-    return ps_has_frames_of(m, ps_key_pieces(s->plan, (int)h->key), (int64_t)s->element);
+    return ps_port_carries(&s->port, m, ps_key_pieces(s->plan, (int)h->key), (int64_t)s->element);
 }
 
 /* Stores initial parameters of a key, which rank 0 sends to a server in a separate process. */

@@ -233,10 +233,9 @@ static inline char *server_as_arena(const void *data, int64_t first, size_t elem
     return (char *)((uintptr_t)data - (uintptr_t)first * element);
 }
 
-/* server.c: sends as ps_port_send() does, but drops messages to a rank that has disconnected.
- * check_departures() reports the lost rank if other ranks wait for it. */
-status server_send(ps_server *s, int worker, const message_header *h, const message_frame *frames, int count,
-                   transport_ticket *ticket, int64_t payload);
+/* server.c: turns the result of a send to a rank that has disconnected into success. check_departures()
+ * reports the lost rank if other ranks wait for it. */
+status server_forgive_left(status sent);
 /* Copies a key's pieces between arenas in host memory. Does nothing if `to` is NULL, because the arena is not
  * mapped. */
 void server_copy_pieces(const ps_server *s, int key, char *to, const char *from);

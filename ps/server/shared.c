@@ -17,7 +17,8 @@ static status unexpected(ps_server *s, ps_message *m, const char *expected)
 static status try_send(ps_server *s, int worker, const message_header *h, const message_frame *frame,
                        transport_ticket *ticket, bool *sent, bool *worked)
 {
-    status rc = server_send(s, worker, h, frame, frame ? 1 : 0, ticket, frame ? (int64_t)frame->bytes : 0);
+    status rc = server_forgive_left(
+        ps_port_send(&s->port, worker, h, frame, frame ? 1 : 0, ticket, frame ? (int64_t)frame->bytes : 0));
     *sent = rc == STATUS_OK;
     *worked = *worked || *sent;
     return rc == STATUS_AGAIN ? STATUS_OK : rc;

@@ -62,8 +62,7 @@ static bool was_requested(const worker *w, const ps_message *m)
     if (key->server != m->peer || h->step != w->keys[h->key].requested || w->keys[h->key].received == h->step)
         return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
-    if (h->frames == 0) return w->servers[m->peer].maps_us;
-    return ps_has_frames_of(m, ps_key_pieces(w->plan, (int)h->key), (int64_t)w->shared->element);
+    return ps_port_carries(w->port, m, ps_key_pieces(w->plan, (int)h->key), (int64_t)w->shared->element);
 }
 
 /* Copies the elements of the key to `arena`, unless the server has written them to the arena. */

@@ -104,13 +104,10 @@ static status send_key(worker *w, int server, int key)
     worker_server *s = &w->servers[server];
     const param_set *set = w->context->params;
     const char *arena = w->handing_over ? set->params.data : set->grads.data;
-    message_frame frames[PS_KEY_PIECES];
-    int count = s->maps_us
-                    ? 0
-                    : ps_frames_of(frames, arena, ps_key_pieces(w->plan, key), (int64_t)w->shared->element);
     message_header h = push_header(w, key);
-    TRY(ps_port_send(w->port, server, &h, frames, count, &w->keys[key].ticket, worker_key_bytes(w, key)));
-    if (count > 0 && !w->shared->lends_frames) spend_credit(w, s, key);
+    TRY(ps_port_send_pieces(w->port, server, &h, arena, ps_key_pieces(w->plan, key),
+                            (int64_t)w->shared->element, &w->keys[key].ticket, worker_key_bytes(w, key)));
+    if (ps_port_transmits(w->port, server)) spend_credit(w, s, key);
     return STATUS_OK;
 }
 

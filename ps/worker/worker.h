@@ -34,7 +34,6 @@ typedef struct worker_server {
     /* The arena from which the worker copies the server's parameters. NULL if the parameters arrive in
      * frames, or if the server writes them into the worker's arena. */
     const char *params;
-    bool maps_us;    /* The server has mapped this rank's gradients, so pushes need no frames. */
     const char *url; /* Address for error messages, or NULL if the server is the partner. */
     ps_key_queue queue;
     int *on_the_way; /* Circular queue of keys whose frames are being sent, oldest first. */
@@ -77,10 +76,6 @@ typedef struct worker_compute {
  * event is posted or a fence is reached, or is atomic. */
 typedef struct worker_shared {
     size_t element; /* Bytes of an element. */
-    /* Whether the server reads the frames of a push in this rank's memory until all ranks have pushed the
-     * key. The frames are then lent, and use no credit, because the server may need other keys before it
-     * releases the frames. */
-    bool lends_frames;
     /* Whether this rank sends its buffers to all ranks, and whether this rank receives rank 0's buffers. */
     bool gives_buffers, takes_buffers;
 

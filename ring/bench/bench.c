@@ -83,8 +83,8 @@ static status add_system(const char *library, collective_algorithm algorithm, be
     return collective_choose_algorithm(library, algorithm, &out[(*count)++].algorithm);
 }
 
-/* Older versions took the algorithm as a value of --collective. Returns the algorithm if `word` is one of
- * these values, such as "two-shot", else AUTO. */
+/* In older versions an algorithm, for example "two-shot", was a value of --collective. Returns the algorithm
+ * if `word` is such a value, otherwise AUTO. */
 static collective_algorithm renamed(const char *word)
 {
     static const char *const old[] = {COLLECTIVE_RENAMED};

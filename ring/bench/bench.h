@@ -21,7 +21,8 @@ typedef struct ring_bench_options {
     const char *operations;  /* Operations, for example "all_reduce". */
     int64_t begin, end;      /* Smallest and largest size in bytes. */
     int64_t factor;
-    int64_t iterations; /* Number of measured calls per size. If it is 0, the number depends on the size. */
+    /* Number of measured calls per size. 0 means that bench chooses a number for each size. */
+    int64_t iterations;
     /* Number of calls before the measured calls, or -1 for a fifth of the number of measured calls. */
     int64_t warmups;
     int type, op; /* Indices into the choices of --type and --op (bench.c). */

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-/* Returns a small integer. For products most operands are 1, so that the product of 16 operands is exact in
- * float16. */
+/* Returns a small integer. In a product at most 8 operands are 2, and all others are 1 or -1. Therefore the
+ * product of any number of operands is exact in float16. */
 static int operand(const bench_case *c, int rank, int64_t i)
 {
     int mixed = (int)((i * 7 + rank * 3 + i / 5) % 7);

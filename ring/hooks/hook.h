@@ -8,8 +8,8 @@
 #include <stdbool.h>
 
 /* Changes the `count` values of a bucket before they are summed over the ranks. The values are in host
- * memory, have the hook's type, and are packed and divided as the policy says. Called in the communication
- * thread, bucket after bucket. */
+ * memory and have the hook's type. If the policy divides before the sum, they have been divided. The
+ * communication thread calls the function once per bucket. */
 typedef void ring_hook_function(dtype type, void *values, int64_t count);
 
 #define HOOK(NAME, name, wire, compress) ring_hook_function compress;

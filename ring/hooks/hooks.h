@@ -4,4 +4,4 @@
 HOOK(NONE, "none", DTYPE_COUNT, ring_send_as_packed)
 HOOK(FP16, "fp16", DTYPE_F16, ring_send_as_packed)
 HOOK(BF16, "bf16", DTYPE_BF16, ring_send_as_packed)
-HOOK(POWERSGD, "powersgd", DTYPE_F32, ring_send_as_packed) /* factors: powersgd.h, ring/ddp/compress.c */
+HOOK(POWERSGD, "powersgd", DTYPE_F32, ring_send_as_packed) /* Factors are sent: powersgd.h. */

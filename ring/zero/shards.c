@@ -1,8 +1,9 @@
 /* Sharded state: the policies zero1, zero2, zero3 and fsdp.
  *
  * The gradients of a unit form one bucket, which is reduce-scattered when all gradients of the unit are
- * ready. Under zero1 and zero2, parameters are all-gathered after each rank has updated its shards. zero3 and
- * fsdp shard parameters, too. Under these policies each pass gathers the parameters, one unit ahead of use:
+ * ready. Under zero1 and zero2, parameters are all-gathered after each rank has updated its shards. Under
+ * zero3 and fsdp, parameters are sharded, too. Each pass then gathers the parameters of a unit while the unit
+ * before it is computed:
  *
  *     forward    compute                  | unit 0   | unit 1              | unit 2    |
  *                communication   gather 0 | gather 1 | gather 2            |

@@ -37,7 +37,8 @@ static piece_list pieces_of(const ring_engine *e, int unit)
     return (piece_list){shards_of(e)->pieces + u->first, u->count};
 }
 
-/* Sums the squares of the gradients in this rank's shards. Then all-reduces these sums in the shard group. */
+/* Sums the squares of the gradients in this rank's shards. Then an all-reduce in the shard group adds up the
+ * sums of its ranks. */
 status ring_norm(sync_engine *base)
 {
     ring_engine *e = ring_of(base);

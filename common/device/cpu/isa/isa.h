@@ -23,7 +23,8 @@ typedef struct cpu_elementwise {
     /* Sets x to 0. Does not write blocks that are already zero. */
     void (*clear)(float *x, int64_t count);
     /* activate() computes y = act(x); y may be x. activate_backward() computes dx = dy act'(x); dx may be dy.
-     * For RELU, x of activate_backward() may be the argument or the result. */
+     * For RELU, activate_backward() may be given y instead of x, because both are above 0 in the same places.
+     */
     void (*activate[ACTIVATION_COUNT])(const float *x, float *y, int64_t count);
     void (*activate_backward[ACTIVATION_COUNT])(const float *x, const float *dy, float *dx, int64_t count);
     /* Computes y = act(y + bias) in y [rows, columns], whose rows are `stride` apart, and slope = act'(y +
