@@ -100,7 +100,8 @@ const device_info *device_get_info(const device *d);
 
 typedef enum device_memory_kind {
     DEVICE_MEMORY_PRIVATE,
-    DEVICE_MEMORY_SHARED, /* like PRIVATE, but a memfd for peers on a host-addressable device */
+    /* Like PRIVATE, but on a host-addressable device the memory is a memfd, which peers can map. */
+    DEVICE_MEMORY_SHARED,
     DEVICE_MEMORY_STAGING /* host memory from which the device copies fast (pinned on cuda) */
 } device_memory_kind;
 

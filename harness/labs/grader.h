@@ -50,7 +50,7 @@ typedef struct lab {
     const char *name, *title, *hours;
     const char *source;    /* C file of the student, or NULL if there are only answers */
     const lab_part *parts; /* the last element has the key NULL */
-    /* Writes the student's answers.txt without the answers. */
+    /* Appends the questions of the student's answers.txt. No answers are filled in. */
     void (*questions)(uint64_t seed, text_buffer *out);
     const char *leaderboard; /* name of lab_test.ratio, or NULL without a leaderboard */
     /* Runs a hidden test, which is a line "POINTS ..." of the instructor's file that names no part. `words`

@@ -1,5 +1,5 @@
-/* Measures the processor time of messages over the transport that runs use. Two agents sleep until they
- * receive a message, like a worker and a server. The processor time of the whole process is counted,
+/* Measures the processor time of messages that are sent over ZeroMQ, as a run does. Two agents sleep until
+ * they receive a message, like a worker and a server. The processor time of the whole process is counted,
  * including the transport's threads. */
 #include "common/base/clock.h"
 #include "common/base/random.h"

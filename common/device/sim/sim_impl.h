@@ -64,8 +64,8 @@ typedef struct sim_command {
     sim_parts parts;
 } sim_command;
 
-/* A stream is a queue of commands, evaluated up to the current time. The command before the head ended at
- * time `at`. The head may have begun. */
+/* A stream is a queue of commands, evaluated up to the current time. `at` is the time at which the last
+ * command ended. While the head is a copy that has begun, `at` is the time at which it began. */
 struct sim_stream {
     device_stream base;
     sim_stream *next;

@@ -214,8 +214,8 @@ typedef struct cpu_winograd {
     int64_t columns;
     /* Writes a tile of v: the transform of a 6x6 patch. `channels` must be a multiple of 16. */
     void (*input_transform)(const float *x, const cpu_patch *patch, int64_t channels, float *v);
-    /* Writes a square of u: the transform of weights [3x3][block][block]. If `flip`, the weights are rotated
-     * and transposed before the transform. Prefetches the weights at `next`. */
+    /* Transforms the weights [3x3][block][block], and writes the result to `block` rows and columns of u. If
+     * `flip`, the weights are rotated and transposed first. Prefetches the weights at `next`. */
     void (*weights_transform)(const float *w, const float *next, int64_t block, bool flip, float *u);
     /* Computes m = v u, or m += v u if `add`. */
     void (*gemm)(cpu_winograd_rows kind, int64_t rows, int64_t depth, const float *v, const float *u,
@@ -225,8 +225,8 @@ typedef struct cpu_winograd {
     void (*output_transform)(const float *m, const float *bias, float *y, const cpu_patch *patch);
     /* Writes a row of u: the transform of a 4x4 patch of dy, for the channels of a panel. */
     void (*output_gradient_transform)(const float *dy, const cpu_patch *patch, float *u);
-    /* Computes the weight gradient dw [3x3][block][block] as the inverse transform of a square of m, or adds
-     * the result to dw if `add`. */
+    /* Applies the inverse transform to `block` rows and columns of m. Writes the result, a weight gradient,
+     * to dw [3x3][block][block], or adds it to dw if `add`. */
     void (*weights_gradient_transform)(const float *m, int64_t block, bool add, float *dw);
 } cpu_winograd;
 
