@@ -59,8 +59,8 @@ status ps_lead(const void *options, const char *policy, int world, int64_t *out)
 
 /* ---- open and close ---------------------------------------------------------------------------- */
 
-/* Counts the server's shard of this rank's memory as parameters, because the server updates this memory in
- * place. */
+/* If the server in this rank updates the rank's parameters in place, counts its shard of them as
+ * LEDGER_PARAMETERS, because the shard is then no replica. */
 static void count_owned_params(const ps_engine *e)
 {
     const sync_context *c = &e->base.context;

@@ -111,7 +111,8 @@ static void draw_signed(uint64_t start, uint64_t sample, uint64_t count, float *
     for (uint64_t i = 0; i < count; i++) out[i] = (float)random_signed(start, sample * count + i);
 }
 
-/* Draws tokens `skip` to `skip` + count - 1 of a sample. Each sample has `drawn` tokens in the stream. */
+/* Draws tokens `skip` to `skip` + count - 1 of a sample. In the stream of random numbers, each sample has
+ * `drawn` consecutive numbers, one per token. */
 static void draw_tokens(uint64_t start, uint64_t sample, uint64_t drawn, uint64_t skip, uint64_t count,
                         uint64_t vocabulary, int32_t *out)
 {

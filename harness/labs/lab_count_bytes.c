@@ -1,4 +1,5 @@
-/* Lab 1: bytes per rank, compared with exact counts and with the counters of real runs. */
+/* Grades lab 1. The student's functions predict the bytes that a rank sends in a step. The predictions are
+ * compared with exact values, which are computed here, and with the traffic counters of real runs. */
 #include "harness/labs/labs.h"
 #include "harness/labs/students.h"
 

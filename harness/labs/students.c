@@ -257,7 +257,8 @@ static void explain_end(students *s, int rank)
                       WEXITSTATUS(how));
 }
 
-/* Handles every complete message. Returns false at the end of the socket. */
+/* Handles every complete message. Returns false if the process has closed its end of the
+ * socket, or if recv() has failed. */
 static bool receive(students *s, int rank)
 {
     student_process *p = &s->process[rank];

@@ -121,7 +121,7 @@ static void claim_lines(const json_t *claims, bool markdown, text_buffer *out)
     }
 }
 
-/* Returns true if the cell counts in the score. Identities do not count, because they must be equal. */
+/* Returns true if the score includes the cell. It does not include identities, because they must be equal. */
 static bool is_scored(const json_t *cell)
 {
     return *report_text_at(cell, "verdict") && strcmp(report_text_at(cell, "obtained"), "identity") != 0;

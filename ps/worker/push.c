@@ -225,7 +225,7 @@ static status send_norm(worker *w, int server)
     return STATUS_OK;
 }
 
-/* Turns STATUS_AGAIN into STATUS_OK, because the next call of the agent tries again. */
+/* Turns STATUS_AGAIN into STATUS_OK, because the agent tries again when it runs next. */
 static status or_later(status rc)
 {
     return rc == STATUS_AGAIN ? STATUS_OK : rc;
