@@ -5,7 +5,7 @@
 
 static bool moves_by_nccl(const json_t *job)
 {
-    return strcmp(report_text_at(job, "settings.payload"), "nccl") == 0;
+    return strcmp(report_text_at(job, "payload"), "nccl") == 0;
 }
 
 /* Writes whether GPUs or processors sum gradients and update parameters, for a parameter server on GPUs. */

@@ -75,7 +75,7 @@ static status add_dataparallel(reproduction_run *r, const virtual_workload *base
         reproduction_add(r->report, label, report_text_at(part, "name"), "ms", CELL_DIRECTION, NAN,
                          1e3 * report_number_at(part, "time_s"), 0);
     }
-    workload_options(&star, " --loader-workers 0 --payload auto --dp-host none");
+    workload_options(&star, " --loader-workers 0 --payload zmq --dp-host none");
     TRY(virtual_measure(&star, &r->figures));
     reproduction_baseline(r->report, c, 0, r->figures.step_ms * seconds_per_ms);
     return STATUS_OK;

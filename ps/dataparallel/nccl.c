@@ -158,8 +158,9 @@ status dp_choose_payload(dp_engine *e, const ps_options *options)
     char why[192];
     e->options = *options;
     e->threads = host ? (int)options->server_threads : 0;
-    if (options->payload == PS_PAYLOAD_AUTO && info->real && !host && !c->share_gpu && c->world > 1 &&
-        !net_link_is_emulated(&c->link) && collective_nccl_found(why, sizeof why))
+    bool possible = !host && !c->share_gpu && c->world > 1 && !net_link_is_emulated(&c->link);
+    if (options->payload == PS_PAYLOAD_AUTO && possible &&
+        (info->simulated || collective_nccl_found(why, sizeof why)))
         e->options.payload = PS_PAYLOAD_NCCL;
     if (options->payload != PS_PAYLOAD_NCCL || info->plans || !host) return STATUS_OK;
     return fail(

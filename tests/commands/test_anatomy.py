@@ -182,7 +182,7 @@ ASYNC, SSP = ["--mode", "ps", "--policy", "async"], ["--mode", "ps", "--policy",
 
 
 @cases([("ring", RING, True), ("ps=sync", SYNC, True), ("ps=sync, three servers", [*SYNC, "--servers", "3"], True),
-        ("ps=dp", DP, False), ("ps=dp by NCCL", [*DP, "--payload", "nccl"], None)])
+        ("ps=dp by messages", [*DP, "--payload", "zmq"], False), ("ps=dp by NCCL", DP, None)])
 def in_virtual_time_waiting_grows_by_the_delay(words, by_name):
     usual, slowed = (job_of(*V100, "--steps", "6", *words, *slow) for slow in ([], ["--slow", "1:2"]))
     steps = range(6)

@@ -151,7 +151,7 @@ WORKLOAD_END = "batch 4 per rank, sgd, seed 1"
 BERT = "bert: sequences of 128 tokens out of 8192, 5462784 parameters, synthetic, 2 sim ranks, batch 4 per rank"
 
 
-@cases([("a run", ["run", *VIRTUAL], RESNET + "2 sim ranks, batch 4 per rank; all-reduce: "),
+@cases([("a run", ["run", *VIRTUAL], RESNET + "2 sim ranks, batch 4 per rank; dp: nccl; all-reduce: "),
         ("its tables", ["run", "-v", *VIRTUAL], RESNET + WORKLOAD_END),
         ("its plan", ["run", *VIRTUAL, "--plan"], RESNET + WORKLOAD_END),
         ("whatif", ["whatif", "--gpus", "2", "--batch", "4"], RESNET + WORKLOAD_END),

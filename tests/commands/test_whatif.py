@@ -52,7 +52,7 @@ def loader_workers_are_those_of_each_process():
 @test
 def a_python_host_costs_wiring_and_calls_and_an_exchange_by_nccl_sends_once():
     steps = {name: eight_gpus(*DP, *words) for name, words in (
-        ("python", ()), ("none", ("--dp-host", "none")), ("nccl", ("--payload", "nccl")))}
+        ("python", ("--payload", "zmq")), ("none", ("--payload", "zmq", "--dp-host", "none")), ("nccl", ()))}
     python, none, nccl = (steps[name][0] for name in ("python", "none", "nccl"))
     expect(python["step_time"]["median_s"] > none["step_time"]["median_s"] + 0.9 * steps["python"][1]["of replicate: wiring"],
            "wiring is in the step", steps["python"][1], steps["none"][1])
