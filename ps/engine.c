@@ -18,8 +18,8 @@ static ps_engine *engine_of(sync_engine *e)
 /* ---- requirements on arenas ------------------------------------------------------------- */
 
 /* Returns LEDGER_REPLICAS if ranks compute on copies of the servers' parameters. There are no copies if ranks
- * update parameters themselves. There are also none under sync with one rank, because the server then updates
- * the rank's parameters in place. */
+ * update parameters themselves. There are also no copies under sync with one rank, because the server then
+ * updates the rank's parameters in place. */
 static ledger_class class_of_params(const ps_policy *p, int world)
 {
     bool theirs = !p->server_optimizer ||
@@ -106,8 +106,8 @@ static status open_server_port(ps_engine *e, const transport_options *options)
 {
     ps_port *port = &e->server->port;
     int world = e->base.context.world, partner = e->worker ? e->index : PS_NO_PEER, keys = e->server->count;
-    /* Number of messages that may be held: from every worker a push of every key and a share of a sum, and
-     * in addition the buffers and the current message. */
+    /* Largest number of held messages. Every worker may have sent a push of every key and a share of a sum.
+     * One message contains the buffers, and one is the current message. */
     int held = (keys + 1) * world + 2;
     TRY(ps_port_open(port, options, world, held, partner, (uint32_t)(2 * keys + 64)));
     if (e->worker) {
@@ -186,8 +186,8 @@ static status pin_gradients(ps_engine *e, bool pin)
     return ps_pin_segments(&e->member, c->gpu->device, PS_SEGMENT_GRADS, c->world * each, each, pin);
 }
 
-/* Keeps the server connected until all ranks in other processes have received the parameters of the last step
- * and disconnected, but at most for 5 s. Virtual ranks end together, so their servers do not wait. */
+/* Waits until all ranks in other processes have received the parameters of the last step and have
+ * disconnected, at most for 5 s. Virtual ranks end together, so their servers do not wait. */
 static void linger(const ps_engine *e)
 {
     ps_port *port = &e->server->port;
@@ -270,8 +270,8 @@ static void begin_shard(const ps_engine *e)
         optimizer_begin_shard(e->base.context.optimizer, shard->elements, shard->end - shard->begin);
 }
 
-/* Joins the other members and starts the agents. The agent of a server in a separate process is not started
- * here, unless time is virtual, because ps_server_main() runs it. */
+/* Joins the other members and starts the agents. If a server has a separate process, ps_server_main() runs
+ * the agent of the server, so this function starts that agent only in virtual time. */
 static status ps_connect(sync_engine *base, const sync_blob *handshakes)
 {
     ps_engine *e = engine_of(base);
@@ -316,7 +316,7 @@ out:
     return rc;
 }
 
-/* ---- the step: the rest is the worker's ----------------------------------------------------------- */
+/* ---- the step (worker/step.c has the other functions of a step) ----------------------------------- */
 
 static status ps_reduce(sync_engine *base, const sync_step *step)
 {

@@ -74,7 +74,7 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
     return STATUS_OK;
 }
 
-/* Copies the line at `at`, and returns the position of the next line. */
+/* Copies the line that begins at offset `at`, and returns the offset of the next line. */
 static size_t read_line(const sync_blob *b, size_t at, char line[LINE_MAX])
 {
     const char *text = b->data;
@@ -221,7 +221,7 @@ status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url
     char *address = m->urls[server];
     const char *key = net_address_key(address);
     TRY(transport_connect(port->transport, server, address, &port->links[server]));
-    /* The key is a secret, so messages show the address without it. */
+    /* The key is a secret, so error messages show the address without the key. */
     if (key) address[key - 1 - address] = '\0';
     *url = address;
     return STATUS_OK;
@@ -257,13 +257,14 @@ static status read_handshakes(ps_member *m, const sync_blob *handshakes, bool *o
     return STATUS_OK;
 }
 
-/* Decides whether tensors go through shared memory. `possible` is the *shared of read_handshakes(). */
+/* Decides whether tensors go through shared memory. `one_host` and `possible` are results of
+ * read_handshakes(). */
 static status decide_sharing(const ps_member *m, bool one_host, bool possible, bool *shares)
 {
     ps_payload payload = (ps_payload)m->options->payload;
     bool paced = net_link_is_emulated(&m->context->link);
-    /* In virtual time, a device that computes in host memory needs no segments, so shm means the same as
-     * auto. */
+    /* In virtual time, a device that computes in host memory needs no segments, so "shm" means the same as
+     * "auto". */
     if (payload == PS_PAYLOAD_SHM && sim_device_is_host(m->context->device)) payload = PS_PAYLOAD_AUTO;
     if (payload == PS_PAYLOAD_NCCL && paced)
         return fail(STATUS_CONFIG, "--payload: expected zmq, got nccl: only messages can be paced (--link)");

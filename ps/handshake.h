@@ -1,6 +1,6 @@
-/* Functions with which the members of a job find each other: they exchange handshakes before the first step,
- * choose addresses and transport options, and map shared arenas. Members are the ranks 0 to world - 1,
- * followed by the servers that have separate processes.
+/* Functions with which the members of a job find each other. The members of a job are numbered. The first
+ * members are the ranks, and the others are the servers that have separate processes. Members exchange
+ * handshakes before the first step, choose addresses and transport options, and map shared arenas.
  *
  * A handshake consists of lines of text. The first lines describe the sender. All other lines must be equal
  * on all members. An error quotes the first line that differs. */
@@ -28,7 +28,7 @@ enum {
 };
 
 typedef struct ps_handshake_own {
-    uint64_t host;        /* shm_host_id() */
+    uint64_t host;        /* Result of shm_host_id(). */
     bool shared;          /* True if the arenas can be mapped. */
     char url[PS_URL_MAX]; /* Address of the member's server, or "" if the member has no server. */
     bool has_nccl;        /* True with --payload nccl. Rank 0 then creates the id in `nccl`. */
@@ -40,8 +40,8 @@ status ps_handshake_make(const ps_handshake_own *own, int world, const char *pol
                          const ps_policy *policy, const ps_options *options, const param_set *params,
                          const optimizer *optimizer, sync_blob *out);
 
-/* Reads the sender's lines. Fails with STATUS_PROTOCOL if this is not a handshake of this version. `who`
- * names the sender in messages, for example "rank 3". */
+/* Reads the sender's lines. Fails with STATUS_PROTOCOL if `handshake` is malformed or has another version.
+ * `who` names the sender in messages, for example "rank 3". */
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own);
 
 /* Compares the lines that must be equal. If a line differs, fails with STATUS_PROTOCOL and quotes the
@@ -78,8 +78,8 @@ int ps_member_count(const ps_policy *policy, int world);
 status ps_transport_options(ps_member *m, int number, transport_options *out);
 
 status ps_listen(ps_member *m, int server, ps_port *port);
-/* Connects a port to a server of another process. Sets *url to the address of the server for error messages,
- * borrowed. */
+/* Connects a port to a server of another process. Sets *url to the address of the server, for error messages.
+ * *url is borrowed. */
 status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url);
 
 /* Returns how the member reaches other members. Called after ps_join(). Sets *transport to the name of the
@@ -88,13 +88,13 @@ status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url
  * reads another thread's memory). If there are no other members, sets both to NULL. */
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
 
-/* Sets *out to the handshake that the member sends, borrowed. */
+/* Sets *out to the handshake that the member sends. The data are borrowed. */
 status ps_make_handshake(ps_member *m, sync_blob *out);
 
 /* Compares all handshakes with the handshake of this member, and exchanges arenas if tensors go through
  * shared memory. Members may start in any order. Returns when all members have joined, or fails at the stall
  * limit. Fails with STATUS_PROTOCOL if handshakes differ, and with STATUS_CONFIG if an option cannot work
- * between these members. The message names the difference or the option. */
+ * between these members. The error message names the difference or the option. */
 status ps_join(ps_member *m, const sync_blob *handshakes);
 void ps_leave(ps_member *m);
 

@@ -10,8 +10,8 @@ typedef struct planning {
     ps_plan *plan;
     int64_t partition; /* Number of elements of a partition. */
     int64_t total;     /* Number of elements of the model, without padding. */
-    /* [param_count] Index of the operation after which the parameter can be pushed, or INT_MAX if it can be
-     * pushed only after the whole pass. */
+    /* [param_count] Index of the operation after which the parameter can be pushed, or INT_MAX if the
+     * parameter can be pushed only after the whole backward pass. */
     int *point;
     int most_keys;
 } planning;
@@ -26,7 +26,8 @@ int ps_largest_sum(const nn_program *program)
 
 /* ---- when a parameter can be pushed ----------------------------------------------------------- */
 
-/* Returns the first operation from `op` on that completes gradients, or INT_MAX if there is none. */
+/* Returns the index of the first operation that completes gradients. Ignores operations before `op`. Returns
+ * INT_MAX if no operation completes gradients. */
 static int next_announcement(const nn_program *p, int op)
 {
     for (; op < p->op_count; op++)

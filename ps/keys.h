@@ -1,6 +1,6 @@
 /* A plan describes how parameters are split into keys, which server has each key, and when each key may be
- * pushed. A plan depends only on the program and the policy, so all ranks have the same plan. A plan never
- * changes. The worker and the server of a rank share one plan.
+ * pushed. The keys of one server form a shard. A plan depends only on the program and the policy, so all
+ * ranks have the same plan. A plan never changes. The worker and the server of a rank share one plan.
  *
  * A key is the unit that is pushed, summed, updated and pulled. It consists of adjacent parameters that can
  * be pushed at the same point of the backward pass. A key also ends at a shard boundary, and when it has
@@ -45,7 +45,7 @@ typedef struct ps_plan {
     /* pushable[push_first[p] .. + push_count[p]) are the parameters that can be pushed after ready(p). All
      * other parameters can be pushed after the whole backward pass. */
     int *push_first, *push_count, *pushable;
-    int largest_sum; /* ps_largest_sum() */
+    int largest_sum; /* Result of ps_largest_sum(). */
 } ps_plan;
 
 /* Returns the largest number of values that a layer sums over the ranks in one call of group_sum(), or 0 if
@@ -61,7 +61,7 @@ static inline piece_list ps_key_pieces(const ps_plan *plan, int key)
     return (piece_list){plan->pieces + plan->keys[key].first_piece, plan->keys[key].piece_count};
 }
 
-/* Returns the name of a key's first parameter for messages, for example "layer1.0.conv1.weight". */
+/* Returns the name of a key's first parameter for error messages, for example "layer1.0.conv1.weight". */
 const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key);
 
 /* Returns a size in bytes that no frame exceeds. The result is the maximum of three sizes: the size of the

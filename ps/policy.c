@@ -106,7 +106,7 @@ static void override(ps_policy *p, const ps_options *o)
     if (o->server_optimizer) p->server_optimizer = o->server_optimizer == 1;
 }
 
-/* An option that has no effect with the policy. */
+/* An option that has no effect with the policy. `given` is true if the command line sets the option. */
 typedef struct unfit_option {
     bool given;
     const char *name, *found;

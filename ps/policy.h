@@ -22,7 +22,7 @@ typedef enum ps_consistency {
 
 /* The key that is sent first when several keys wait. */
 typedef enum ps_priority {
-    /* The key that the next forward pass needs first. This is the reverse order of readiness. */
+    /* The key that the next forward pass needs first. Keys become ready in the reverse order. */
     PS_PRIORITY_REVERSE,
     PS_PRIORITY_FIFO /* The key that was ready first. */
 } ps_priority;
@@ -50,11 +50,11 @@ typedef enum ps_transport {
     PS_TRANSPORT_TCP
 } ps_transport;
 
-/* A row of the table with options applied. */
+/* A row of the table after the options have been applied. */
 typedef struct ps_policy {
     ps_consistency consistency;
     int64_t staleness;       /* Staleness bound of PS_SSP, in steps. */
-    int64_t partition_bytes; /* Largest size of a key. */
+    int64_t partition_bytes; /* Largest size of a key in bytes. */
     /* A worker sends keys to a server only while fewer bytes than this are in transit to the server. Other
      * keys wait in order of priority. */
     int64_t credit_bytes;

@@ -1,6 +1,6 @@
 /* A port sends and receives the messages of one agent, and owns a transport. A worker and a server in the
  * same process are partners, and exchange messages through queues in memory. The counters of a port include
- * only messages over links of the transport.
+ * messages over links of the transport, but not messages between partners.
  *
  * The number of a worker is its rank. Servers are numbered from 0. A worker's port has links only to servers,
  * and a server's port has links only to workers. Only one agent uses a port, but any thread may wake the
@@ -26,7 +26,7 @@ static inline bool ps_has_bytes(const device *d)
     return device_get_info(d)->real;
 }
 
-/* A received message. A message may be copied, but only one of the copies may be released. */
+/* A received message. The struct may be copied, but only one of the copies may be released. */
 typedef struct ps_message {
     message_header header;
     int peer;
@@ -48,7 +48,7 @@ typedef struct ps_port_ops {
 typedef struct ps_port {
     ps_memory memory;
     transport *transport;
-    int *links;          /* [peers] */
+    int *links;          /* [peers] Link of the transport to each peer, or PS_NO_PEER. */
     bool *was_connected; /* [peers] */
     bool *in_place;      /* [peers] The peer reads tensors in this rank's memory, so they need no frames. */
     int peers;
@@ -84,7 +84,7 @@ status ps_port_start(ps_port *p, const ps_port_ops *ops, void *context, device *
 /* Runs the agent in the calling thread while `*until` is below `count`. */
 status ps_port_serve(ps_port *p, const ps_port_ops *ops, void *context, const atomic_int *until, int count);
 bool ps_port_has_failed(const ps_port *p);
-/* Ends the agent, waits until messages have left, at most for 1 s, and ends the connections. The partner may
+/* Ends the agent, waits at most 1 s until all messages have left, and ends the connections. The partner may
  * still add messages to the queue until ps_port_close(). */
 void ps_port_disconnect(ps_port *p);
 void ps_port_close(ps_port *p);

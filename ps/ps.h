@@ -8,9 +8,10 @@
 
 extern const sync_engine_type sync_ps;
 
-/* The staleness of this rank's reads. A rank reads a key, computes a gradient, and the server updates the key
- * with this gradient. The staleness of the read is the number of other updates of the key in between. The
- * staleness is 0 under sync, and at most --staleness under ssp. Every key counts once per step. */
+/* The staleness of this rank's reads. A rank reads a key and computes a gradient, and the server updates the
+ * key with this gradient. The staleness of the read is the number of other updates of the key between the
+ * read and this update. The staleness is 0 under sync, and at most --staleness under ssp. Each step counts
+ * one read per key. */
 enum { PS_STALENESS_BINS = 64 };
 typedef struct ps_report {
     int64_t reads;
@@ -20,13 +21,12 @@ typedef struct ps_report {
     double mean;
 } ps_report;
 
-/* Returns the staleness so far. Called on the rank's compute thread after a flush, for an engine of type
- * sync_ps. All fields are 0 under `dp`. */
+/* Sets *out to the staleness of the reads so far. Called on the rank's compute thread after a flush, for an
+ * engine of type sync_ps. All fields are 0 under `dp`. */
 void ps_read_report(sync_engine *e, ps_report *out);
 
-/* Sets *out to the sizes of the last step. From these sizes ps_dp_difference() computes how much more
- * memory rank 0 needs in each phase. Returns false unless the policy is `dp`, this is rank 0, and rank 1
- * had samples. */
+/* Sets *out to the sizes of the last step. From these sizes ps_dp_difference() computes how much more memory
+ * rank 0 needs in each phase. Returns true if the policy is `dp`, this is rank 0, and rank 1 had samples. */
 bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
 
 /* Returns true if GPUs sum gradients and update parameters. Under `dp` the GPU of rank 0 does both. Under
@@ -58,9 +58,10 @@ status ps_server_processes(const void *options, const char *policy, int world, i
  * and ledger. Parameters are opened with the param_kind of requirements() and without gradients. The values
  * of the parameters do not matter, because rank 0 sends the initial values.
  *
- * In a real process, ps_server_main() makes these calls, and returns when all ranks have disconnected. If a
- * rank is lost, the server and all ranks fail. `exchange` sends the server's handshake to all members, and
- * returns the handshakes of the ranks, followed by the handshakes of the servers. */
+ * In a real process, ps_server_main() calls open(), handshake() and connect(), and returns when all ranks
+ * have disconnected. If a rank is lost, the server and all ranks fail. `exchange` sends the server's
+ * handshake to all members, and returns the handshakes of the ranks, followed by the handshakes of the
+ * servers. */
 status ps_server_main(const sync_context *context,
                       status (*exchange)(void *exchange_context, sync_blob mine,
                                          const sync_blob **handshakes),

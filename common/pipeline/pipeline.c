@@ -13,7 +13,8 @@ typedef struct post {
     dtype type;
 } post;
 
-/* A group of the stages that have a parameter. `stages` has the bits of nn_param.stages. */
+/* The group of the stages that share a parameter. `stages` is the bit mask nn_param.stages of the
+ * parameter. */
 typedef struct shared_group {
     uint64_t stages;
     collective_group *group;
@@ -28,7 +29,7 @@ struct pipeline {
     collective_group *chain; /* the stages of this replica */
     shared_group shared[MOST_SHARED_GROUPS];
     int shared_count;
-    post *posts; /* [PIPELINE_CHANNELS][most_posts] by number */
+    post *posts; /* [PIPELINE_CHANNELS][most_posts] message n is at index n % most_posts */
     uint64_t most_posts;
     anatomy *anatomy; /* anatomy of the step that ends */
     char who[WHO_BYTES];
@@ -146,8 +147,8 @@ void pipeline_counters(const pipeline *p, sync_counters *out)
 
 /* ---- open and close ----------------------------------------------------------------------------- */
 
-/* Opens the process group. A step posts m messages per channel, or one per shared parameter, and two steps
- * may be in flight. */
+/* Opens the process group. A step posts at most one message per micro-batch to a channel, except to
+ * PIPELINE_SHARED, to which it posts one message per shared parameter. Two steps may be in flight. */
 static status open_process_group(pipeline *p)
 {
     const sync_context *c = &p->context;

@@ -1,4 +1,4 @@
-/* Functions that both sides of a remote stage use, and the worker's side. */
+/* The functions of a worker, and the functions that workers and the remote stage both use. */
 #include "common/pipeline/remote_impl.h"
 
 #include <inttypes.h>
@@ -57,7 +57,7 @@ int64_t remote_watch_beat(remote_watch *w, transport *t, int first, int count, i
     w->heartbeat_ns = now;
     for (int link = first; link < first + count; link++)
         if (transport_link_up(t, link) && transport_send(t, link, &h, NULL, 0, NULL) != STATUS_OK)
-            error_clear(); /* a lost link fails in transport_receive() */
+            error_clear(); /* if the link is lost, transport_receive() will fail */
     return now + interval;
 }
 
@@ -70,7 +70,8 @@ struct remote_stage {
     int link;
     transport_ticket ticket;
     remote_watch watch;
-    int64_t silent_ns; /* time since the last message of any kind, or since the present request */
+    /* time since the last message of any kind, or since the start of the current request if that is later */
+    int64_t silent_ns;
 };
 
 status remote_stage_open(const remote_config *config, const char *url, remote_stage **out)
@@ -101,8 +102,9 @@ static int64_t patience(const remote_stage *r)
     return r->config.stall_timeout_ns / 2;
 }
 
-/* Receives a message. If no message has arrived, waits for a while and returns STATUS_AGAIN. If the
- * message is a heartbeat, also returns STATUS_AGAIN. Every message shows that the remote stage still runs. */
+/* Receives a message. If no message has arrived, waits for a while and returns STATUS_AGAIN. If the message
+ * is a heartbeat, also returns STATUS_AGAIN. Every message, even a heartbeat, ends the silence of the remote
+ * stage. */
 static status look(remote_stage *r, transport_message *out)
 {
     int64_t stall_ns = r->config.stall_timeout_ns;
@@ -159,12 +161,12 @@ static status exchange(remote_stage *r, const message_header *request, message_f
     return rc;
 }
 
-/* Records a message in the anatomy and the trace, on this side's clock. */
+/* Records a message in the anatomy and the trace. Times are on the worker's clock. */
 static void record(const remote_stage *r, anatomy *a, const message_header *request, const char *name,
                    int64_t begin_ns, int64_t end_ns)
 {
     if (end_ns < begin_ns)
-        end_ns = begin_ns; /* the estimate of the clock difference has a larger error than the message took */
+        end_ns = begin_ns; /* the error of the clock difference exceeds the duration of the message */
     anatomy_insert_span(a, begin_ns, end_ns);
     trace_async(r->config.trace, name, request->key, request->key + 1, begin_ns, end_ns);
 }

@@ -1,4 +1,4 @@
-/* Functions for messages that both sides of a remote stage use. */
+/* Functions that send and receive messages, for the workers and for the remote stage. */
 #ifndef COMMON_PIPELINE_REMOTE_IMPL_H
 #define COMMON_PIPELINE_REMOTE_IMPL_H
 
@@ -18,10 +18,10 @@ typedef struct remote_watch {
 } remote_watch;
 
 /* Returns the time since the side last looked, which the caller adds to the silence of the peer. The result
- * is at most two heartbeat intervals, so a pause of this process or machine hardly counts. */
+ * is at most two heartbeat intervals, so a pause of this process or machine adds little to the silence. */
 int64_t remote_watch_look(remote_watch *w, int64_t stall_timeout_ns);
-/* If the last heartbeat was sent long enough ago, sends a heartbeat over every link that is up among the
- * `count` links that begin with link `first`. Returns the time of the next heartbeat. */
+/* If the last heartbeat was sent long enough ago, sends a heartbeat over each of the links `first` to first +
+ * count - 1 that is up. Returns the time of the next heartbeat. */
 int64_t remote_watch_beat(remote_watch *w, transport *t, int first, int count, int64_t stall_timeout_ns);
 
 #endif

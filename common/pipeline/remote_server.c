@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The state that the remote stage keeps for a worker: the micro-batch between the worker's two requests,
- * the gradients, and the running statistics. Only the first worker's statistics are used later, as with
- * ddp. */
+/* The state that the remote stage keeps for one worker. It contains the activations of a micro-batch between
+ * the worker's two requests, the gradients, and the buffers (running statistics). The buffers of the first
+ * worker are also the buffers of the model, as in PyTorch's DistributedDataParallel. */
 typedef struct client {
-    param_set params; /* parameters of the stage, gradients and buffers of this worker */
+    param_set params; /* the stage's parameters, with the gradients and buffers of this worker */
     device_memory grads, buffers;
     nn_memory memory;
     nn_instance *instance;
@@ -24,7 +24,7 @@ typedef struct client {
     int64_t arrived_ns; /* time at which the request arrived */
     int64_t silent_ns;  /* time since the last message of any kind */
     int64_t step, micro;
-    bool in_backward; /* the next request asks for the backward pass */
+    bool in_backward; /* true if the next request must ask for the backward pass */
 } client;
 
 struct remote_server {
@@ -34,11 +34,11 @@ struct remote_server {
     nn_program *program;
     param_set *params;
     optimizer *optimizer;
-    client *clients; /* [workers] by link */
+    client *clients; /* [workers] the index is the number of the link */
     device_memory workspace;
-    const void **sources; /* [workers] */
-    int64_t step;         /* updates so far */
-    int finished;         /* workers that have finished the last backward pass of this step */
+    const void **sources; /* [workers] gradients of the workers, for average() */
+    int64_t step;         /* number of updates so far */
+    int finished;         /* number of workers that have finished the last backward pass of this step */
     double learning_rate;
     remote_watch watch;
     transport_ticket failure_ticket;
@@ -194,7 +194,8 @@ static status backward(remote_server *s, int worker)
     return ++s->finished == workers(s) ? update(s) : STATUS_OK;
 }
 
-/* Fails if a worker has left before the end of the step, because the others would wait for its gradients. */
+/* Fails if a worker has left before the end of the step, because the update needs the gradients of all
+ * workers. */
 static status check_members(const remote_server *s)
 {
     for (int w = 0; w < workers(s); w++)

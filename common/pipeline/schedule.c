@@ -6,7 +6,7 @@
 const char *const pipeline_schedule_names[] = {PIPELINE_SCHEDULE_LIST(NAME) NULL};
 #undef NAME
 
-/* This is the number of forward passes before the first backward pass. */
+/* The result is also the number of forward passes before the first backward pass. */
 int pipeline_live(const pipeline_shape *p, int stage)
 {
     int first = p->schedule == PIPELINE_GPIPE  ? p->batches

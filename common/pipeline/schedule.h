@@ -1,5 +1,5 @@
-/* The order in which the stages of a pipeline compute their micro-batches, with p stages and m micro-batches
- * per step.
+/* The order in which the stages of a pipeline compute their micro-batches. A pipeline has p stages, and a
+ * step has m micro-batches.
  *
  *   gpipe       All forward passes, then all backward passes. Every stage keeps the activations of m
  *               micro-batches. Huang et al., "GPipe: Efficient Training of Giant Neural Networks using
@@ -42,7 +42,7 @@ typedef enum pipeline_schedule {
 } pipeline_schedule;
 #undef PIPELINE_SCHEDULE_ENUM
 
-/* Names by enum value, then NULL. */
+/* Names of the schedules in the order of the enum, followed by NULL. */
 extern const char *const pipeline_schedule_names[];
 
 typedef struct pipeline_action {
@@ -55,7 +55,7 @@ typedef struct pipeline_shape {
     int stages, batches; /* each at least 1 */
 } pipeline_shape;
 
-/* Returns the action with number `index`, from 0 to 2 * batches - 1, of the stage's step. */
+/* Returns action number `index` of a step of the stage. A step has the actions 0 to 2 * batches - 1. */
 pipeline_action pipeline_action_of(const pipeline_shape *p, int stage, int index);
 
 /* Returns the largest number of micro-batches whose activations the stage keeps at the same time. The stage

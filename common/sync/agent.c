@@ -18,7 +18,7 @@ struct sync_agent {
     pthread_t thread;
     bool has_thread;
     atomic_bool stop;
-    atomic_bool failed; /* set once, after `error` */
+    atomic_bool failed; /* set to true once, after `error` has been written */
     error_record error;
     int idle_rounds;          /* number of consecutive iterations without work */
     sim_agent *virtual_agent; /* NULL if the device is not virtual */
@@ -32,8 +32,9 @@ static void give_up(sync_agent *agent)
     agent->config.ops->failed(agent->config.context, &agent->error);
 }
 
-/* Runs one iteration of the agent. Called by the agent's thread. For an inline agent, this is the idle
- * function of the device, which the compute thread calls while it waits for a fence. */
+/* Runs one iteration of the agent. If the agent has a thread, the thread calls this function. If the agent is
+ * inline, this function is the idle function of the device, which the compute thread calls while the compute
+ * thread waits for a fence. */
 static status progress(void *context, bool *worked)
 {
     sync_agent *agent = context;

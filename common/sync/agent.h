@@ -20,8 +20,8 @@ typedef struct sync_agent sync_agent;
 /* Functions of an engine. Any thread may call wake(); only the agent calls the other functions. */
 typedef struct sync_agent_ops {
     /* Does everything that can be done at `now_ns`. Sets *worked to true if anything was done. Sets
-     * *deadline_ns to the latest time of the next call, or leaves *deadline_ns at CLOCK_NEVER if the next
-     * call is needed only when something happens. */
+     * *deadline_ns to the time by which progress() must be called again. Leaves *deadline_ns at CLOCK_NEVER
+     * if no call is needed before a message arrives or wake() is called. */
     status (*progress)(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked);
     /* Sleeps until something may have happened, at most until the deadline. */
     void (*wait)(void *context, int64_t deadline_ns);

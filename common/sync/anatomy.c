@@ -33,7 +33,7 @@ typedef struct kept_step {
 
 typedef struct kept_list {
     char *data;
-    size_t count, capacity; /* bytes */
+    size_t count, capacity; /* in bytes */
 } kept_list;
 
 /* The waits of a step. */
@@ -47,7 +47,8 @@ struct anatomy {
     trace *trace;
     int world;
     /* The waits of the step that ends next are in lists[kind]. If `leads` is true, the waits of the following
-     * step are in the other list. The lowest bit of a wait's number is the index of its list. */
+     * step are in the other list. The lowest bit of a wait's number is the index of the list that contains
+     * the wait. */
     wait_list lists[2];
     int wait_capacity; /* largest number of waits in both lists together */
     int kind;
@@ -82,7 +83,8 @@ static void lose(anatomy *a)
     atomic_fetch_add_explicit(&a->lost, 1, memory_order_relaxed);
 }
 
-/* Inserts a span, and merges it with spans that overlap or touch it. Most spans belong at the end. */
+/* Inserts a span, and merges it with spans that overlap or touch it. Most spans belong at the end of the
+ * list. */
 static void insert(anatomy *a, anatomy_span span)
 {
     int first = a->span_count;
@@ -140,8 +142,9 @@ void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end
 
 /* ---- waits ------------------------------------------------------------------------------------ */
 
-/* Returns the first of the two marks of a wait. `number` is even in every other step, whose marks ascend from
- * SYNC_MARK_WAITS. The marks of the steps in between descend from SYNC_MARK_ENGINE. */
+/* Returns the first of the two marks of a wait. All waits of a step have even numbers, and all waits of the
+ * next step have odd numbers. The marks of waits with even numbers ascend from SYNC_MARK_WAITS. The marks of
+ * waits with odd numbers descend from SYNC_MARK_ENGINE. */
 static int mark_of(int number)
 {
     int wait = 2 * (number / 2);
@@ -316,7 +319,7 @@ status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count)
     return STATUS_OK;
 }
 
-/* Finds a call by its number. Returns NULL if a rank has not kept the call. */
+/* Returns the call with the given number, or NULL if a rank has not kept the call. */
 static const anatomy_call *find_call(const anatomy_call *calls, int64_t count, uint64_t number)
 {
     const anatomy_call key = {.number = number};

@@ -3,16 +3,16 @@
  * The lane is the compute thread, or the compute stream if the device runs kernels asynchronously. Each
  * instant of a step gets the first of these labels that fits:
  *
- *   the lane executes                                           data, forward, backward, optimizer, other
- *   the lane waits for the loader                               data
- *   the lane waits, and another rank still computes the value   waiting
- *   the lane waits, and a transfer or sum is in progress        exposed communication
- *   the lane waits, and another rank has not sent the value     waiting
- *   the lane waits for another reason                           other
+ *   the lane executes                                            data, forward, backward, optimizer, other
+ *   the lane waits for the loader                                data
+ *   the lane waits, and another rank computes the awaited value  waiting
+ *   the lane waits, and a transfer or sum is in progress         exposed communication
+ *   the lane waits, and another rank has not sent the value      waiting
+ *   the lane waits for another reason                            other
  *
  * The labels follow from three kinds of records. The train loop records the phases of the lane. Engines
- * record the waits of the lane. For each wait, they also record which rank sent the last contribution to the
- * awaited value, and when. The thread that communicates records spans, which are intervals in which a
+ * record the waits of the lane. For each wait, an engine also records which rank sent the last contribution
+ * to the awaited value, and when. The thread that communicates records spans, which are intervals in which a
  * transfer or a sum for this rank was in progress.
  *
  * One sweep at the end of the step labels all instants, so the parts add up exactly to the duration of the
@@ -47,7 +47,7 @@ typedef enum step_part {
 
 enum { ANATOMY_NOBODY = -1, ANATOMY_CALL = -2 };
 
-/* A phase of the lane, which executes `part` from `begin_ns` until the next phase begins. */
+/* A phase of the lane. The lane executes `part` from `begin_ns` until the next phase begins. */
 typedef struct anatomy_phase {
     int64_t begin_ns;
     step_part part;
@@ -77,14 +77,14 @@ typedef struct anatomy_figures {
     /* communication that was hidden while the lane waited for another rank's computation */
     int64_t hidden_waiting_ns;
     int64_t hidden_computing_ns; /* all other hidden communication */
-    int waited_for;              /* rank with the longest wait, or ANATOMY_NOBODY */
+    int waited_for;              /* rank for which this rank waited longest, or ANATOMY_NOBODY */
     /* number of waits and spans that were dropped for lack of room; if it is not 0, the parts are wrong */
     int64_t lost;
 } anatomy_figures;
 
 /* ---- the sweep ---- */
 
-/* The records of a step. Phases, waits and spans are in order of time. The first phase begins at begin_ns or
+/* The records of a step. Phases, waits and spans are sorted by time. The first phase begins at begin_ns or
  * earlier. Waits do not overlap each other, and spans do not overlap each other. The sweep ignores waits and
  * spans outside of the step. */
 typedef struct anatomy_step {
@@ -111,7 +111,8 @@ void anatomy_close(anatomy **a);
 
 /* Mark the start and the end of a wait of the lane. Only the thread that launches the work of the lane calls
  * these functions. If a wait has begun and not ended, anatomy_begin_wait() does nothing. anatomy_end_wait()
- * sets *number to the number of the wait for the functions below, or to -1 if the wait was not recorded. */
+ * sets *number to an identifier of the wait for the functions below, or to -1 if the wait was not
+ * recorded. */
 status anatomy_begin_wait(anatomy *a);
 status anatomy_end_wait(anatomy *a, int *number);
 /* Sets the cause of a wait. May be called until the step ends. */
@@ -129,7 +130,7 @@ bool anatomy_ends(const anatomy *a, int number);
  * function: the thread of the agent if there is an agent. */
 void anatomy_add_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
-/* Adds an interval like anatomy_add_span(). Only the thread that launches the work of the lane calls this
+/* Adds an interval, as anatomy_add_span() does. Only the thread that launches the work of the lane calls this
  * function, before the end of the step. */
 void anatomy_insert_span(anatomy *a, int64_t begin_ns, int64_t end_ns);
 
@@ -141,10 +142,11 @@ void anatomy_add_call(anatomy *a, uint64_t number, int64_t begin_ns, int64_t end
  * step. */
 void anatomy_end_step(anatomy *a, anatomy_span step, const anatomy_phase *phases, int phase_count,
                       anatomy_figures *out);
-/* Returns the time in ns that the last step waited for each rank: [world]. */
+/* Returns an array of length `world`. Element r is the time in ns that the lane waited for rank r in the last
+ * step. */
 const int64_t *anatomy_waited(const anatomy *a);
 
-/* ---- calls whose start on other ranks is known after the run ---- */
+/* ---- calls whose start on other ranks is known only after the run ---- */
 
 /* Keeps the records of steps until `most_bytes` bytes are used. A step needs some hundred bytes. Must be
  * called before the first step. */
@@ -168,9 +170,8 @@ status anatomy_calls(const anatomy *a, anatomy_call **calls, int64_t *count);
 typedef void anatomy_swept(void *context, int64_t step, const anatomy_figures *figures,
                            const int64_t *waited_ns);
 /* Labels the kept steps again, in order, and calls `swept` for each step. calls[count] are sorted by number.
- * calls[i].begin contains the rank that began call i last, and the time at which this rank began the call, on
- * the clock of the calling rank. The rank is ANATOMY_NOBODY if the calling rank was the last, or if the last
- * rank is not known. */
+ * calls[i].begin says which rank began call i last, and at which time of this rank's clock. The rank is
+ * ANATOMY_NOBODY if this rank itself was the last, or if the last rank is not known. */
 void anatomy_sweep_again(anatomy *a, const anatomy_call *calls, int64_t count, anatomy_swept *swept,
                          void *context);
 

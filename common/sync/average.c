@@ -17,11 +17,11 @@ typedef struct range_job {
     piece_list pieces;
     sync_range_function function;
     void *context;
-    atomic_bool *failed; /* The thread that sets `failed` to true writes `error`. */
+    atomic_bool *failed; /* The first thread that fails sets `failed` and writes `error`. */
     error_record *error;
 } range_job;
 
-/* Processes elements [first, end) of the list of pieces, counted over all pieces. */
+/* Processes elements [first, end) of the list of pieces. Elements are counted over all pieces. */
 static void run_part(const void *argument, int thread, int64_t first, int64_t end)
 {
     const range_job *j = argument;

@@ -1,7 +1,6 @@
-/* Functions that process the tensors of several ranks on any device. For example, they average the
- * tensors. On a CPU, host threads process the tensors range by range. A GPU processes tensors in GPU
- * memory. On a virtual device tensors have no memory, and the functions only spend the time that a real
- * device would take. */
+/* Functions that average or add tensors of several ranks, on any kind of device. On a CPU, host threads
+ * process the tensors range by range. A GPU processes tensors in GPU memory. On a virtual device tensors have
+ * no memory, and the functions only spend the time that a real device would take. */
 #ifndef COMMON_SYNC_AVERAGE_H
 #define COMMON_SYNC_AVERAGE_H
 
@@ -41,8 +40,8 @@ typedef struct sync_average {
 /* Averages the elements of `ranges`, on a thread of sync_run_ranges(). */
 status sync_average_ranges(const sync_average *a, int thread, int first, piece_list ranges);
 
-/* Copies `elements` elements to GPU memory and divides them. `data` is in GPU memory if `local` is true, else
- * in host memory. */
+/* Copies `elements` elements to GPU memory and divides the copies by `divisor`. `data` is in GPU memory if
+ * `local` is true, else in host memory. */
 status sync_bring(const sync_staging *on, dtype type, void *to, const void *data, bool local,
                   int64_t elements, double divisor);
 

@@ -49,7 +49,7 @@ void sync_default_end_step(sync_engine *e)
 {
 }
 
-/* ---- calls: staged.c has the copies of an engine on a staged copy ---------------------------------- */
+/* ---- calls (staged.c copies the data if the engine works on a staged copy) ------------------------- */
 
 /* Returns the compute stream that is the lane (anatomy.h). If the engine works on a staged copy, the lane
  * is the compute stream of the GPU, else the compute stream of the engine. */
@@ -223,7 +223,7 @@ static bool is_to_report(const sync_context *c)
 {
     bool stops = optimizer_get_options(c->optimizer)->on_nonfinite == NONFINITE_STOP,
          shards = c->params->shards != NULL;
-    /* All ranks have the same average, so only rank 0 reports it. */
+    /* All ranks have the same average, so only rank 0 prints the warning. */
     if (!stops && c->rank != 0 && !shards) return false;
     return optimizer_reports_nonfinite(c->optimizer);
 }
@@ -303,8 +303,8 @@ status sync_end_update(sync_engine *e, const sync_step *step, bool skipped)
     return now ? report(e, step) : STATUS_OK;
 }
 
-/* Skips repeated parameters. If several stages have the same parameter, only the first of these stages
- * adds the gradient of the parameter to the norm. */
+/* Adds the gradient of each parameter only once. If several stages share a parameter, only the first of these
+ * stages adds the gradient. */
 status sync_default_norm(sync_engine *e)
 {
     const sync_context *c = &e->context;

@@ -47,11 +47,11 @@
 #include "common/optim/optimizer.h"
 #include "common/sync/anatomy.h"
 
-/* ---- options that every engine reads alike ---- */
+/* ---- options that all engines have ---- */
 
 /* Says which values are divided by the number of ranks. */
 typedef enum shared_divide {
-    SHARED_DIVIDE_POLICY, /* the values that the policy defines */
+    SHARED_DIVIDE_POLICY, /* the policy decides which values are divided */
     SHARED_DIVIDE_BEFORE, /* each rank's gradient, before the sum */
     SHARED_DIVIDE_AFTER   /* the sum of the gradients */
 } shared_divide;
@@ -116,7 +116,7 @@ typedef struct sync_context {
      * the last progress of any rank. */
     const struct status_table *table;
     const void *options; /* option struct of the engine (sync_engine_type.options) */
-    const char *policy;  /* name in the engine's policy table */
+    const char *policy;  /* name of the policy in the engine's policy table */
     int64_t stall_timeout_ns;
     int64_t connect_timeout_ns; /* time limit for connecting through a library; 0 means stall_timeout_ns */
     bool share_gpu;             /* whether ranks may share a GPU */
@@ -132,9 +132,9 @@ typedef struct sync_context {
      * ranks are threads. In this case the next call of the engine returns the error. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
-    /* Returns true if the run has been canceled, and records the error. Other ranks then do not connect.
-     * To notice this while it waits, sync_connect() calls canceled() several times per second, and returns
-     * STATUS_STOPPED if the result is true. May be NULL. */
+    /* If the run has been canceled, records the error and returns true. The other ranks of a canceled run
+     * never connect. Therefore sync_connect() calls canceled() several times per second while it waits for
+     * other ranks, and returns STATUS_STOPPED if the result is true. May be NULL. */
     bool (*canceled)(void *context);
     void *canceled_context;
     /* time of this rank's clock minus time of rank 0's clock; set before sync_connect() */
@@ -146,7 +146,8 @@ typedef struct sync_context {
 /* A step, or a micro-batch of a step. */
 typedef struct sync_step {
     int64_t index; /* number of the step in the whole run, from 0 */
-    /* number of updates that were skipped before this process started; the optimizer does not count them */
+    /* number of updates that were skipped before this process started; the optimizer does not count skipped
+     * updates */
     int64_t skipped;
     int64_t samples; /* number of samples that this rank trains on; 0 if the rank takes part without data */
     int64_t targets; /* number of targets of this rank that count in the loss (rows or elements) */
@@ -164,7 +165,7 @@ typedef struct sync_counters {
     /* time that the threads of this rank's agent or server have spent in updates */
     int64_t update_aside_ns;
     int64_t agents_cpu_ns;              /* processor time of the threads of this rank's agents */
-    int64_t bytes_sent, bytes_received; /* bytes of payload over links between ranks */
+    int64_t bytes_sent, bytes_received; /* bytes of payload that passed over links between ranks */
     int64_t messages_sent, messages_received;
     int64_t updates_skipped; /* number of updates that were skipped because of --on-nonfinite skip */
     /* number of pushes that were sent after a push whose gradients became ready later */
@@ -180,7 +181,7 @@ typedef struct sync_blob {
 typedef enum sync_reach {
     SYNC_REACH_HOST,   /* a staged copy in host memory (staged.h) */
     SYNC_REACH_DEVICE, /* the device's memory */
-    /* the device's memory, or a staged copy if ranks share a GPU or open() returns STATUS_UNAVAILABLE */
+    /* a staged copy if ranks share a GPU or open() returns STATUS_UNAVAILABLE, else the device's memory */
     SYNC_REACH_EITHER
 } sync_reach;
 
@@ -193,7 +194,7 @@ typedef struct sync_requirements {
     /* On every rank the first forward pass of a step starts from the buffers of rank 0, or with --join from
      * the buffers of the lowest rank that has data. */
     bool shares_buffers;
-    bool whole_batch; /* rank 0 loads the batches of all ranks, and sync_scatter.inputs() hands them out */
+    bool whole_batch; /* rank 0 loads the batches of all ranks, and sync_scatter.inputs() scatters them */
     /* rank 0 computes one loss over the outputs of all ranks; the program of each rank ends before the
      * loss */
     bool one_loss;
@@ -303,8 +304,8 @@ struct sync_engine {
     const sync_engine_type *type;
     sync_context context;
     struct sync_staged *staged; /* NULL if the engine works in the memory of the rank's device */
-    int64_t update_begin_ns;    /* begin of the current update */
-    double square_norm;         /* squared norm of the gradients if the current update needs it */
+    int64_t update_begin_ns;    /* time at which the current update began */
+    double square_norm;         /* squared norm of the gradients; set if the current update needs the norm */
     bool updates;               /* true if this rank runs the optimizer; set by open() */
     bool updated;               /* true if at least one update was not skipped */
     /* True if the calls of a step only enqueue work on a GPU, so that the next step may begin before the
@@ -385,13 +386,13 @@ status sync_default_norm(sync_engine *e);
 status sync_default_update(sync_engine *e, const sync_step *step, double scale, bool skipped);
 /* Ends an update. Called at the end of update(). */
 status sync_end_update(sync_engine *e, const sync_step *step, bool skipped);
-/* On a GPU, reports gradients of a step that are not finite. Called after the compute stream has passed step
+/* On a GPU, reports gradients of step i that are not finite. Called after the compute stream has passed step
  * i, and before the update of step i + 2. */
 status sync_check_update(sync_engine *e, const sync_step *step);
 
 /* Searches `pieces` of `grads` for elements that are not finite. Sets *name to the name of the first
- * parameter that has one, or to NULL if all elements are finite. Must not run at the same time as another use
- * of the optimizer. */
+ * parameter whose gradient contains one, or to NULL if all elements are finite. Must not run at the same time
+ * as another use of the optimizer. */
 status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads,
                            piece_list pieces, const char **name);
 /* Fails with STATUS_NONFINITE, or prints a warning such as "step 7: rank 1: gradient of conv1.weight is not

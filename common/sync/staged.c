@@ -18,7 +18,7 @@ typedef struct sync_staged {
     optimizer *optimizer; /* NULL if the engine updates the GPU's parameters */
     sync_staging compute,
         copies;             /* streams of the GPU; gradients and buffers are copied to the host on `copies` */
-    device_fence *computed; /* number of items that the compute stream has computed */
+    device_fence *computed; /* fence whose value is the number of items that have been computed */
     sync_handover arrived;
     bool *uploaded; /* [param_count] whether the parameter has been copied to the GPU in this step */
     double *sums;   /* [sum_capacity] host copy of the values that a layer sums over the ranks */

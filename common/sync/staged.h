@@ -1,9 +1,9 @@
 /* Runs an engine that works on host memory, for a rank that computes on a GPU whose memory the host cannot
  * access.
  *
- * The engine receives a CPU device with a staged copy of parameters, gradients and buffers, and an optimizer.
- * The engine uses the GPU only if updates_on_gpu is set. The train loop calls the functions of engine.h,
- * which copy data and call the engine:
+ * The engine receives a CPU device, an optimizer, and a staged copy of parameters, gradients and buffers. The
+ * engine uses the GPU only if updates_on_gpu is set. The train loop calls the functions of engine.h, which
+ * copy data and call the engine:
  *
  *   begin_forward   copies buffers to the GPU
  *   need            copies the parameter to the GPU, before its first use
@@ -24,8 +24,8 @@
 #include "common/sync/engine.h"
 
 /* Opens an engine of `type` on a staged copy. `needs` are the requirements of the engine, and `threads` is
- * the number of threads of the optimizer. Returns STATUS_CONFIG if the engine also moves batches between
- * ranks, or shards the state. */
+ * the number of threads of the optimizer. Returns STATUS_CONFIG if the engine moves batches between ranks or
+ * shards the state. */
 status sync_staged_open(const sync_context *context, const sync_engine_type *type,
                         const sync_requirements *needs, int threads, sync_engine **out);
 
@@ -34,8 +34,8 @@ status sync_staged_open(const sync_context *context, const sync_engine_type *typ
 void sync_staged_stop(struct sync_staged *g);
 void sync_staged_close(struct sync_staged *g);
 
-/* Each of these functions makes the copies for the function of engine.h with the same ending.
- * sync_staged_end_forward(), sync_staged_ready() and sync_staged_group_sum() also call the engine. */
+/* sync_staged_X() makes the copies for sync_X() of engine.h. sync_staged_end_forward(), sync_staged_ready()
+ * and sync_staged_group_sum() also call the engine. */
 status sync_staged_connect(const struct sync_staged *g);
 status sync_staged_begin_forward(struct sync_staged *g, const sync_step *step);
 status sync_staged_need(struct sync_staged *g, int param);

@@ -74,7 +74,7 @@ status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t va
     return device_stream_wait(s->stream, fence, value);
 }
 
-/* ---- from launched to done --------------------------------------------------------------------- */
+/* ---- handovers --------------------------------------------------------------------------------- */
 
 status sync_handover_open(const sync_staging *s, int capacity, status (*take)(void *context, int item),
                           void *context, sync_handover *out)

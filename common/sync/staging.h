@@ -23,9 +23,10 @@ typedef struct sync_staging {
 
 sync_staging sync_staging_on(device *d, device_stream *s);
 
-/* Copy from the device to the host, from the host to the device, and within the memory of the device or of a
- * peer GPU. A copy may still be running when the call returns. The host memory must be pinned, or must not be
- * used before sync_staging_end(). sync_copy_down() does nothing if both addresses are equal. */
+/* sync_copy_down() copies from the device to the host, and sync_copy_up() from the host to the device.
+ * sync_copy_within() copies between two addresses in the memory of the device or of a peer GPU. A copy may
+ * still be running when the call returns. The host memory must be pinned, or must not be used before
+ * sync_staging_end(). sync_copy_down() does nothing if both addresses are equal. */
 status sync_copy_down(const sync_staging *s, void *host, const void *data, int64_t bytes);
 status sync_copy_up(const sync_staging *s, void *data, const void *host, int64_t bytes);
 status sync_copy_within(const sync_staging *s, void *to, const void *from, int64_t bytes);
@@ -45,8 +46,8 @@ status sync_staging_wait(const sync_staging *s, device_fence *fence, uint64_t va
  * taken in the order in which they were added. Only one thread uses a handover. */
 typedef struct sync_handover {
     device_stream *stream;
-    /* Number of items whose work is complete. NULL if the memory is not separate, because then every item is
-     * due when it is added. */
+    /* Fence whose value is the number of items whose work is complete. NULL if the memory is not separate,
+     * because then every item is due when it is added. */
     device_fence *fence;
     uint64_t added, taken;
     int *items; /* circular queue of [capacity] items */

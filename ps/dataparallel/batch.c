@@ -14,7 +14,7 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
     return STATUS_OK;
 }
 
-/* Returns the part of a rank. Cuts the batch as torch.chunk does: every rank has ceil(batch / n) samples
+/* Returns the part of a rank. Splits the batch as torch.chunk does: every rank has ceil(batch / n) samples
  * until no samples are left. The last ranks may have fewer samples, or none. */
 static dp_part part_of(int64_t samples, int world, int rank)
 {
@@ -23,8 +23,9 @@ static dp_part part_of(int64_t samples, int world, int rank)
     return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
 }
 
-/* Counts the targets of a part, except ignored targets. `all_targets` is in host memory. If targets do not
- * `exist`, as on a virtual device, returns the part's share of the counted targets. */
+/* Counts the targets of a part, except ignored targets. `all_targets` is in host memory. If `exist` is false,
+ * as on a virtual device, targets have no values. The result is then proportional to the samples of the
+ * part. */
 static int64_t count_targets(const sync_exchange *x, const dp_part *p, const void *all_targets, bool exist)
 {
     int64_t first = p->first * x->targets_each, count = p->samples * x->targets_each, counted = 0;
@@ -35,7 +36,7 @@ static int64_t count_targets(const sync_exchange *x, const dp_part *p, const voi
     return counted;
 }
 
-/* Cuts the loaded batch into the ranks' parts. */
+/* Splits the loaded batch into one part for each rank. */
 static status cut_batch(dp_engine *e)
 {
     const sync_exchange *x = context_of(e)->exchange;

@@ -15,7 +15,7 @@
  * in the order of a step:
  *
  *   engine.c         open, connect and close; the table of functions
- *   batch.c          plans, cuts and scatters the batch; moves other tensors that are cut like the batch
+ *   batch.c          plans, splits and scatters the batch; moves other tensors that are split like the batch
  *   step.c           replicate, gather outputs, loss, scatter the output gradient, reduce
  *   exchange.c       exchanges of tensors with rank 0, and the sum of gradients
  *   exchange_open.c  opens and closes the hub
@@ -99,7 +99,7 @@ typedef struct dp_engine {
     dp_chunks replicate, reduce;
     ps_memory memory;
     int64_t returned; /* Bytes per sample that replicas return in addition to their loss. */
-    int largest_sum;  /* ps_largest_sum() */
+    int largest_sum;  /* Result of ps_largest_sum(). */
     size_t element;   /* Bytes of an element. */
 
     /* Used on rank 0. */
@@ -124,7 +124,7 @@ typedef struct dp_engine {
     /* True with --payload nccl if there are several ranks. NCCL then broadcasts parameters and reduces
      * gradients. */
     bool by_nccl;
-    process_group *calls; /* Calls of NCCL. NULL if NCCL is not used, and in virtual time. */
+    process_group *calls; /* Calls of NCCL. NULL in virtual time, or if NCCL is not used. */
     collective_world *library;
     collective_group *ranks;
     bool warm;
@@ -256,11 +256,11 @@ status dp_group_sum(sync_engine *e, double *values, int count);
 /* memory.c: record the allocations and frees of a step in the ledger. */
 void dp_account_begin_batch(dp_engine *e); /* frees gradients before the first micro-batch of a step */
 void dp_account_replicate(dp_engine *e);
-/* If rank 0 computes one loss, counts the outputs of all ranks, and `more` tensors of the same size that
- * PyTorch's loss keeps in addition. */
+/* If rank 0 computes one loss, counts the outputs of all ranks. If the lifetimes are PyTorch's, also counts
+ * `more` tensors with as many elements, which PyTorch's loss keeps. */
 void dp_account_outputs(dp_engine *e, int more);
-/* Removes the memory that is needed because rank 0 computes one loss, and counts the gradient of this rank's
- * part. */
+/* Removes from the ledger the memory that is needed because rank 0 computes one loss. Counts the gradient of
+ * this rank's part. */
 void dp_account_end_loss(dp_engine *e);
 void dp_account_gradient_ready(dp_engine *e, int param);
 void dp_account_begin_reduce(dp_engine *e);

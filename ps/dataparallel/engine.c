@@ -60,8 +60,8 @@ static int64_t cache_bytes(const nn_program *program)
     return bytes;
 }
 
-/* Returns the number of bytes per sample that a replica returns in addition to its loss. 0 except in virtual
- * time (simulation_config.gathered). */
+/* Returns the number of bytes per sample that a replica returns in addition to its loss. Returns 0 except in
+ * virtual time (simulation_config.gathered). */
 static int64_t returned_bytes(device *d, const nn_program *program, int64_t output_bytes)
 {
     const simulation *s = sim_device_simulation(d);
@@ -173,8 +173,8 @@ status ps_dp_open(const sync_context *context, sync_engine **out)
     return rc;
 }
 
-/* Pins or unpins the shared memory that this rank's GPU copies from or to. On rank 0 this is the gradients of
- * other ranks, on other ranks all shared memory of rank 0. */
+/* Pins or unpins the shared memory that this rank's GPU copies from or to. Rank 0 pins the gradients of the
+ * other ranks. The other ranks pin all shared memory of rank 0. */
 static status pin_segments(dp_engine *e, bool pin)
 {
     device *d = e->base.context.device;

@@ -17,9 +17,9 @@ static int64_t region_bytes(const dp_region *r)
 
 /* ---- sums of gradients ------------------------------------------------------------------------- */
 
-/* Returns the address of element `element` of the arena in the gradient of a rank. `context` points to the
- * transfers of the key, which begin with the transfer of rank 1. The sum will replace the gradient of rank
- * 0. */
+/* Returns the address of an element in the gradient of rank `rank`. `element` is the index of the element in
+ * the arena. `context` points to the transfers of the key, which begin with the transfer of rank 1. The sum
+ * will replace the gradient of rank 0. */
 static const char *contribution(const void *context, int rank, int index, int64_t element)
 {
     const dp_transfer *transfer = (const dp_transfer *)context + (rank > 0 ? rank - 1 : 0);
@@ -137,8 +137,8 @@ static void record_message(dp_hub *h, const ps_message *m, int64_t begin_ns)
         h->last = (anatomy_sent){.ns = m->header.sent_ns, .ready_ns = m->header.ready_ns, .rank = m->peer};
 }
 
-/* Copies the tensor of a message. If the tensor is to be summed, computes the sum instead when the tensors of
- * all ranks for the key have arrived. Takes over the message. */
+/* Copies the tensor of a message. A tensor that is to be summed is not copied. When the tensors of all ranks
+ * for the key have arrived, computes the sum. Takes over the message. */
 static status receive_transfer(dp_hub *h, dp_transfer *transfer, ps_message *m, int64_t now_ns)
 {
     const dp_region *r = &transfer->region;
@@ -165,7 +165,7 @@ static status receive_transfer(dp_hub *h, dp_transfer *transfer, ps_message *m, 
 
 /* Handles a message of the running exchange, and holds other messages for a later exchange. Between exchanges
  * the agent must not read the transfers, because the compute thread is changing the list. A peer is at most
- * one exchange ahead, so a message that exceeds `held_capacity` is an error of the peer. */
+ * one exchange ahead, so more than `held_capacity` messages are a violation of the protocol. */
 static status handle(void *context, ps_message *m, int64_t now_ns)
 {
     dp_hub *h = context;
@@ -213,7 +213,7 @@ static status check_departures(dp_hub *h)
 }
 
 /* Fails if the exchange has made no progress within the stall limit. Other ranks wait longer than rank 0, so
- * that rank 0, which knows the late rank, reports it first. */
+ * that rank 0, which knows which rank is late, reports that rank first. */
 static status check_stall(dp_hub *h, int64_t now_ns, int64_t *deadline_ns)
 {
     const sync_context *c = h->context;

@@ -51,8 +51,8 @@ typedef struct dp_transfer {
     piece whole;      /* Storage for the piece of `region` if there is only one. */
     /* `shared` is true if the tensor passes through shared memory, and the message is only a notice. `remote`
      * is the base of the region in the peer's memory. A send copies the tensor to `remote`, and a receive
-     * copies the tensor from `remote`. If `remote` is NULL, neither copies: the peer copies the tensor, or
-     * the compute thread copies it after the exchange. */
+     * copies the tensor from `remote`. If `remote` is NULL, the agent copies nothing: the peer copies the
+     * tensor, or the compute thread copies the tensor after the exchange. */
     bool shared;
     char *remote;
     bool copied, done;
@@ -71,7 +71,7 @@ typedef struct dp_hub {
     const sync_context *context;
     int most_transfers; /* Largest number of transfers in an exchange. */
     int keys;           /* Largest number of keys in an exchange with a sum. */
-    int threads;        /* Threads of the host that sum, or 0 if the GPU sums. */
+    int threads;        /* Number of host threads that sum, or 0 if the GPU sums. */
     void *landing;      /* GPU memory for a gradient that has arrived, or NULL if the host sums. */
     /* True with --payload nccl. On GPUs NCCL then moves the tensors of the device, so an exchange need not
      * wait until these tensors have been computed. */
@@ -88,13 +88,13 @@ typedef struct dp_hub {
     int count;
     dp_sum sum;             /* `present` is 0 if the exchange has no sum. */
     _Atomic int64_t posted; /* Number of exchanges that have been posted. */
-    device_fence *done;     /* Number of exchanges that have ended. */
+    device_fence *done;     /* Fence whose value is the number of exchanges that have ended. */
     anatomy_sent last;      /* The received message that was sent last. */
 
     /* Used by the agent. */
     int64_t finished; /* Number of exchanges that have ended. */
     bool running;
-    int listed; /* Number of transfers of the running exchange, or 0 if none is running. */
+    int listed; /* Number of transfers of the running exchange, or 0 if no exchange is running. */
     int open_transfers;
     int *arrived;     /* [keys] Number of transfers of a key that have arrived. */
     ps_message *held; /* [held_capacity] Messages that arrived before the exchange to which they belong. */

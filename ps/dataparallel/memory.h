@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Sizes in bytes. */
+/* Sizes in bytes. The comments contain the symbols of the formulas below. */
 typedef struct ps_dp_sizes {
     int64_t parameters; /* P */
     int64_t kept;       /* G, gradients that are kept between steps: P with --keep-grads, else 0. */
@@ -55,8 +55,8 @@ const ps_dp_phase_info *ps_dp_phase_describe(ps_dp_phase p);
 /* Returns the text of the formula that applies to the lifetimes and types in `s`. */
 const char *ps_dp_formula(const ps_dp_sizes *s, ps_dp_phase p);
 
-/* Returns by how many bytes device 0 holds more than another device, without workspace, according to the
- * formula. */
+/* Returns how many bytes device 0 holds in excess of another device according to the formula. Workspace is
+ * not counted. */
 int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p);
 
 /* Returns the number of bytes in the ledger at the end of a phase, without workspace. */

@@ -127,9 +127,9 @@ status dp_nccl_add(dp_engine *e, bool sends, int peer, void *data, int64_t bytes
 
 /* ---- open and close --------------------------------------------------------------------------- */
 
-/* Makes calls of each kind and size, and between rank 0 and each other rank, because NCCL may connect at the
- * first call. The calls broadcast the initial parameters. All other calls use the arena of gradients as
- * scratch memory, because no gradient has been computed yet. */
+/* Makes calls of each kind and size, and calls between rank 0 and each other rank. The reason is that NCCL
+ * may open connections during the first call. The calls broadcast the initial parameters. All other calls use
+ * the arena of gradients as scratch memory, because no gradient has been computed yet. */
 status dp_nccl_warm_up(dp_engine *e)
 {
     dp_flow part = {.data = context_of(e)->params->grads.data, .each = 1};

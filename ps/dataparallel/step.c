@@ -151,9 +151,9 @@ void dp_loss(sync_engine *base, const sync_step *step, int64_t *targets, bool *h
         *targets = 0;
         for (int r = 0; r < base->context.world; r++) *targets += e->parts[r].targets;
     }
-    dp_account_outputs(e, 1); /* log_softmax */
+    dp_account_outputs(e, 1); /* the result of log_softmax */
     ledger_enter(base->context.ledger, LEDGER_PHASE_LOSS_GRADIENT);
-    dp_account_outputs(e, 3); /* log_softmax and two gradients */
+    dp_account_outputs(e, 3); /* the result of log_softmax, and two gradients */
     *here = dp_one_loss(e) ? dp_is_root(e) : dp_takes_part(e);
 }
 

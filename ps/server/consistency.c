@@ -87,8 +87,8 @@ static status find_in_push(ps_server *s, int worker, int key, const char **name)
     return STATUS_OK;
 }
 
-/* Reports gradients that are not finite in keys [first, first + count). These are the gradients that
- * `worker` has pushed, or the averages if `worker` is negative. */
+/* Reports that keys [first, first + count) contain a gradient that is not finite. If `worker` is negative,
+ * the gradient is an average, otherwise `worker` has pushed the gradient. */
 static status report_nonfinite(ps_server *s, int worker, int first, int count, int64_t step)
 {
     optimizer *o = s->optimizer;
@@ -115,7 +115,7 @@ status server_check_update(const server_work *work)
     return report_nonfinite(s, work->worker, work->key, 1, step);
 }
 
-/* ---- the norm over all keys, of all servers: clipping, skipping ---------------------------------- */
+/* ---- the norm over the keys of all servers (clipping, --on-nonfinite skip) ----------------------- */
 
 /* Sets *sum to the sum of the squared elements of this server's shard. The elements are the gradients that
  * `worker` has pushed, or the averages if `worker` is negative. */
@@ -350,8 +350,8 @@ static status flush(ps_server *s, int worker, int64_t pull, int64_t iteration)
     return STATUS_OK;
 }
 
-/* Copies the initial parameters of a key from the adjacent rank to the server. If a GPU updates parameters in
- * a copy, also copies the parameters to the GPU. */
+/* Copies the initial parameters of a key to the server. If a GPU updates parameters in a copy, also copies
+ * the parameters to the GPU. */
 static status start_key(ps_server *s, int key, const char *params)
 {
     piece_list pieces = server_pieces(s, key);

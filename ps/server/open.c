@@ -29,10 +29,10 @@ static status open_state(ps_server *s)
     return ps_memory_check(m, "a parameter server");
 }
 
-/* Chooses the memory for the server's parameters. Under sync, a server next to a rank updates the rank's
- * parameters in place. This is safe because a rank that has pushed a key does not read it before the update.
- * Under ssp and async the server has a copy. A server in a separate process updates the parameters of that
- * process. */
+/* Chooses the memory for the server's parameters. Under sync, a server in the process of a rank updates the
+ * rank's parameters in place. This is safe because a rank that has pushed a key does not read the key again
+ * before the update. Under ssp and async the server has a copy. A server in a separate process updates the
+ * parameters of that process. */
 static status open_params(ps_server *s)
 {
     const param_set *set = s->set;

@@ -1,7 +1,7 @@
 /* The reduction of the parameter server. Every server runs five steps: receive pushes, sum in rank order,
  * average, update, reply.
  *
- * The model is cut into keys (ps/keys.h). Every key passes through the five steps independently, so one key
+ * The model is split into keys (ps/keys.h). Every key passes through the five steps independently, so one key
  * can be updated while the pushes of the next key are still in transit:
  *
  *     rank 0    push g[0] ──┐                                                    ┌──> parameters to rank 0
@@ -11,9 +11,9 @@
  *
  * The sum starts when the last push of an iteration has arrived. The sum always runs in rank order, because
  * floating-point addition is not associative: if pushes were added in order of arrival, the result would
- * differ from run to run. Other policies add in the same order. Therefore sync, ssp with staleness 0, and the
- * ring engine's `ddp` and `zero1` with --algorithm two-shot give bit-identical results if --divide is the
- * same (docs/ps.md names an exception for clipping).
+ * differ from run to run. All policies that sum gradients use this order. Therefore sync, ssp with staleness
+ * 0, and the ring engine's `ddp` and `zero1` with --algorithm two-shot give bit-identical results if --divide
+ * is the same (docs/ps.md names an exception for clipping).
  *
  * consistency.c decides when a key is reduced. sync and ssp reduce whole iterations. async applies each push
  * separately. A pushed gradient is in the frames of the message, in shared memory of the rank that pushed it,

@@ -37,7 +37,7 @@ static inline anatomy_sent server_later(anatomy_sent a, anatomy_sent b)
     return b.ns > a.ns ? b : a;
 }
 
-/* The pushes of one key that have arrived in one iteration: their number, and the push that was sent last. */
+/* The number of pushes of one key that have arrived in one iteration, and the push that was sent last. */
 typedef struct server_arrival {
     int count;
     anatomy_sent last;
@@ -50,7 +50,7 @@ typedef struct server_key {
     /* Number of pushes that have arrived, including pushes that have not been applied (async). */
     int64_t received;
     int64_t flushed;   /* Number of updates that the key must have when a flush ends. */
-    anatomy_sent last; /* The push that the last update waited for. */
+    anatomy_sent last; /* The push that was sent last among the pushes that the last update needed. */
     /* Ticket of the replies that are being sent. The parameters of the key must not change until all replies
      * have left. */
     transport_ticket ticket;
@@ -60,8 +60,8 @@ typedef struct server_key {
 typedef enum reply_state { REPLY_NONE, REPLY_WAITS, REPLY_QUEUED } reply_state;
 typedef struct server_slot {
     ps_message push; /* The last push, kept as long as its frames are needed. */
-    int64_t pushed;  /* Number of iterations pushed. */
-    int64_t applied; /* Number of pushes applied (async). */
+    int64_t pushed;  /* Number of iterations that the worker has pushed. */
+    int64_t applied; /* Number of pushes that have been applied (async). */
     reply_state reply;
     int64_t pull; /* Number of the pull to which `reply` belongs. */
     /* Number of updates that the key must have received before the reply. Under async, only updates with
@@ -69,7 +69,7 @@ typedef struct server_slot {
     int64_t needs;
     int64_t arrived_ns; /* Time at which the pull, or the push that includes a pull, arrived. */
     int64_t pushed_ns;  /* Time at which the last push arrived (async, ssp). */
-    anatomy_sent last;  /* The push that the reply waited for. */
+    anatomy_sent last;  /* The push that was sent last among the pushes that the reply needed. */
     /* Number of updates between the worker's last read and the update with its last push (async). -1 if this
      * number has already been reported. */
     int64_t staleness;
@@ -86,7 +86,8 @@ typedef struct server_worker {
     int64_t buffers_arrived_ns; /* Time at which the pull for buffers arrived. */
     bool had_buffers;
     bool gone;
-    /* The worker's share of a layer's sum. The kind is NONE if the share has not arrived. */
+    /* The worker's share of a layer's sum. The kind of the message is MESSAGE_NONE if the share has not
+     * arrived. */
     ps_message layer_share;
     bool norm_due;       /* True if `norm` must be sent to the worker. */
     double norm;         /* This server's part of a squared norm. */
@@ -108,7 +109,8 @@ typedef struct server_apply {
  * threads read the state. */
 typedef struct ps_server {
     /* Set by the owner of the server. Everything is borrowed and outlives the server. */
-    const sync_context *context; /* Context of the adjacent rank, or of the server's separate process. */
+    /* Context of the rank in the same process, or of the server's separate process. */
+    const sync_context *context;
     const ps_policy *policy;
     const ps_plan *plan;
     int index;
@@ -124,7 +126,7 @@ typedef struct ps_server {
     /* Fixed when the server is opened. */
     const ps_shard *shard;
     device *device;
-    /* The rank's parameters if the server is next to a rank, otherwise separate parameters without
+    /* The rank's parameters if the server is in the process of a rank, otherwise separate parameters without
      * gradients. */
     param_set *set;
     optimizer *optimizer;
@@ -132,22 +134,22 @@ typedef struct ps_server {
     int first, count; /* Range of keys of the shard. */
     int64_t window;   /* Number of iterations whose pushes are collected at the same time. */
     size_t element;   /* Bytes of an element. */
-    bool needs_norm;  /* Updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
-    bool writes;      /* The server writes replies into the workers' arenas if the arenas are mapped. */
-    /* Stream and copies of the device that sums and updates, which is the host or the rank's GPU. */
+    bool needs_norm; /* True if updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
+    bool writes;     /* True if the server writes replies into the mapped arenas of workers. */
+    /* The device that sums and updates (the host or the rank's GPU), and the stream of this device. */
     sync_staging staging;
     /* Base addresses of three arenas: parameters that replies contain, parameters that the optimizer updates,
      * and averages. Addresses count from the first element of the model, but only the elements of the shard
      * are used. `params` and `updated` differ only if a GPU updates. */
     char *params, *updated, *averages;
-    /* Under sync, the gradients of the adjacent rank in GPU memory. NULL if gradients are read from host
-     * memory. */
+    /* Under sync, the gradients of the rank in the same process, in GPU memory. NULL if gradients are read
+     * from host memory. */
     const char *own_grads;
     device_memory landing; /* GPU memory for one piece of a pushed gradient. */
     device_memory params_memory, updated_memory, averages_memory, copies_memory;
     sync_average average; /* Describes how `averages` are computed. server_reduce() sets `average.context`. */
-    /* Updates ranges of a key. Range 0 is piece `first` of the key. On a virtual device only spends the time
-     * of the update. */
+    /* Updates `ranges` of a key. The first range is in piece `first` of the key. On a virtual device,
+     * update() only spends the time of the update. */
     status (*update)(const struct server_work *work, int first, piece_list ranges);
 
     ps_memory memory;
@@ -170,7 +172,7 @@ typedef struct ps_server {
         bool known;
         bool skips;
         double scale;
-        anatomy_sent last; /* The latest push of any key. */
+        anatomy_sent last; /* The push that was sent last, over all keys. */
     } norm;
     struct {                /* Pushes that have not been applied, in order of arrival (async). */
         server_apply *list; /* [count * world] A circular queue. */
@@ -182,7 +184,8 @@ typedef struct ps_server {
         int64_t bytes, iteration; /* `iteration` is -1 if there are no buffers yet. */
         /* Last iteration whose buffers have arrived, even if they have not been accepted. */
         int64_t received;
-        /* Buffers that have arrived and have not been accepted. The kind is NONE if there are none. */
+        /* Buffers that have arrived and have not been accepted. The kind of the message is MESSAGE_NONE if no
+         * buffers wait to be accepted. */
         ps_message next;
         anatomy_sent last; /* The message of rank 0 that contained `data`. */
         bool acknowledge;  /* True if an acknowledgement must be sent to rank 0. */
@@ -191,8 +194,8 @@ typedef struct ps_server {
     struct { /* Used on server 0. */
         double *sums;
         int shares;
-        int replies;           /* Number of replies that must still be sent, to the last `replies` workers. */
-        anatomy_sent last;     /* The latest share that has arrived. */
+        int replies;       /* Number of workers, counted from the last one, that must still get a reply. */
+        anatomy_sent last; /* The share that was sent last. */
         message_header header; /* Header of the last share. Further shares must match this header. */
         message_header reply;
         transport_ticket ticket;
@@ -234,10 +237,10 @@ static inline char *server_as_arena(const void *data, int64_t first, size_t elem
 }
 
 /* server.c: turns the result of a send to a rank that has disconnected into success. check_departures()
- * reports the lost rank if other ranks wait for it. */
+ * reports the lost rank if other ranks wait for a message from it. */
 status server_forgive_left(status sent);
-/* Copies a key's pieces between arenas in host memory. Does nothing if `to` is NULL, because the arena is not
- * mapped. */
+/* Copies a key's pieces between arenas in host memory. Does nothing if `to` is NULL, which means that the
+ * arena is not mapped. */
 void server_copy_pieces(const ps_server *s, int key, char *to, const char *from);
 
 /* reduction.c. A reduction of one key. */
@@ -258,7 +261,7 @@ status server_reduce_next(ps_server *s, bool updates, int *key);
 status server_reduce(server_work *work);
 /* Implements sync_average.source(). `context` is a server_work. */
 const char *server_contribution(const void *context, int worker, int piece, int64_t element);
-/* The two choices for ps_server.update. */
+/* ps_server.update is one of these two functions. */
 status server_update_ranges(const server_work *work, int first, piece_list ranges);
 status server_spend_update(const server_work *work, int first, piece_list ranges);
 /* Queues the replies that waited for an update of the key, or for the initial parameters. */
@@ -273,15 +276,16 @@ void server_keep_push(ps_server *s, int key, int worker, ps_message *m);
 /* Returns the address of a piece that `worker` pushed for the key's current iteration. The piece is in host
  * memory, or in GPU memory if `own_grads` is set and `worker` is the rank of the server. */
 const char *server_gradient(const ps_server *s, int key, int worker, int piece);
-/* Makes the piece readable for the device that updates. Sets *grads so that the piece is at its offset in an
- * arena at *grads. On a GPU the next call overwrites the piece. */
+/* Makes the piece readable for the device that updates. Sets *grads to the base address of an arena in which
+ * the piece is at its usual offset. On a GPU the next call overwrites the piece. */
 status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(ps_server *s, int key, int worker, ps_update_step step);
 void server_end_iteration(ps_server *s, int key);
 /* Handles the sum of the squared norms of all servers. Under async, this sum belongs to the push of
  * `worker`. Under other policies, this sum belongs to the averages of the iteration. */
 status server_receive_norm(ps_server *s, int worker, double sum_squares);
-/* Stops the server or warns if an update found gradients that are not finite, as --on-nonfinite says. */
+/* If an update found gradients that are not finite, stops the server or prints a warning, as --on-nonfinite
+ * says. */
 status server_check_update(const server_work *work);
 /* Reduces or updates one key if a key is ready. */
 status server_update(ps_server *s, bool *worked);

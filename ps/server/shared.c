@@ -13,7 +13,7 @@ static status unexpected(ps_server *s, ps_message *m, const char *expected)
         s->index, m->peer, message_kind_name(m->header.kind), m->header.step, m->header.frames, expected);
 }
 
-/* Sends if there is room, otherwise sets *sent to false. */
+/* Sends a message if there is room. Sets *sent to whether the message was sent. */
 static status try_send(ps_server *s, int worker, const message_header *h, const message_frame *frame,
                        transport_ticket *ticket, bool *sent, bool *worked)
 {

@@ -28,9 +28,9 @@ static anatomy_sent last_of(const worker *w, const message_header *h)
     return (anatomy_sent){.ns = h->last_ns, .ready_ns = h->ready_ns, .rank = (int)h->last_rank};
 }
 
-/* Records when communication for a request was in progress. The first interval begins when the request was
- * sent, at left_ns, and ends when it arrived at the server. The second interval begins when the last
- * contribution was sent, and ends now. It contains the sum, the update and the reply. */
+/* Records two intervals in which communication for a request was in progress. The first interval begins when
+ * the request was sent, at left_ns, and ends when it arrived at the server. The second interval begins when
+ * the last contribution was sent, and ends now. It contains the sum, the update and the reply. */
 static void record_reply(const worker *w, const message_header *h, int64_t left_ns)
 {
     anatomy *a = w->context->anatomy;
@@ -129,7 +129,7 @@ static status receive_average(worker *w, int key)
     if (!sync_update_needs_norm(c)) return update_key(w, key, 1.0);
     if (++w->averages < w->plan->key_count) return STATUS_OK;
     w->averages = 0;
-    /* The norm needs all keys, so each of the updates has waited for the push that was sent last. */
+    /* The norm needs all keys, so every update has waited for the push that was sent last, over all keys. */
     for (int k = 0; k < w->plan->key_count; k++)
         if (w->keys[k].last.ns > w->keys[key].last.ns) w->keys[key].last = w->keys[k].last;
     for (int k = 0; k < w->plan->key_count; k++) w->keys[k].last = w->keys[key].last;

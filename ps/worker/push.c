@@ -145,8 +145,8 @@ static status send_keys(worker *w, int server, int64_t now_ns, bool *worked)
 
 /* ---- pulls, buffers, sums, norms -------------------------------------------------------------- */
 
-/* Sends a pull. A pull for keys follows the pushes that its reply must include. A pull that requests only
- * buffers is sent before the pushes of the iteration. Therefore, when a server updates a key, it has
+/* Sends a pull. A pull for keys is sent after the pushes that the reply must include. A pull that requests
+ * only buffers is sent before the pushes of the iteration. Therefore, when a server updates a key, it has
  * received the pulls for the next iteration's buffers from all ranks. */
 static status send_pull(worker *w, int server, int64_t now_ns)
 {
@@ -237,7 +237,7 @@ static status send_to(worker *w, int server, int64_t now_ns, bool *worked)
     if (s->norm_due) TRY(or_later(send_norm(w, server)));
     if (s->pull_flags == PS_PULL_BUFFERS) {
         status rc = send_pull(w, server, now_ns);
-        if (rc != STATUS_OK) return or_later(rc); /* the pushes must follow the pull */
+        if (rc != STATUS_OK) return or_later(rc); /* this pull must be sent before the pushes */
     }
     TRY(or_later(send_keys(w, server, now_ns, worked)));
     return s->pull_flags ? or_later(send_pull(w, server, now_ns)) : STATUS_OK;

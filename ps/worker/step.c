@@ -58,7 +58,7 @@ static status post_pull(ps_worker *w, uint32_t flags, uint64_t pull, int64_t ite
     return STATUS_OK;
 }
 
-/* Requests the first pull, which also initializes the servers. */
+/* Posts the first pull, which also initializes the servers. */
 static status pull_first(ps_worker *w)
 {
     if (w->shared.gives_buffers) {
@@ -163,7 +163,7 @@ status ps_worker_finish(ps_worker *w, const sync_step *step)
     if (!w->compute.has_data) TRY(clear_gradients(w));
     for (int i = 0; i < w->plan->param_count; i++) {
         if (w->compute.pushed[i]) continue;
-        TRY(wait_for_param(w, i)); /* Unused parameters have not been waited for in the forward pass. */
+        TRY(wait_for_param(w, i)); /* The forward pass has not waited for unused parameters. */
         TRY(push(w, i));
     }
     wake(w);
@@ -180,7 +180,8 @@ static status wait_for_pull(ps_worker *w)
 }
 
 /* Waits until this rank has the parameters after all updates. All ranks must request the flush. Under async,
- * a rank may not have made any step when the other ranks end, so it may make its first pull here. */
+ * the other ranks may end before this rank has begun its first step. Then this rank makes its first pull
+ * here. */
 status ps_worker_flush(sync_engine *e)
 {
     ps_worker *w = worker_of(e);

@@ -1,4 +1,4 @@
-/* The agent of a worker: its progress function, and errors if servers do not reply. */
+/* The agent of a worker. progress() sends and receives, and fails if servers do not reply. */
 #include "ps/worker/worker.h"
 
 #include "common/base/clock.h"
@@ -35,7 +35,7 @@ static const char *name_server(const worker *w, int server, char *text, size_t s
     return text;
 }
 
-/* Returns the first server that has not replied for a key, or -1 if there is none. */
+/* Returns the first server that has not replied for a key, or -1 if all servers have replied. */
 static int owing_server(const worker *w, int *key)
 {
     for (int k = 0; k < w->plan->key_count; k++) {
@@ -56,8 +56,8 @@ static status check_departures(worker *w)
     return STATUS_OK;
 }
 
-/* Returns the worker's stall limit. The limit of servers is shorter, so that a server, which knows the late
- * rank, reports it first. */
+/* Returns the worker's stall limit. The limit of servers is shorter, so that a server, which knows which rank
+ * is late, reports that rank first. */
 static int64_t patience(const worker *w)
 {
     int64_t limit = w->context->stall_timeout_ns;

@@ -79,8 +79,8 @@ typedef struct worker_shared {
     /* Whether this rank sends its buffers to all ranks, and whether this rank receives rank 0's buffers. */
     bool gives_buffers, takes_buffers;
 
-    /* Data from the compute thread to the agent. The next three fields are written before an event is
-     * posted. */
+    /* Data from the compute thread to the agent. The compute thread writes `iterations`, `pull_iteration` and
+     * `sum_values` before it posts an event. */
     sync_queue events;
     /* Index is the iteration modulo 2. Two entries are enough, because the agent ends iteration i before
      * iteration i + 2 begins. */
@@ -89,7 +89,7 @@ typedef struct worker_shared {
     double *sum_values;
 
     ps_port port;
-    char *packed_buffers; /* Rank 0's buffers, to be sent or received. */
+    char *packed_buffers; /* Packed copy of rank 0's buffers, which rank 0 sends and other ranks receive. */
     /* [param_count] Fences of the parameters. The value of a fence is the number of the last pull for
      * which the parameter has arrived. */
     device_fence **arrived;
