@@ -17,7 +17,7 @@
 
 #define SEED 1
 
-/* Compared figures of a job. The first figure decides the comparison. */
+/* Figures of a job that are compared. The first figure decides the comparison. */
 static const struct {
     const char *name, *path;
 } metrics[] = {{COMPARE_STEP_TIME, "step_time.median_s"},
@@ -35,7 +35,7 @@ typedef struct family {
 } family;
 
 typedef struct comparison {
-    json_t *a, *b; /* runs of the two sides that are compared next, with null for a round without a result */
+    json_t *a, *b; /* runs of the two sides to compare next; null stands for a round without a result */
     json_t *list;  /* one element per job and point */
     family steps, others; /* tests of step times, and of all other figures */
 } comparison;
@@ -45,7 +45,7 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the comparison");
 }
 
-/* Adds the runs of a result: its repetitions, or the result itself. */
+/* Adds the runs of --repeat if the result has them, else the result itself. */
 static status add_result(json_t *side, const json_t *result)
 {
     json_t *runs = (json_t *)report_at(result, "repetitions.runs");
@@ -56,7 +56,7 @@ static status add_result(json_t *side, const json_t *result)
 
 /* ---- one comparison ---------------------------------------------------------------------------------- */
 
-/* Returns the name of a job, or its engine in results of earlier versions. */
+/* Returns the name of a job. Jobs in results of earlier versions have no name, so returns the engine. */
 static const char *name_of(const json_t *job)
 {
     return json_object_get(job, "name") ? report_text_at(job, "name") : report_text_at(job, "engine");
@@ -70,8 +70,8 @@ static const json_t *job_of(const json_t *run, const char *name)
     return NULL;
 }
 
-/* Reads a metric of both sides into out[2][most]. If `rounds`, leaves out rounds in which one side has no
- * value. */
+/* Reads the values of a metric on both sides into out[2][most]. If `rounds` is true, leaves out a round if
+ * either side has no value in this round. */
 static void read_values(const json_t *a, const json_t *b, const char *job, int metric, bool rounds,
                         double *out, int most, int count[2])
 {
@@ -85,7 +85,7 @@ static void read_values(const json_t *a, const json_t *b, const char *job, int m
     }
 }
 
-/* Adds a row and a test for a metric. Adds nothing if a value is missing or zero. */
+/* Adds a row and a test for a metric. Adds nothing if a side has no value, or if a value is not positive. */
 static status compare_metric(const json_t *a, const json_t *b, const char *job, int metric, bool rounds,
                              json_t *rows, family *f)
 {
@@ -181,8 +181,8 @@ static comparison comparison_open(void)
                         .others.rows = json_array()};
 }
 
-/* Ends and frees a comparison. `rc` is the status of the code that compared the sides. If `rc` is STATUS_OK,
- * sets *out to the result. */
+/* Frees a comparison. `rc` is the status of the code that compared the sides. If `rc` is STATUS_OK, first
+ * corrects the tests, and sets *out to the JSON of the comparison. */
 static status comparison_finish(comparison *c, status rc, const char *a, const char *b, bool interleaved,
                                 json_t **out)
 {
@@ -256,8 +256,8 @@ static status read_point(const sweep *s, int point, json_t *out)
     return STATUS_OK;
 }
 
-/* Compares two points of two sweeps or of one sweep. The rounds of points are interleaved only within one
- * sweep. */
+/* Compares two points, which belong to one sweep or to two. Only the rounds of points of one sweep are
+ * interleaved. */
 static status compare_points(const sweep *a, int point_a, const sweep *b, int point_b, const char *label,
                              comparison *c)
 {

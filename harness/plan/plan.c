@@ -31,7 +31,7 @@ static status plan_memory(const run_config *c, run_plan *p)
 {
     int64_t params = p->model->parameter_elements * dtype_size(DTYPE_F32);
     int64_t needed = 0;
-    int copies = 3 + optimizer_state_count(&c->optimizer); /* the first 3: parameters, gradients, buckets */
+    int copies = 3 + optimizer_state_count(&c->optimizer); /* 3: parameters, gradients and buckets */
     for (int j = 0; j < JOB_COUNT; j++) {
         nn_program *program = NULL;
         nn_program_config config = {
@@ -61,7 +61,8 @@ static void note_hardware(const run_config *c, run_plan *p)
     text_buffer note = {0};
     text_append(&note, "%d %s rank%s of %d thread%s", ranks, c->run.device, ranks == 1 ? "" : "s", threads,
                 threads == 1 ? "" : "s");
-    /* A bound rank does not see the other ranks' processors, so their number is not known. */
+    /* If the launcher has bound the ranks, a rank does not see the processors of other ranks, so the total
+     * number is unknown. */
     if (c->bound == BOUND_BY_STARTER)
         text_append(&note, ", bound by what started them");
     else
@@ -84,8 +85,8 @@ static status drop_tensor(void *context, const checkpoint_tensor *t, dtype type,
     return STATUS_OK;
 }
 
-/* Checks the checkpoint here, so that a checkpoint of another model gives one error instead of one per
- * rank. */
+/* Checks the checkpoint before the ranks start, so that a checkpoint of another model gives one error instead
+ * of one per rank. */
 static status check_load(const run_config *c, const run_plan *p, model_options *resolved)
 {
     if (!c->checkpoint.load) return STATUS_OK;
@@ -142,12 +143,12 @@ void run_plan_free(run_plan *plan)
     dataset_close(&plan->set);
 }
 
-/* ---- batches that have a size only ------------------------------------------- */
+/* ---- batches without data ---------------------------------------------------- */
 
 typedef struct plan_source {
     batch_source base;
     int64_t count;
-    int32_t *targets; /* class 0 for all */
+    int32_t *targets; /* all of class 0 */
 } plan_source;
 
 static status source_next(batch_source *base, int64_t step, batch_view *out)
@@ -169,16 +170,16 @@ static const batch_source_type source_type = {"plan", source_next, batch_source_
 
 typedef struct planned_job {
     simulation *machines; /* NULL if the run is not virtual */
-    ledger memory;        /* ledger of the rank planned last */
-    /* Peak of an evaluation, or 0 if there is none. `memory` includes the evaluation only if the run is not
-     * virtual, because a virtual run does not evaluate. */
+    ledger memory;        /* ledger of the rank that was planned last */
+    /* Peak memory of an evaluation, or 0 if the job does not evaluate. `memory` includes the evaluation only
+     * if the run is not virtual, because a virtual run does not evaluate. */
     int64_t evaluation_bytes;
     bool has_sizes;
-    ps_dp_sizes sizes; /* sizes of the policy dp, which rank 0 reports */
+    ps_dp_sizes sizes; /* sizes that rank 0 reports under the policy dp, if has_sizes is true */
 } planned_job;
 
-/* Runs two steps, and an evaluation if there are samples for every rank, so that the ledger is as at the end
- * of a run. */
+/* Runs two steps and, if `evaluated` is not 0, evaluates `evaluated` samples. The ledger is then the same as
+ * at the end of a run. */
 static status run_rank(trainer *t, plan_source *source, int64_t evaluated, planned_job *out)
 {
     step_result step;
@@ -301,7 +302,8 @@ static void append_classes(const ledger *l, text_buffer *out)
     }
 }
 
-/* Plans rank 0 and the first rank that differs from rank 0. Appends nothing if rank 0 does not need more. */
+/* Plans rank 0 and the first rank that differs from rank 0, and describes the difference of their memory.
+ * Appends nothing if rank 0 does not need more. */
 static status describe(const run_config *c, const run_plan *plan, int job, text_buffer *out)
 {
     int engine = job_engine(job), world = run_config_world(c, job);

@@ -1,6 +1,6 @@
-/* Computes the steps and the memory of a run before anything is started. Wrong input therefore ends the
- * run early, with one line. The memory ledgers come from trainers that take two steps on the planning
- * device. */
+/* Computes the steps and the memory of a run before anything is started. Wrong input therefore ends the run
+ * before it starts, with one error message. The memory ledgers come from trainers that take two steps on the
+ * planning device. */
 #ifndef HARNESS_PLAN_PLAN_H
 #define HARNESS_PLAN_PLAN_H
 
@@ -11,9 +11,9 @@
 typedef struct run_plan {
     dataset *set;
     nn_model *model;
-    int64_t total_steps[JOB_COUNT]; /* steps, including warm-up */
-    int64_t largest_job_bytes;      /* bytes of all ranks of one job */
-    bool alternate;                 /* jobs fit in memory together and take turns */
+    int64_t total_steps[JOB_COUNT]; /* steps of each job, including warm-up steps */
+    int64_t largest_job_bytes;      /* bytes that all ranks of the largest job need */
+    bool alternate;                 /* true if all jobs fit in memory together, so that they can take turns */
     char hardware_note[320];
 } run_plan;
 
@@ -21,13 +21,13 @@ typedef struct run_plan {
 status run_plan_make(const run_config *config, run_plan *out);
 void run_plan_free(run_plan *plan);
 
-/* Plans the memory of every rank. *out is a new reference to "jobs" with "memory" as in the result of a
- * run: peaks after the first step, current figures after the last. Allocates no tensor. */
+/* Plans the memory of every rank. *out is a new reference to the workload and its "jobs", whose ranks have
+ * "memory" as in the result of a run. The peaks do not include the first step. Allocates no tensor. */
 status ledger_plan_make(const run_config *config, const run_plan *plan, json_t **out);
 
-/* Rank 0 may need more memory than other ranks, because it has a server or is device 0 under `dp`. Adds the
- * difference between rank 0 and the first rank that differs to the message of the present error. Does nothing
- * if rank 0 does not need more. `plan` needs only the data set and the model. */
+/* Rank 0 may need more memory than other ranks, because it has a server or is device 0 under `dp`. Appends to
+ * the message of the current error how much more memory rank 0 needs than the first rank that differs. Does
+ * nothing if rank 0 does not need more. Reads only the data set and the model of `plan`. */
 void plan_explain_memory(const run_config *config, const run_plan *plan, int job);
 
 #endif

@@ -1,4 +1,5 @@
-/* Figures of the loss against steps and against time, and of the staleness of a parameter server's reads. */
+/* Figures of the loss against steps and against time, and of the staleness of parameters that workers
+ * read. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -20,9 +21,10 @@ static json_t *loss_table(const char *key, const char *name, const char *step)
     return figure_table(columns, COUNT_OF(columns));
 }
 
-/* Collects the loss of the last step of each group of steps. A long run keeps the mean loss of each stretch
- * of consecutive steps instead of the loss of each step (docs/results.md). If the run has stretches, collects
- * the mean loss of the last stretch of each group, and the loss of the last step. */
+/* Divides the steps into at most MOST_POINTS groups, and collects the loss of the last step of each group. A
+ * long run keeps the mean loss of each stretch of consecutive steps instead of the loss of each step
+ * (docs/results.md). If the run has stretches, collects the mean loss of the last stretch of each group, and
+ * as the last point the loss of the last step. */
 static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
 {
     const json_t *job = json_array_get(jobs, i);
@@ -157,7 +159,7 @@ const report_figure figure_loss_time = {.name = "loss-time",
                                         .collect = collect_losses,
                                         .draw = draw_against_time};
 
-/* ---- of a sweep over policies ------------------------------------------------------------------------ */
+/* ---- loss in a sweep over policies ------------------------------------------------------------------- */
 
 static const char *const sweep_colors[] = {"backward", "exposed", "optimizer", "outputs",
                                            "replicas", "none",    "data",      "parameters"};

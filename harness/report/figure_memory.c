@@ -1,5 +1,5 @@
-/* Figure of the memory at the peak by class. A column is a rank, ranks with equal memory, or a server in a
- * separate process. */
+/* Figure of the peak memory by class. A column shows a rank, several ranks with equal memory, or a server in
+ * a separate process. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -50,7 +50,8 @@ static void add_row(json_t *table, const json_t *job, const char *label, size_t 
     }
 }
 
-/* Collects the ranks, then the servers in separate processes, which are not compared with the ranks. */
+/* Adds rows for the ranks, and then for the servers in separate processes. The memory of a server is not
+ * compared with the memory of the ranks. */
 static void collect_job(const json_t *job, json_t *table)
 {
     const json_t *ranks = json_object_get(job, "ranks");
@@ -129,8 +130,8 @@ static void draw_column(const json_t *table, size_t row, const svg_axis *a, doub
         svg_text(s, center, top - 20, SVG_MIDDLE, "excess-label", 0, "%s", text);
 }
 
-/* Returns the first row of the next column. Rows from `first` on whose peaks are within 1 % share a
- * column. */
+/* Returns the first row of the next column. Rows from `first` on whose peaks are within 1 % of the peak of
+ * `first` share a column. */
 static size_t end_of_column(const json_t *table, size_t first, size_t end)
 {
     double peak = figure_number(table, first, PEAK);

@@ -133,8 +133,8 @@ static int series_number(series *s, const char *label)
     return number;
 }
 
-/* Returns the color of a series. A series of an engine gets a color of that engine, and any other series the
- * next free color. */
+/* Returns the color of a series. The first three series whose labels begin with the name of an engine get the
+ * colors of this engine. Any other series gets the color with its number. */
 static const char *series_color(const series *s, int number)
 {
     static const char *const ps[] = {"ps", "ps2", "replicas"}, *const ring[] = {"ring", "ring2", "outputs"},

@@ -6,8 +6,8 @@
 
 enum { MOST_VALUES = 64, MOST_SERIES = 8, LABEL = 128 };
 
-/* Distinct values of an option. The order is numeric if all values are numbers, else as in the sweep. The
- * texts are borrowed. */
+/* Distinct values of an option. The values are in numeric order if all of them are numbers, else in the order
+ * of the sweep. The texts are borrowed. */
 typedef struct axis_values {
     const char *name, *texts[MOST_VALUES];
     int count;
@@ -23,8 +23,9 @@ int axis_place(const axis_values *v, const char *text);
 /* Returns the value of an option at a point, or "". */
 const char *points_value(const json_t *point, const char *axis);
 
-/* Returns axis `first` if it is numeric and has two values or more. If not, returns the numeric axis with the
- * most values, except axis `not`. Returns NULL if no axis has two values. */
+/* Returns the axis `first` if it is numeric and has two or more values. If not, returns the numeric axis with
+ * the most values, leaving out the axis `not`. Returns NULL if no axis remains that is numeric and has two
+ * values. */
 const char *points_numeric_axis(const json_t *sweep, const char *first, const char * not );
 
 /* Makes the table of the points over the options `x` and `y`; `y` may be NULL. A series consists of the

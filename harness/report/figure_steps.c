@@ -104,8 +104,8 @@ const report_figure figure_step_parts = {
 
 enum { RATE = 1, PER_RANK, IDEAL, SHARE, LOW, HIGH, COLOR };
 
-/* Returns the number at `path` of the job's statistics over the runs of --repeat: a median, or a limit of its
- * interval. Returns NaN if the run was not repeated. */
+/* Returns the number at `path` of the job's statistics over the runs of --repeat: a median, or a limit of the
+ * median's interval. Returns NaN if the run was not repeated. */
 static double of_runs(const json_t *result, const json_t *job, const char *path)
 {
     const json_t *jobs = report_at(result, "repetitions.jobs");

@@ -1,5 +1,5 @@
-/* Figures of a sweep's table (harness/sweep): curves over one option, heat maps over two, and the map of
- * who wins. */
+/* Figures of a sweep's table (harness/sweep): curves over one option, heat maps over two options, and a map
+ * of the fastest series. */
 #include "harness/report/figure_points.h"
 #include "harness/report/significance.h"
 
@@ -17,7 +17,7 @@ static void x_labels(svg *s, const axis_values *x, double left, double pitch, do
     svg_text(s, left + pitch * x->count, y + 33, SVG_END, "tick", pitch * x->count, "%s", x->name);
 }
 
-/* Lists the different texts of a column with their colors. Returns their number. */
+/* Lists the distinct texts of a column with their colors. Returns the number of distinct texts. */
 static size_t keys_of(const json_t *table, size_t name, size_t color, svg_key keys[MOST_SERIES])
 {
     size_t count = 0;
@@ -107,7 +107,7 @@ const report_figure figure_sweep_curves = {
  * bottom. */
 typedef struct grid {
     axis_values x, y;
-    double left, top, width, height; /* place of the grid; size of a cell */
+    double left, top, width, height; /* corner of the grid, and size of a cell */
 } grid;
 
 static void draw_frame(svg *s, const grid *g, bool first)
@@ -244,7 +244,7 @@ static json_t *collect_winners(const json_t *sweep)
     return table;
 }
 
-/* Returns the row of the table for a cell, or the number of rows if there is none. */
+/* Returns the row of the table for a cell, or the number of rows if the cell has no row. */
 static size_t row_of(const json_t *table, const grid *g, int i, int j)
 {
     size_t r = 0;
@@ -254,8 +254,8 @@ static size_t row_of(const json_t *table, const grid *g, int i, int j)
     return r;
 }
 
-/* Returns the logarithm of the factor at the center of a cell, negative if `winner` does not win. NaN if
- * there is no cell. */
+/* Returns the logarithm of the factor in a cell. The logarithm is negative if `winner` is not the fastest
+ * series in this cell, and NaN if the cell has no row. */
 static double factor_at(const json_t *table, const grid *g, const char *winner, int i, int j)
 {
     size_t r = row_of(table, g, i, j);
@@ -333,7 +333,7 @@ static void draw_contour(const json_t *table, const grid *g, const svg_key *winn
         }
 }
 
-/* Draws the cell of a row or, if `number`, the number in the cell. */
+/* Draws the cell of a row of the table or, if `number` is true, the number in this cell. */
 static void draw_cell(const json_t *table, const grid *g, size_t row, bool number, svg *s)
 {
     const char *x = figure_label(table, row, WIN_X), *y = figure_label(table, row, WIN_Y),

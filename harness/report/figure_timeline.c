@@ -1,4 +1,4 @@
-/* Figures of one step of all ranks on one clock, and of its buckets or keys. */
+/* Figures of one step of all ranks on one clock, and of the buckets or keys of this step. */
 #include "harness/report/figures.h"
 
 #include <math.h>
@@ -11,13 +11,14 @@ static bool communicates(const json_t *job)
     return strcmp(report_text_at(job, "engine"), "none") != 0;
 }
 
-/* Returns the earliest start of the step over the ranks with a time line, or NaN if there is none. */
+/* Returns the earliest begin of the recorded step on any rank, or NaN if no rank has a timeline. */
 static double begin_of(const json_t *job)
 {
     return report_smallest(json_object_get(job, "ranks"), "timeline.begin_s");
 }
 
-/* Returns true if the job is shown. Baselines are shown only if nothing else ran. */
+/* Returns true if the figures show the job. A job that does not communicate is shown only if no other job has
+ * a timeline. */
 static bool shows(const json_t *result, const json_t *job)
 {
     size_t i;
@@ -95,7 +96,7 @@ static int message_row(double busy_until[MESSAGE_ROWS], double begin, double end
     return row;
 }
 
-/* Returns the largest number of rows that a rank of the job needs. */
+/* Returns the largest number of message rows that a rank of the job needs. */
 static int message_rows(const json_t *table, size_t first, size_t last)
 {
     int most = 1;
@@ -167,7 +168,7 @@ static void draw_rank(const json_t *table, size_t first, size_t end, const svg_a
     }
 }
 
-/* Draws the keys of the parts that occur, in the order of a step. */
+/* Draws the legend of the parts that occur, in the order of a step. Returns the y below the legend. */
 static double draw_keys(const json_t *table, svg *s)
 {
     static const svg_key all[] = {{"data", "data"},
@@ -189,7 +190,7 @@ static double draw_keys(const json_t *table, svg *s)
     return svg_legend(s, used, count, 0, 12, s->width);
 }
 
-/* Draws the rows [first, last) of a job. Returns the y below them. */
+/* Draws the rows [first, last) of a job. Returns the y below the rows. */
 static double draw_job(const json_t *table, size_t first, size_t last, const svg_axis *axis, double left,
                        int most, double y, svg *s)
 {

@@ -19,10 +19,10 @@
 enum { FIGURE_TEXT = -1 }; /* format of a column of texts */
 
 typedef struct report_figure {
-    const char *name; /* name of its files: "step-parts" */
+    const char *name; /* name of the figure's files, such as "step-parts" */
     const char *title;
     const char *reading; /* one or two sentences on how to read the figure */
-    bool half;           /* half the page's width */
+    bool half;           /* true if the figure takes half the width of the page */
     /* Returns a new table. If the table has no rows, the figure is not shown. */
     json_t *(*collect)(const json_t *result);
     void (*draw)(const json_t *table, svg *s);
@@ -38,14 +38,14 @@ typedef struct figure_column {
     const char *color; /* color of the column's marks, or NULL */
 } figure_column;
 
-/* Makes a table without rows. If the last column has the key "color", it is used only for drawing. */
+/* Makes a table without rows. A last column with the key "color" is used only for drawing. */
 json_t *figure_table(const figure_column *columns, size_t count);
 
-/* Adds a row. `kinds` has a letter for each cell: s for a text, f for a number. figure_put() adds another
- * number. NaN becomes null. Both return the row, borrowed. */
+/* Adds a row. `kinds` has a letter for each cell: s for a text, f for a number. figure_put() appends a number
+ * to a row. NaN becomes null. Both functions return the row, borrowed. */
 json_t *figure_add(json_t *table, const char *kinds, ...);
 json_t *figure_put(json_t *row, double value);
-void figure_summary(json_t *table, text_buffer *sentence); /* frees the text */
+void figure_summary(json_t *table, text_buffer *sentence); /* frees `sentence` */
 
 size_t figure_rows(const json_t *table);
 size_t figure_columns(const json_t *table); /* number of columns, without "color" */
@@ -55,10 +55,11 @@ const char *figure_column_text(const json_t *table, size_t column, const char *w
 int figure_format(const json_t *table, size_t column);
 double figure_largest(const json_t *table, size_t column);
 
-/* Returns the end of the adjacent rows that have the same first `columns` cells as row `first`. */
+/* Returns the next row after `first` in which one of the first `columns` cells differs from row `first`, or
+ * the number of rows. */
 size_t figure_end(const json_t *table, size_t first, size_t columns);
 
-/* Draws the names of the columns that have a color and a value above 0. Returns the y below them. */
+/* Draws the legend of the columns that have a color and a value above 0. Returns the y below the legend. */
 double figure_legend(const json_t *table, svg *s);
 
 /* Names a job as the text report does. Adds the number of servers if there are several: "ps (sync, 8

@@ -47,7 +47,7 @@ void page_figure_style(text_buffer *out)
 {
     text_append(out, ":root{%s}@media (prefers-color-scheme:dark){:root{%s}}@media print{:root{%s}}", light,
                 dark, light);
-    /* Texts ignore the pointer, so that the mark below a text receives it. */
+    /* Texts ignore the pointer, so that the mark below a text receives the events of the pointer. */
     text_append(out, "svg text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,"
                      "sans-serif;font-variant-numeric:tabular-nums;fill:var(--ink);pointer-events:none}"
                      "svg .tick{font-size:11px;fill:var(--muted)}svg .strong{font-weight:600}"

@@ -7,7 +7,7 @@
 /* Appends the style of the figures to a page or to a figure's file: colors for light, dark and print. */
 void page_figure_style(text_buffer *out);
 
-extern const char page_style[];  /* rest of the page */
-extern const char page_script[]; /* shows the values at the pointer */
+extern const char page_style[];  /* style of the rest of the page */
+extern const char page_script[]; /* shows the value of the mark at the pointer */
 
 #endif

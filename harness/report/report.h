@@ -11,7 +11,7 @@
  *   report_steps      the steps of a job or rank, all or in stretches
  *   report_loss       the loss against time, and the staleness of reads
  *   report_reproduction  a published table next to the reproduced one
- *   figures, svg      a run's figures: their numbers as tables, drawn as SVG (files figure_*)
+ *   figures, svg      a run's figures as tables of numbers and as SVG (files figure_*)
  *   report_page       runs as a page of HTML with these figures
  *   significance      whether a difference between runs is shown */
 #ifndef HARNESS_REPORT_REPORT_H
@@ -43,7 +43,7 @@ typedef struct short_text {
     char text[64];
 } short_text;
 
-/* Format of a figure. NaN is "-". */
+/* Format of a figure. NaN is written as "-". */
 typedef enum cell_format {
     CELL_TIME, /* in seconds */
     CELL_BYTES,
@@ -60,8 +60,8 @@ short_text report_value(cell_format format, double value);
 /* Writes the value right-aligned, `width` characters wide. */
 void report_cell(int width, cell_format format, double value, text_buffer *out);
 
-/* Writes the results of a run in at most ten lines of 80 columns (docs/measuring.md). `verbose` adds the
- * tables, side by side. */
+/* Writes the results of a run in at most ten lines of 80 columns (docs/measuring.md). If `verbose` is true,
+ * also writes the tables, with a column per job. */
 void report_run(const json_t *result, bool verbose, text_buffer *out);
 
 /* Writes only the sentences of the verdict, one per line. */
@@ -71,15 +71,16 @@ void report_sentences(const json_t *result, text_buffer *out);
  * optimizer, seed. */
 void report_workload(const json_t *workload, text_buffer *out);
 
-/* Writes the algorithms that all-reduced a job's buckets, such as "ring and tree". If none ran, writes the
- * chosen algorithm. Writes nothing for a job without buckets. `counts` adds figures per step: "ring 5 calls
- * of 97.5 MiB, tree 1 call of 4 KiB". */
+/* Writes the algorithms that all-reduced a job's buckets, such as "ring and tree". If no algorithm ran,
+ * writes the configured algorithm. Writes nothing for a job without buckets. If `counts` is true, also writes
+ * the calls and bytes per step: "ring 5 calls of 97.5 MiB, tree 1 call of 4 KiB". */
 void report_algorithms(const json_t *job, bool counts, text_buffer *out);
 
 /* Writes the memory of a run that was only planned (harness/plan/plan.h). */
 void report_plan(const json_t *plan, text_buffer *out);
 
-/* Writes a plan of several policies with `gpus`, for `harness memory`. */
+/* Writes the planned memory of several policies, and the GPUs in "gpus" on which it fits, for `harness
+ * memory`. */
 void report_memory_of_policies(const json_t *result, text_buffer *out);
 
 /* Writes a published table next to the reproduced one (harness/reproduce), as text or as Markdown, which
@@ -89,13 +90,14 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out);
 /* Writes one page of HTML for an array of runs' results. The page is self-contained and loads nothing. */
 void report_page(const json_t *results, text_buffer *out);
 
-/* Writes figure `number`, from 0, of a result: an SVG file, or the numbers as CSV. Appends nothing if the
- * result has nothing to show. Returns the name of the figure, or NULL if there is no figure `number`. */
+/* Write figure `number` of a result, counted from 0. report_figure_svg() writes an SVG file, and
+ * report_figure_csv() writes the numbers as CSV. Both append nothing if the table of the figure has no rows.
+ * Both return the name of the figure, or NULL if there is no figure `number`. */
 const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
 const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
 
-/* Measured steps of a job, or of one of its ranks, in order. A value is of a single step or, if the run did
- * not keep every step, of a stretch of steps. */
+/* Measured steps of a job, or of one of its ranks, in order. A value belongs to a single step or, if the run
+ * did not keep every step, to a stretch of steps. */
 typedef struct report_steps {
     const json_t *of;     /* object with "step_s", "losses", ..., each an array of `size` values */
     const json_t *counts; /* number of steps in each stretch, or NULL if each value is of one step */
@@ -104,13 +106,15 @@ typedef struct report_steps {
 report_steps report_steps_of(const json_t *job_or_rank);
 double report_steps_in(const report_steps *s, size_t i);
 /* Divides the steps into `turns` equal turns, and sums the array `key` over the steps of turn `turn`. A turn
- * may begin or end within a stretch. *known is the number of these steps in which the value was measured. */
+ * may begin or end within a stretch. *known is the number of steps of this turn in which the value was
+ * measured. */
 double report_steps_sum(const report_steps *s, const char *key, int turn, int turns, double *known);
 
 /* report_duration() returns the seconds that all measured steps of the job's slowest rank took.
  * report_loss_between() returns the mean loss of all steps of all ranks that ended in (from, until], or NaN
- * if there are none; a rank's time is the sum of its steps. report_mean_staleness() returns the mean number
- * of updates that a read missed, or NaN if the job has no stale reads. */
+ * if there are none. A rank's steps are timed from the begin of its first measured step, without gaps.
+ * report_mean_staleness() returns the mean number of updates that a read missed, or NaN if the job has no
+ * stale reads. */
 double report_duration(const json_t *job);
 double report_loss_between(const json_t *job, double from, double until);
 double report_mean_staleness(const json_t *job);

@@ -47,7 +47,7 @@ void report_context(const json_t *result, text_buffer *out)
                  *last = json_array_get(jobs, json_array_size(jobs) - 1);
     double ranks = report_number_at(last, "world_size");
     text_buffer line = {0};
-    /* The input must fit in two lines. */
+    /* Leaves out the targets, so that the line fits in two lines. */
     const char *input = report_text_at(result, "workload.input"), *with = strstr(input, " with ");
     int length = (int)(with && strstr(with, " targets") ? (size_t)(with - input) : strlen(input));
     text_append(&line, "%s: %.*s, %.0f parameters, %s, %.0f %s rank%s, batch %.0f per rank",

@@ -1,4 +1,4 @@
-/* Shared by the files that write the report. */
+/* Declarations that the files of the report share. */
 #ifndef HARNESS_REPORT_REPORT_IMPL_H
 #define HARNESS_REPORT_REPORT_IMPL_H
 
@@ -12,7 +12,7 @@
  * run has an all-reduce. */
 void report_all_reduce(const json_t *result, text_buffer *out);
 
-/* Appends how each job exchanges gradients, "ring (ddp): ring all-reduce, shm", with `between` between
+/* Appends how each job exchanges gradients, "ring (ddp): ring all-reduce, shm", and `between` between two
  * jobs. Appends nothing if no job exchanges gradients. */
 void report_ways(const json_t *result, const char *between, text_buffer *out);
 
@@ -51,7 +51,7 @@ void report_lines(const char *text, int most, text_buffer *out);
 /* report_ways.c: writes who sums the job's gradients, and which transports carry them. */
 void report_transports(const json_t *job, text_buffer *out);
 
-/* report_verdict.c: returns true if the interval of the factor includes 1. */
+/* report_verdict.c: returns true if the verdict does not show which engine is faster. */
 bool report_verdict_is_open(const json_t *verdict);
 
 /* Returns true if the JSON is a sweep's table. */
@@ -60,29 +60,29 @@ static inline bool report_is_sweep(const json_t *result)
     return json_is_array(json_object_get(result, "vary"));
 }
 
-/* report_page.c: begins a part of a page that opens on request and whose content scrolls. `style` is the
- * class of the part, or "". The caller ends the part with "</div></details>". */
+/* report_page.c: begins a part of a page. The part opens when the reader clicks on it, and its content
+ * scrolls. `style` is the class of the part, or "". The caller ends the part with "</div></details>". */
 void page_details(const char *style, const char *summary, const char *label, text_buffer *out);
 /* page_provenance.c: writes the end of a page, which says how the results were obtained. */
 void page_provenance(const json_t *result, text_buffer *out);
 
-/* report_text.c: the tables of a run. */
+/* report_text.c: writes the tables of a run. */
 void report_tables(const json_t *result, text_buffer *out);
 
-/* report_memory.c: the memory of one job. report_dataparallel_memory() writes nothing unless the policy is
- * dp. */
+/* report_memory.c: writes the memory of one job. report_dataparallel_memory() writes nothing unless the
+ * policy is dp. */
 void report_memory(const json_t *job, text_buffer *out);
 void report_dataparallel_memory(const json_t *job, text_buffer *out);
 
 /* report_loss.c: histogram of the parameter reads of a job's ranks, by the number of updates that a read
  * missed. */
 typedef struct report_reads {
-    double reads, largest, mean; /* The mean is NaN without reads. */
+    double reads, largest, mean; /* The mean is NaN if there are no reads. */
     double bins[64];             /* Histogram, summed over the ranks. */
     int used;
 } report_reads;
 report_reads report_reads_of(const json_t *job);
-/* Writes nothing if the job has no stale reads. */
+/* Writes nothing if no reads were counted. */
 void report_staleness(const json_t *job, text_buffer *out);
 
 #endif

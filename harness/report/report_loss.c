@@ -1,5 +1,5 @@
-/* The mean loss of a job in an interval of training time, and the staleness of the parameters that the job's
- * ranks read. */
+/* Computes the mean loss of a job in an interval of training time, and the staleness of the parameters that
+ * the job's ranks read. */
 #include "harness/report/report_impl.h"
 
 #include <math.h>

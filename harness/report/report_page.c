@@ -1,5 +1,6 @@
-/* Writes the report as a self-contained page: the verdict, its figures, tables, provenance. The page loads
- * nothing, and only its style and its script can run in it. */
+/* Writes the report as a self-contained page with the verdict, figures, tables, and the origin of the
+ * results. The page loads nothing, and its content security policy allows only the style and the script of
+ * the page. */
 #include "harness/report/figures.h"
 #include "harness/report/page_style.h"
 #include "harness/report/sha256.h"
@@ -198,8 +199,7 @@ static double rate_of(const json_t *job)
     return report_number_at(job, "throughput.samples_per_s");
 }
 
-/* Finds the fastest and the slowest of the jobs that exchange gradients. Returns the number of jobs that
- * exchange gradients. */
+/* Finds the fastest and the slowest of the jobs that exchange gradients. Returns the number of these jobs. */
 static int find_extremes(const json_t *result, const json_t **fast, const json_t **slow)
 {
     int count = 0;

@@ -22,7 +22,8 @@ static short_text limits(const json_t *cell, const char *to)
     return text;
 }
 
-/* Appends "speed, images/s; ring": the quantity, and the algorithms that all-reduced the job's buckets. */
+/* Appends "speed, images/s; ring": the quantity, its unit, and the algorithms that all-reduced the job's
+ * buckets. */
 static void add_quantity(const json_t *cell, text_buffer *out)
 {
     const char *algorithms = report_text_at(cell, "algorithms");
@@ -72,8 +73,8 @@ static void cell_table(const json_t *cells, text_buffer *out)
     json_array_foreach(cells, i, cell) cell_row(cell, out);
 }
 
-/* Writes the cells without their baselines and notes, in 80 columns: a line per row of the published
- * table, and its cells below. */
+/* Writes the cells without their baselines and notes, in 80 columns: a line per row of the published table,
+ * and below it a line per cell. */
 static void cell_lines(const json_t *cells, text_buffer *out)
 {
     const char *row = "";
@@ -121,14 +122,15 @@ static void claim_lines(const json_t *claims, bool markdown, text_buffer *out)
     }
 }
 
-/* Returns true if the score includes the cell. It does not include identities, because they must be equal. */
+/* Returns true if the score includes the cell. It does not include identities, because their figures must be
+ * equal. */
 static bool is_scored(const json_t *cell)
 {
     return *report_text_at(cell, "verdict") && strcmp(report_text_at(cell, "obtained"), "identity") != 0;
 }
 
-/* Returns the mean error, over the scored cells, of the computed figures or of a baseline. Leaves out cells
- * without this figure or baseline. */
+/* Returns the mean relative error of a baseline over the scored cells, or of the computed figures if
+ * `baseline` is NULL. Leaves out cells without this figure. */
 static double mean_error(const json_t *cells, const char *baseline)
 {
     double sum = 0;

@@ -176,7 +176,7 @@ void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *o
     }
 }
 
-/* Returns the largest error of the ranks' clocks, or NaN if all use rank 0's clock. */
+/* Returns the largest error of the ranks' clocks, or NaN if all ranks use the clock of rank 0. */
 static double clock_error(const json_t *job)
 {
     double error = NAN;
@@ -191,8 +191,8 @@ static double clock_error(const json_t *job)
     return error;
 }
 
-/* Returns the largest error when a rank's clock is compared with another rank's clock. The error is the sum
- * of the two largest errors of the clocks. Returns NaN if all ranks share one clock. */
+/* Returns the largest error of a comparison between the clocks of two ranks, which is the sum of the two
+ * largest errors of the ranks' clocks. Returns NaN if all ranks share one clock. */
 static double waiting_error(const json_t *job)
 {
     double first = NAN, second = 0;

@@ -5,15 +5,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Returns the figure of the busiest rank. A median over the ranks would hide the load of a rank that also
- * runs the server. */
+/* Returns the largest figure of a rank. A median over the ranks would hide the load of a rank that also runs
+ * the server. */
 static double busiest_rank(const json_t *job, const char *key)
 {
     return report_largest(report_at(job, "traffic.per_rank"), key);
 }
 
-/* Adds the figure `key` of all ranks and divides by the number of measured steps of all ranks. Returns NaN if
- * the sum or the number of steps is 0. */
+/* Returns the sum of the figure `key` over all ranks, divided by the number of measured steps of all ranks.
+ * Returns NaN if the sum or the number of steps is 0. */
 static double mean_per_step(const json_t *job, const char *key)
 {
     double sum = 0, steps = 0;
@@ -27,8 +27,9 @@ static double mean_per_step(const json_t *job, const char *key)
     return sum > 0 && steps > 0 ? sum / steps : NAN;
 }
 
-/* Finds the rank for which the other ranks waited longest. Returns its number if `path` is "rank", or the
- * waiting time per step and rank if `path` is "s". Returns NaN if no rank waited. */
+/* Finds the rank for which the other ranks waited longest. Returns the number of this rank if `path` is
+ * "rank", or the time that others waited for this rank, per step and rank, if `path` is "s". Returns NaN if
+ * no rank waited. */
 static double longest_wait(const json_t *job, const char *path)
 {
     double most = 0, steps = 0, slowest = NAN;
@@ -64,7 +65,7 @@ static const report_row step_rows[] = {
     {"  median", CELL_TIME, .path = "step_time.median_s"},
     {"  p95", CELL_TIME, .path = "step_time.p95_s"},
     {"  spread (p75-p25)/median", CELL_PERCENT, .path = "step_time.spread"},
-    /* Rows of a run on a calibrated machine. */
+    /* Only a run on a calibrated machine has the following rows. */
     {"  SIMULATED: predicted", CELL_TIME, .path = "prediction.step_median_s", .optional = true},
     {"  own steps, median", CELL_TIME, .path = "prediction.measured_s", .optional = true},
     {"  prediction / own steps - 1", CELL_PERCENT, .path = "prediction.error", .optional = true},
@@ -159,7 +160,7 @@ static void communication_table(const json_t *result, text_buffer *out)
     json_decref(jobs);
 }
 
-/* Writes the costs of loaders and of DataParallel's host in virtual time, part by part. */
+/* Writes the host time of data loaders and of DataParallel in virtual time, with a line per part. */
 static void host_costs(const json_t *result, text_buffer *out)
 {
     size_t i, k;
@@ -219,7 +220,8 @@ static void pipeline_tables(const json_t *result, text_buffer *out)
     }
 }
 
-/* Warns if the profile was calibrated with ranks bound differently. */
+/* Warns if the ranks were bound in this run but not during the calibration of the profile, or the other way
+ * around. */
 static void prediction_note(const json_t *result, text_buffer *out)
 {
     const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Parts of a step, grouped for a reader. */
+/* Groups of the parts of a step that the sentences of the report name. */
 typedef enum part { COMPUTATION, COMMUNICATION, WAITING, DATA, OTHER, PARTS } part;
 static const char *const part_names[PARTS] = {"computation", "exposed communication",
                                               "waiting for other ranks", "loading data", "other"};
@@ -60,8 +60,8 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     text_append(out, ".\n");
 }
 
-/* Returns the mean step of a job, from which samples/s follow. For several runs, returns the median of the
- * runs' means. */
+/* Returns the mean step time of a job, from which samples/s follow. For several runs, returns the median of
+ * the runs' means. */
 static double mean_step_s(const json_t *result, const json_t *job)
 {
     const json_t *runs = report_at(result, "repetitions.runs"), *run;
@@ -112,7 +112,8 @@ static double phase(const json_t *job, const char *key)
     return isnan(value) ? 0 : value;
 }
 
-/* Returns false if a step had more waits and transfers than fit in its record. */
+/* Returns false if the parts of a step are unknown, because a step had more waits and transfers than fit in
+ * its record. */
 static bool has_parts(const json_t *job)
 {
     return isfinite(report_number_at(job, "phases.forward_s.mean_s"));
@@ -209,8 +210,8 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
 
 /* ---- limits and what to try --------------------------------------------------------------------- */
 
-/* Returns the largest part of a step: computation, loading, or synchronization, which is communication and
- * waiting. */
+/* Returns the name of the largest part of a step, and sets *share to the share of this part in percent.
+ * Communication and waiting count as one part. */
 static const char *limit_of(const shares *s, double *share)
 {
     double most = s->of[COMPUTATION], synchronization = s->of[COMMUNICATION] + s->of[WAITING];

@@ -8,7 +8,8 @@ static bool moves_by_nccl(const json_t *job)
     return strcmp(report_text_at(job, "payload"), "nccl") == 0;
 }
 
-/* Writes whether GPUs or processors sum gradients and update parameters, for a parameter server on GPUs. */
+/* If the ranks of a parameter server use GPUs, writes whether GPUs or processors sum gradients and update
+ * parameters. */
 static void updates_line(const json_t *job, text_buffer *out)
 {
     if (strcmp(report_text_at(job, "device"), "cuda") != 0 ||

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-/* Returns `out` with the digest of `bytes` bytes in base64, 44 characters, as it follows "sha256-" in a
- * policy. */
+/* Writes the digest of `bytes` bytes in base64, as a policy has it after "sha256-": 44 characters and a NUL.
+ * Returns `out`. */
 char *sha256_base64(const void *data, size_t bytes, char out[45]);
 
 #endif

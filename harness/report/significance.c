@@ -7,9 +7,10 @@
 #include <string.h>
 
 #define BOOTSTRAP_DRAWS 2000
-/* Most rounds for which the signs are counted exactly. More rounds use the normal distribution. */
+/* Largest number of rounds for which all choices of signs are counted. Tests of more rounds use the normal
+ * distribution. */
 #define EXACT_ROUNDS 200
-/* Most runs, of both sides together, for which the choices are counted exactly. */
+/* Largest number of runs of both sides together for which all choices of runs are counted. */
 #define EXACT_RUNS 60
 #define ROUNDING 1e-12 /* statistics with a smaller relative difference count as equal */
 #define Z_POWER 1.6449 /* normal quantile at SIGNIFICANCE_POWER */
@@ -163,8 +164,8 @@ static status share_as_extreme(const int *ranks, int count, int chosen, int obse
     return STATUS_OK;
 }
 
-/* Returns the two-sided p of a rank sum by the normal approximation. The sum changes in steps of 2,
- * because ranks are doubled. */
+/* Returns the two-sided p of a rank sum by the normal approximation. The ranks are doubled, so the sum
+ * changes in steps of 2, and the continuity correction is 1. */
 static double normal_p(double distance, double variance)
 {
     return variance > 0 ? erfc(fmax(0, distance - 1) / sqrt(2 * variance)) : 1;

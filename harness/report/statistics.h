@@ -1,4 +1,4 @@
-/* Statistics of repeated measurements. docs/measuring.md defines each. */
+/* Statistics of repeated measurements. docs/measuring.md defines each statistic. */
 #ifndef HARNESS_REPORT_STATISTICS_H
 #define HARNESS_REPORT_STATISTICS_H
 
@@ -9,7 +9,7 @@
 typedef struct statistics {
     int64_t count;
     double minimum, p25, median, p75, p95, maximum, mean;
-    double spread; /* (p75 - p25) / median: 0.02 means that half the values lie within 2% */
+    double spread; /* (p75 - p25) / median: if 0.02, the middle half of the values spans 2 % of the median */
 } statistics;
 
 /* Computes the statistics of `count` values, all zero if there are none. Returns STATUS_SYSTEM if out of

@@ -7,7 +7,7 @@
 
 /* ---- texts -------------------------------------------------------------------------------------- */
 
-/* Returns the bytes of the UTF-8 character at `text`, or 0 if it was cut off. */
+/* Returns the number of bytes of the UTF-8 character at `text`, or 0 if the character is incomplete. */
 static int character(const char *text)
 {
     unsigned char first = (unsigned char)*text;
@@ -125,7 +125,7 @@ int svg_job(svg *s, double x, double y, double most, const char *name)
 
 /* ---- marks -------------------------------------------------------------------------------------- */
 
-/* Writes value and text of a mark, and the end of its element. */
+/* Writes the value and the text of a mark, and the end of the mark's element. */
 static void append_value(svg *s, double value, const char *format, va_list arguments)
 {
     char hover[512];

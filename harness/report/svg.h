@@ -1,4 +1,5 @@
-/* Draws figures as SVG: bars, lines, labels and axes with round ticks, in pixels of the figure's width.
+/* Draws figures as SVG: bars, lines, labels, and axes whose ticks are round numbers. Lengths are in
+ * pixels.
  *
  * Colors are classes (page_style.h) with one meaning in all figures, so that light, dark and printed pages
  * differ only in the style. Each mark has its value in words (data-t, shown by the page's script) and as a
@@ -20,9 +21,9 @@ typedef enum svg_anchor { SVG_START, SVG_MIDDLE, SVG_END } svg_anchor;
 
 enum { SVG_TEXT = 12, SVG_SMALL = 11 }; /* font sizes, px */
 
-/* Escapes element content and quoted attributes. Leaves out control characters. */
+/* Appends `text`, escaped for an element or a quoted attribute. Leaves out control characters. */
 void svg_escape(text_buffer *out, const char *text);
-/* Appends an element: its begin, the escaped text, which may be NULL, and its end. */
+/* Appends an element: `begin`, the escaped `text` unless `text` is NULL, and `end`. */
 void svg_element(text_buffer *out, const char *begin, const char *text, const char *end);
 
 /* Returns the largest width of `text` in px, over the usual default fonts. */
@@ -37,8 +38,8 @@ void svg_text(svg *s, double x, double y, svg_anchor anchor, const char *style, 
  * narrow. Returns the number of lines. */
 int svg_job(svg *s, double x, double y, double most, const char *name);
 
-/* Draw a rectangle and a point of a color. `value` is the value in the JSON, or NaN. The text is shown while
- * the mouse is over the bar or point. An empty text is not written. */
+/* svg_bar() draws a rectangle, and svg_point() draws a circle. `value` is the value in the JSON, or NaN. The
+ * text is shown while the mouse is over the bar or point. An empty text is not written. */
 void svg_bar(svg *s, double x, double y, double width, double height, const char *color, double value,
              const char *format, ...) __attribute__((format(printf, 8, 9)));
 void svg_point(svg *s, double x, double y, const char *color, double value, const char *format, ...)
@@ -49,13 +50,13 @@ void svg_line(svg *s, double x1, double y1, double x2, double y2, const char *st
  * and `high` up. */
 typedef struct svg_axis {
     double low, high, step; /* in the JSON's unit */
-    double unit; /* the labels' unit in the JSON's unit: 1e-3 if labels are in ms and the JSON in s */
+    double unit;            /* size of the labels' unit: 1e-3 if the labels are in ms and the JSON is in s */
     const char *unit_name;
     int decimals;
     double from, to; /* px */
 } svg_axis;
 
-/* Returns an axis of at most `ticks` steps. */
+/* Returns an axis with at most `ticks` steps from `low` to `high`. Rounding the ends may add a step. */
 svg_axis svg_axis_of(cell_format format, double low, double high, int ticks, double from, double to);
 double svg_at(const svg_axis *a, double value);
 
@@ -69,7 +70,7 @@ typedef struct svg_key {
     const char *color, *name;
 } svg_key;
 
-/* Draws swatches with names in lines. Returns the y below them. */
+/* Draws each key as a colored square and a name, in one or more lines. Returns the y below the legend. */
 double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y, double width);
 
 /* Wraps the body in an element with title and description, and frees the body. `id` is unique in the

@@ -1,5 +1,5 @@
-/* DataParallel against DistributedDataParallel. The published rows do different amounts of work. The
- * reproduction therefore compares ratios. */
+/* DataParallel against DistributedDataParallel. Different published rows do different amounts of work. The
+ * reproduction therefore also compares the ratios of rows with the same work. */
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -13,14 +13,15 @@ typedef struct mode {
     const char *name, *profile, *policy, *options;
 } mode;
 
-/* GPT-2. The published script computes the loss in the replicas. The model also returns logits, keys and
- * values, and DataParallel gathers them: see GPT2LMHeadModel.forward with use_cache
+/* Modes of GPT-2. The published script computes the loss in the replicas. The model also returns logits, keys
+ * and values, and DataParallel gathers them: see GPT2LMHeadModel.forward with use_cache
  * (transformers/models/gpt2), and torch/nn/parallel/scatter_gather.py. */
 static const mode gpt2_modes[] = {
     {"ddp-nvlink", "titan-rtx-x2", "ddp", ""},
     {"dp-nvlink", "titan-rtx-x2", "dp", " --dp-loss replica --dp-gather caches --payload nccl"},
     {"ddp-no-p2p", "titan-rtx-x2-no-p2p", "ddp", ""}};
-/* Every process had a loader of four workers: see resnet_dp.py in HFAiLab/pytorch_distributed. */
+/* Modes of ResNet-50. In the published runs, every process had a data loader with four workers: see
+ * resnet_dp.py in HFAiLab/pytorch_distributed. */
 static const mode resnet_modes[] = {{"single", "dgx-a100-40g", NULL, " --loader-workers 4"},
                                     {"dp", "dgx-a100-40g", "dp", " --loader-workers 4 --payload nccl"},
                                     {"ddp", "dgx-a100-40g", "ddp", " --loader-workers 4"},
@@ -49,19 +50,19 @@ static void add_ratio(reproduction_report *r, const char *row, const char *a, co
                             published < 1 ? "faster" : "slower", b);
 }
 
-/* Published rows in which the same work is done in several modes. The figures are seconds. */
+/* Published rows in which the same work is done in several modes. The published figures are in seconds. */
 typedef struct group {
-    const char *row, *source; /* Beginning of the text in the rows' column "source". */
-    const mode *modes;        /* The first mode is calibrated. */
+    const char *row, *source; /* The column "source" begins with `source`. */
+    const mode *modes;        /* The efficiency is fitted to the first mode. */
     int count, gpus;
-    double samples, batch; /* Samples of the whole work; batch per rank. */
+    double samples, batch; /* `samples` counts all samples of the work. `batch` is the batch per rank. */
     cell_kind kind;
     double within;
 } group;
 
-/* Adds a row for each part of the host's time in the step measured last. Then measures the baseline of the
- * DataParallel cell `c`: a run without interpreter and loader, in which rank 0 sends to one rank after
- * another. */
+/* Adds a cell for each part of the host's time in the step that was measured last. Then measures the baseline
+ * of the DataParallel cell `c`: a run without the costs of Python and of the data loader, in which rank 0
+ * sends to one rank after another. */
 static status add_dataparallel(reproduction_run *r, const virtual_workload *base, double seconds_per_ms,
                                const group *g, json_t *c)
 {
@@ -81,7 +82,8 @@ static status add_dataparallel(reproduction_run *r, const virtual_workload *base
     return STATUS_OK;
 }
 
-/* Runs all modes. A mode without a policy uses one GPU. */
+/* Runs all modes, or only the first mode if calibration_only is true. A mode without a policy uses one
+ * GPU. */
 static status run_group(reproduction_run *r, const group *g, virtual_workload w, double *factor)
 {
     for (int m = 0; m < (r->calibration_only ? 1 : g->count); m++) {
@@ -100,14 +102,14 @@ static status run_group(reproduction_run *r, const group *g, virtual_workload w,
         json_t *c = reproduction_add(r->report, g->row, g->modes[m].name, "s", m ? g->kind : CELL_CALIBRATED,
                                      published, r->figures.step_ms * steps / 1000, m ? g->within : 0);
         TRY(reproduction_from(r, c, &one));
-        /* The null model: all modes take as long as the calibrated one. */
+        /* The null model forecasts that all modes take as long as the first mode. */
         reproduction_null(c, published_of(&r->table, g->source, g->modes[0].name), 0.01, g->source);
         if (dp) TRY(add_dataparallel(r, &one, steps / 1000, g, c));
     }
     return STATUS_OK;
 }
 
-/* Two TITAN RTX, 200 steps. */
+/* Runs 200 steps of GPT-2 on two TITAN RTX. */
 static status run_gpt2(reproduction_run *r)
 {
     enum { STEPS = 200, BATCH = 4, GPUS = 2 };
@@ -129,7 +131,7 @@ static status run_gpt2(reproduction_run *r)
     return STATUS_OK;
 }
 
-/* Eight GPUs of 40 GB, one epoch of ImageNet. The source does not name the GPU. */
+/* Runs one epoch of ImageNet with ResNet-50 on eight GPUs of 40 GB. The source does not name the GPU. */
 static status run_resnet(reproduction_run *r)
 {
     static const char row[] = "ResNet-50, 8 GPUs of 40 GB";

@@ -24,10 +24,10 @@ typedef struct measuring {
     double forward_ms[MOST_GPUS], backward_ms[MOST_GPUS];
 } measuring;
 
-/* ---- one batch, again and again: images of random numbers, all of class 0 --------------------- */
+/* ---- the batch of every step: random images, all of class 0 ----------------------------------- */
 
 typedef struct fixed_batch {
-    int64_t inputs, targets; /* In elements. */
+    int64_t inputs, targets; /* Elements of the inputs and of the targets of a batch. */
 } fixed_batch;
 
 static int64_t fill(const void *context, int64_t step, void *inputs, void *targets)

@@ -1,6 +1,6 @@
 /* Compares the memory of device 0 with the memory of the other devices under DataParallel: BERT-large, Adam,
- * 8 GPUs. The figures are the ledger of a virtual run, the table that docs/ps.md derives from torch's source,
- * and published reports. */
+ * 8 GPUs. The ledger of a virtual run is compared with the table that docs/ps.md derives from torch's source,
+ * and with published reports. */
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 #include "ps/dataparallel/memory.h"
@@ -41,14 +41,14 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
     }
 }
 
-/* Adds the difference between device 0 and another device per memory class, after replication. The total
- * difference is G + S: gradients and optimizer state. */
+/* For each memory class, adds a cell with the difference between device 0 and another device after
+ * replication. The differences sum to G + S: gradients and optimizer state. */
 static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
 {
     const char *phase = ledger_phase_name(ps_dp_phase_describe(PS_DP_REPLICATED)->phase);
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
         const char *name = ledger_class_name((ledger_class)c);
-        double of[2]; /* device 0 and another */
+        double of[2]; /* bytes on device 0 and on another device */
         for (int rank = 0; rank < 2; rank++) {
             char path[128];
             snprintf(path, sizeof path, "ranks.%d.memory.phases.%s.end_classes", rank, phase);
@@ -61,7 +61,8 @@ static void add_classes(reproduction_report *r, const char *row, const virtual_f
     }
 }
 
-/* Returns by how much the memory of device 0 exceeds another device's memory between two steps: G + S. */
+/* Returns by how much the memory of device 0 exceeds the memory of another device between two steps. The
+ * difference is G + S. */
 static double excess(const virtual_figures *f)
 {
     return report_number_at(phase_of(f, PS_DP_REPLICATED), "difference_bytes");

@@ -17,7 +17,7 @@ static void csv_number(const json_t *value, text_buffer *out)
     if (json_is_number(value)) text_append(out, "%.6g", json_number_value(value));
 }
 
-/* Writes texts without escapes, because none contains a quote. */
+/* Texts are quoted without escapes, because no text contains a quotation mark. */
 void reproduction_csv(const reproduction_report *r, text_buffer *out)
 {
     static const char *const numbers[] = {"published", "ours", "low", "high", "deviation", "limit"};
@@ -74,7 +74,7 @@ static json_t *ranges_to_json(const reproduction_report *r)
         for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
             const sim_provenance *from = &profiles[count]->provenance[c];
             bool counted = !sim_profile_has_range(profiles[count], (sim_constant)c);
-            for (int i = 0; i < count; i++) /* another profile may have the constant from the same file */
+            for (int i = 0; i < count; i++) /* a constant from the same file counts only once */
                 counted = counted || (sim_profile_has_range(profiles[i], (sim_constant)c) &&
                                       strcmp(profiles[i]->provenance[c].from, from->from) == 0);
             ranges += !counted;

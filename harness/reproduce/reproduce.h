@@ -1,9 +1,10 @@
 /* Reproductions of published tables. The engines' code runs every row that virtual devices can run, and the
- * result is compared with the published figure. docs/reproduction.md describes the protocol and the results.
+ * result is compared with the published figure. docs/reproduction.md describes the protocol and the
+ * results.
  *
  * Files, in the order in which data flow through them:
  *   published.c        the published table
- *   scaling.c          tables of scaling: a row of one GPU calibrates, the other rows are predicted
+ *   scaling.c          scaling tables: the row of one GPU is fitted, the rows of more GPUs are predicted
  *   torch_vs_apex.c    torch 0.4.1 against apex
  *   dp_vs_ddp.c        DataParallel against DistributedDataParallel
  *   reducer_memory.c   memory of device 0 under DataParallel
@@ -29,7 +30,7 @@ enum { PUBLISHED_COLUMNS = 12, PUBLISHED_ROWS = 64 };
 typedef struct published_table {
     char *text; /* Text of the file, with NUL characters in place of commas and line ends. */
     const char *header[PUBLISHED_COLUMNS];
-    const char *cells[PUBLISHED_ROWS][PUBLISHED_COLUMNS]; /* "" in short rows. */
+    const char *cells[PUBLISHED_ROWS][PUBLISHED_COLUMNS]; /* "" if the row is too short. */
     int columns, rows;
 } published_table;
 
@@ -42,54 +43,55 @@ void published_close(published_table *t);
 const char *published_text(const published_table *t, int row, const char *column);
 double published_number(const published_table *t, int row, const char *column);
 
-/* Returns the relative uncertainty of a cell: the rounding of its digits combined with the row's `spread`.
- * Without a spread, returns 1 %, or the rounding if the rounding is larger. */
+/* Returns the relative uncertainty of a cell, which combines the rounding of the published digits with the
+ * value of the row in the column `spread`. Without a spread, returns 1 %, or the rounding if the rounding is
+ * larger. */
 double published_uncertainty(const published_table *t, int row, const char *column);
 
 typedef enum cell_kind {
     CELL_CALIBRATED, /* The profile was fitted to the cell. */
-    CELL_PREDICTED,  /* Predicted without a fit to this cell, and scored. */
-    CELL_DERIVED,   /* Computed from other cells and scored. If the other cells are wrong, this cell is wrong,
-                       too. */
-    CELL_DIRECTION, /* Not scored, because the model or the hardware is unknown or differs. */
-    CELL_IDENTITY   /* Compared with a formula of this project. Cell and formula must be equal, so the cell is
-                       not scored. */
+    CELL_PREDICTED,  /* The cell was predicted without a fit to this cell, and is scored. */
+    CELL_DERIVED, /* The cell is computed from other cells, and is scored. An error of the other cells is also
+                     an error of this cell. */
+    CELL_DIRECTION, /* The cell is not scored, because its model or hardware is unknown or differs. */
+    CELL_IDENTITY   /* The cell must be equal to a formula of this project, so it is not scored. */
 } cell_kind;
 
 enum { CELL_BASELINES = 3 };
 
-/* Skill of a reproduction. For the published figure p, the computed figure x, the null model's forecast z
- * and the cell's uncertainty u:
+/* Skill of a reproduction. p is the published figure of a cell, x the computed figure, z the forecast of the
+ * null model, and u the uncertainty of the cell:
  *
  *   skill = 1 - sum max(0, |ln(x / p)| - u) / sum max(0, |ln(z / p)| - u)
  *
- * over the predicted cells with |ln(z / p)| > 2 u. The null model forecasts that adding GPUs costs no time
- * and that all schemes are equally fast. The null model knows the figures of the calibration rows. */
+ * Both sums are over the predicted cells with |ln(z / p)| > 2 u. The null model forecasts that adding GPUs
+ * costs no time and that all schemes are equally fast. The null model knows the figures of the calibration
+ * rows. */
 typedef struct reproduction_skill {
     double skill; /* NaN if fewer than four cells are scored. */
-    /* Smallest skill with the cells of one source left out. NaN if fewer than four cells remain. */
+    /* Smallest skill if the cells of one source are left out. NaN if fewer than four cells remain. */
     double worst;
-    const char *without; /* The source left out. Borrowed from the report. */
+    const char *without; /* The source that is left out for `worst`. Borrowed from the report. */
     int scored, sources;
-    /* Predicted cells with |ln(z / p)| <= 2 u, which the skill leaves out, and the number of these cells with
-     * |ln(x / p)| <= 2 u. */
+    /* `unscored` counts the predicted cells with |ln(z / p)| <= 2 u, which the skill leaves out.
+     * `unscored_within` counts the cells among these with |ln(x / p)| <= 2 u. */
     int unscored, unscored_within;
 } reproduction_skill;
 
 typedef struct reproduction_report {
     const struct reproduction *of;
     char profiles[256]; /* Names of the profiles used, or of the measured GPUs. */
-    /* Arrays of the JSON (docs/results.md). A cell that counts for the skill also has its "source". */
+    /* Arrays as in the JSON (docs/results.md). A cell that counts for the skill also has a "source". */
     json_t *cells, *claims, *notes;
 } reproduction_report;
 
 /* Settings and state of a reproduction. */
 typedef struct reproduction_run {
-    const char *profile;   /* Profile of all rows, or NULL if each row has its profile. */
-    bool calibration_only; /* Do not run held-out rows. */
-    double efficiency;     /* --efficiency for all jobs. 0 if not given. */
-    const char *dp_host;   /* --dp-host for the rows of DataParallel. NULL if not given. */
-    int draw;              /* Number of a random draw of the constants, or 0 for their values. */
+    const char *profile;   /* Profile for all rows, or NULL if the table chooses the profile of each row. */
+    bool calibration_only; /* True if only the rows that calibrate are run. */
+    double efficiency;     /* Value of --efficiency for all jobs, or 0 for the default. */
+    const char *dp_host;   /* Value of --dp-host for the rows of DataParallel, or NULL if it was not given. */
+    int draw; /* Number of a random draw of the constants, or 0 if the constants are not drawn. */
     published_table table; /* Published table with the same name as the reproduction. */
     virtual_figures figures;
     reproduction_report *report;
@@ -99,12 +101,14 @@ typedef struct reproduction {
     const char *name, *summary, *title, *source, *how;
     const char *profiles;                  /* Names of the profiles that the rows use. */
     const char *baselines[CELL_BASELINES]; /* Names of the baselines, or NULL. */
-    /* Rows to which constants were fitted. The null model knows them. NULL if there is no skill. */
+    /* Describes the rows to which constants were fitted, and whose figures the null model knows. NULL if the
+     * table has no skill. */
     const char *calibration;
-    const char *constants; /* Profiles, and the commits since which their constants have not changed. */
+    const char *constants; /* For each profile, the commit since which the constants of the profile have not
+                              changed. */
     const struct scaling *scaling; /* Arguments of reproduction_scale(). */
-    bool measured;                 /* Measured on real devices. */
-    bool exact;                    /* No constant matters, so there are no draws. */
+    bool measured;                 /* True if the rows are measured on real devices. */
+    bool exact; /* True if the figures do not depend on any constant, so that there are no draws. */
     status (*run)(reproduction_run *run);
 } reproduction;
 
@@ -114,7 +118,8 @@ extern const int reproduction_count;
 extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark,
     reproduce_throughput, reproduce_tf_benchmarks, reproduce_reducer_memory;
 
-/* torch-vs-apex on the GPUs of this machine. Notes name the rows that these GPUs cannot run. */
+/* The table torch-vs-apex, measured on the GPUs of this machine. Notes name the rows that these GPUs cannot
+ * run. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
 
 /* Runs the table with the constants' values. If calibration_only is false, also runs the table for each of
@@ -126,7 +131,7 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
 
 /* ---- for the reproductions ---- */
 
-/* Runs the rows of a table of scaling (scaling.c). */
+/* Runs the rows of a scaling table (scaling.c). */
 status reproduction_scale(reproduction_run *r);
 
 /* Appends a cell without baselines and note. `tolerance` is the largest relative deviation, or 0 if there is
@@ -137,34 +142,35 @@ json_t *reproduction_add(reproduction_report *r, const char *row, const char *qu
 void reproduction_baseline(const reproduction_report *r, json_t *cell, int number, double value);
 void reproduction_cell_note(json_t *cell, const char *format, ...) __attribute__((format(printf, 2, 3)));
 json_t *reproduction_find(const reproduction_report *r, const char *row, const char *quantity);
-/* Adds a condition on several cells that must hold. */
+/* Adds a claim, which is a condition on several cells. `holds` says whether the condition holds. */
 void reproduction_claim_that(reproduction_report *r, bool holds, const char *detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* Gives a predicted cell a forecast of the null model, so that the cell counts for the skill. */
 void reproduction_null(json_t *cell, double forecast, double uncertainty, const char *source);
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out);
 
-/* Stores in a cell the command that gives its figure, and the algorithms of the job measured last. */
+/* Stores in a cell the command that computes the figure of the cell, and the algorithms of the job that was
+ * measured last. */
 status reproduction_from(const reproduction_run *r, json_t *cell, const virtual_workload *w);
 void reproduction_note(reproduction_report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- rendering ---- */
 
-/* Makes the JSON. The report keeps its cells, claims and notes until reproduction_free(). */
+/* Makes the JSON of the report. The report keeps its cells, claims and notes until reproduction_free(). */
 json_t *reproduction_json(const reproduction_report *r);
 void reproduction_csv(const reproduction_report *r, text_buffer *out);
 void reproduction_free(reproduction_report *r);
 
 /* Sets *efficiency so that a step of one GPU takes `step_ms` (virtual_fit). If a draw of the constants cannot
- * give this step, for example because launches take longer, sets *efficiency to NaN. Figures measured with an
+ * give this time, for example because launches take longer, sets *efficiency to NaN. Figures measured with an
  * efficiency of NaN are NaN. */
 status reproduction_fit(reproduction_run *r, const virtual_workload *one_gpu, double step_ms,
                         double *efficiency);
 
-/* Measures a workload into r->figures. */
+/* Measures a workload, and stores the figures in r->figures. */
 status reproduction_measure(reproduction_run *r, const virtual_workload *w);
 
-/* Appends options of `harness run`. */
+/* Appends options of `harness run` to a workload. */
 void workload_options(virtual_workload *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 typedef struct gpu_row {
@@ -173,12 +179,12 @@ typedef struct gpu_row {
     int gpus;
     const char *policy; /* Policy of the ring engine. Ignored for one GPU. */
     optimizer_options optimizer;
-    int64_t steps, warmup; /* Measured steps, and steps before them. */
+    int64_t steps, warmup; /* Number of measured steps, and of warm-up steps before them. */
 } gpu_row;
 
-/* Measures a row on GPUs. Ranks are threads of this process. Returns the medians over the steps of the
- * slowest rank, in ms. The device is synchronized between the phases. Every step has the same random
- * inputs. */
+/* Measures a row on GPUs. Ranks are threads of this process. Sets the time of each pass in ms: the median
+ * over the steps, and the maximum over the ranks. The device is synchronized between the passes. Every step
+ * has the same random inputs. */
 status gpu_row_measure(const gpu_row *row, double *forward_ms, double *backward_ms);
 
 #endif

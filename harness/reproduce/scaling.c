@@ -1,5 +1,6 @@
-/* Tables of scaling. The row of one GPU calibrates, and the following rows of more GPUs are predicted. A
- * setup adds the profile, the policy and other settings that the table does not state. */
+/* Scaling tables have a row for one GPU and rows for more GPUs. The efficiency is fitted to the row of one
+ * GPU, and the following rows are predicted. A setup adds the profile, the policy and other settings that the
+ * table does not state. */
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
@@ -9,13 +10,13 @@
 static const double limit = 0.10;
 
 /* Settings for rows. A row uses the first setup that matches it. If a table has several sources, each setup
- * has a `source`, and the notes of calibration cells name it. For a setup with a source and a server even on
- * one GPU, a claim checks that the GPUs scale at most linearly. */
+ * has a `source`, and the notes of calibration cells name the source. If a setup has a source, and `from` is
+ * 1, a claim checks that the GPUs scale at most linearly. */
 typedef struct setup {
-    /* Required beginnings of the cells, or NULL. */
+    /* A setup matches a row if the cells of these columns begin with these texts. NULL matches every cell. */
     const char *source, *hardware, *model, *scheme, *batch_per_gpu;
     const char *profile, *name, *policy;
-    int from;  /* Least number of GPUs for which the policy is used. If 1, a single GPU has a server, too. */
+    int from;  /* Least number of GPUs that use the policy. If 1, even a single GPU uses the policy. */
     int batch; /* Batch per GPU. 0 for the published batch. */
     const char *options, *note;
     bool known; /* The result was known when the constants were chosen, so the row is shown but not scored. */
@@ -23,11 +24,11 @@ typedef struct setup {
 
 typedef struct scaling {
     const setup *setups;
-    const char *quantity, *unit; /* NULL for the published unit. */
-    /* `column` is the column of the figure. The column `group` holds the source by which the skill groups
+    const char *quantity, *unit; /* `unit` is NULL for the published unit. */
+    /* `column` names the column of the figure. The column `group` holds the source by which the skill groups
      * cells. If the table lacks this column, `group` itself is the source. */
     const char *column, *group;
-    const char *label[4]; /* Columns that make the label. */
+    const char *label[4]; /* Columns whose texts form the label of a row. */
     bool seconds;         /* True if figures are seconds per step, false if they are samples per second. */
 } scaling;
 
@@ -181,7 +182,8 @@ const reproduction reproduce_ddp_benchmark = {
     .scaling = &ddp_scaling,
     .run = reproduction_scale};
 
-/* Tables of NVIDIA, OneFlow and TensorFlow, each scaled from its row of one GPU. */
+/* Tables of NVIDIA, OneFlow and TensorFlow. The rows of more GPUs are predicted from the preceding row of one
+ * GPU. */
 static const setup throughput_setups[] = {
     {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", NULL, NULL, NULL, "dgx1-v100", "resnet50", "apex",
      2, 128, MOMENTUM STEPS, "batch not stated: 128", false},
@@ -212,9 +214,10 @@ const reproduction reproduce_throughput = {
     .scaling = &throughput_scaling,
     .run = reproduction_scale};
 
-/* TensorFlow's page of May 2017. A server holds the variables even if there is one GPU. The page used NCCL 1,
- * and each gradient is reduced separately when it is ready (tf_cnn_benchmarks, variable_mgr.py). ResNet-50
- * with 64 images per P100 is also in `throughput`. */
+/* TensorFlow's benchmarks of May 2017. A server holds the variables even if there is only one GPU. The
+ * benchmarks used NCCL 1, and reduced each gradient separately as soon as the gradient was ready
+ * (tf_cnn_benchmarks, variable_mgr.py). The rows of ResNet-50 with 64 images per P100 are also in
+ * `throughput`. */
 #define SGD "--optimizer sgd" STEPS
 static const setup tf_setups[] = {
     {NULL, "DGX-1 P100", "resnet50", NULL, "64", "dgx1-p100", NULL, "sync", 1, 0, SGD,

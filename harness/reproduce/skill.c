@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the relative rounding of a published number: half a unit of its last digit. */
+/* Returns the largest relative rounding error of a published number, which is half a unit of its last
+ * digit. */
 static double rounding(const char *text)
 {
     const char *point = strchr(text, '.');
@@ -29,7 +30,7 @@ void reproduction_null(json_t *cell, double forecast, double uncertainty, const 
     json_object_set_new(cell, "source", json_string(source));
 }
 
-/* Returns the distance of the figure at `key` from the published figure, or NaN if one of the figures is
+/* Returns |ln(x / p)| for the figure x at `key` and the published figure p, or NaN if one of the figures is
  * missing. */
 static double distance(const json_t *cell, const char *key)
 {
@@ -42,14 +43,15 @@ static bool has_null(const json_t *cell)
            report_number_at(cell, "published") > 0;
 }
 
-/* Returns true if the null model misses the cell by more than twice its uncertainty. */
+/* Returns true if the null model misses the published figure by more than twice the uncertainty of the
+ * cell. */
 static bool is_scored(const json_t *cell)
 {
     return has_null(cell) && distance(cell, "null") > 2 * report_number_at(cell, "uncertainty");
 }
 
-/* Returns the skill over the scored cells that are not of source `without`, which may be NULL. Sets *cells to
- * the number of these cells. */
+/* Returns the skill over the scored cells. Leaves out the cells of the source `without` unless it is NULL.
+ * Sets *cells to the number of the cells that remain. */
 static double pooled(const reproduction_report *r, const char *without, int *cells)
 {
     double ours = 0, null = 0;

@@ -1,5 +1,6 @@
 /* DistributedDataParallel of torch 0.4.1 against apex: ResNet-50, batch 128 per GPU, V100-PCIE-32G. The GPUs
- * of this machine are not V100, so on these GPUs only the directions of the differences are compared. */
+ * of this machine are not V100, so the figures of these GPUs are not scored. On these GPUs only the claims
+ * that apex is faster are checked. */
 #include "common/device/cuda/cuda_module.h"
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
@@ -43,8 +44,8 @@ static void compare_policies(reproduction_report *r)
 
 /* ---- one row in virtual time ------------------------------------------------------------------ */
 
-/* Variants of a computed figure. OURS has all effects. Every other variant leaves out one effect, and
- * variant v gives baseline v. Baseline 0 is one GPU. */
+/* Variants of a computed figure. OURS has all effects. Every other variant leaves out one effect. The figure
+ * of variant v is baseline v of the cell. Baseline 0 is the figure of one GPU. */
 enum { OURS, NO_KAPPA, IDEAL_OVERLAP, VARIANTS };
 static const struct {
     sim_override overrides[2];
@@ -98,7 +99,7 @@ static status simulate_row(reproduction_run *r, int row)
     }
     label_of(label, sizeof label, gpus, published_text(t, row, "policy"));
     for (int q = 0; q < QUANTITIES; q++) {
-        bool total = q == TOTAL, calibrated = gpus <= CALIBRATED_GPUS; /* by the protocol */
+        bool total = q == TOTAL, calibrated = gpus <= CALIBRATED_GPUS; /* as the protocol says */
         double limit = calibrated ? 0 : total ? total_limit : cell_limit;
         cell_kind kind = calibrated ? CELL_CALIBRATED : total ? CELL_DERIVED : CELL_PREDICTED;
         json_t *c = reproduction_add(r->report, label, quantities[q], "ms", kind,
@@ -136,8 +137,7 @@ static void add_increment(reproduction_report *r, const char *policy, int gpus, 
     }
 }
 
-/* Sets the efficiency for a draw of the constants. One GPU then takes as long as with the constants' values,
- * to which the profile was fitted. */
+/* Sets the efficiency for a draw of the constants, so that one GPU takes as long as without the draw. */
 static status anchor(reproduction_run *r)
 {
     virtual_workload fitted = workload_of(r, 0, OURS), drawn = fitted;
@@ -188,7 +188,7 @@ const reproduction reproduce_torch_vs_apex = {
 
 /* ---- on GPUs ---------------------------------------------------------------------------------- */
 
-/* Measures a row. The emulator runs LeNet, since ResNet-50 would take too long. */
+/* Measures a row. Measures LeNet on the emulator, where ResNet-50 would take too long. */
 static status measure_row(reproduction_run *r, int row, bool emulated)
 {
     const published_table *t = &r->table;

@@ -88,7 +88,7 @@ static void add_losses(json_t *job, const json_t *ranks)
         json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));
 }
 
-/* Keeps in "timeline" the recorded step whose time is nearest to the median. */
+/* Keeps in the "timeline" of each rank only the step whose time is nearest to the job's median step time. */
 static void choose_timeline(const json_t *job, const json_t *ranks)
 {
     const json_t *steps = json_object_get(job, "step_s"),
@@ -126,7 +126,8 @@ status job_result_derive(json_t *job, const json_t *ranks)
     job_result_add_memory(job, ranks);
     add_losses(job, ranks);
     job_result_add_evaluations(job, ranks);
-    /* Servers count the updates that they skip, and the count of a rank may be out of date. */
+    /* The servers count skipped updates. The count that a rank has received may be too small, so the largest
+     * count is used. */
     json_object_set_new(job, "updates_skipped",
                         json_integer((json_int_t)fmax(0, report_largest(ranks, "updates_skipped"))));
     return STATUS_OK;
@@ -151,8 +152,9 @@ static double cores_of(const json_t *job, int cores)
     return (double)(threads < cores ? threads : cores);
 }
 
-/* Adds the efficiency of a job compared with `none`. The weak-scaling efficiency is null unless both have the
- * same batch per rank. The efficiency per core is null unless the ranks compute on this host's cores. */
+/* Adds the efficiency of a job relative to the job `none`. The weak-scaling efficiency is null unless the two
+ * jobs have the same batch per rank. The efficiency per core is null unless the ranks compute on this host's
+ * cores. */
 static void add_efficiency(json_t *row, const json_t *job, const json_t *none, double speedup, int cores)
 {
     const char *device = report_text_at(job, "device");
@@ -164,7 +166,7 @@ static void add_efficiency(json_t *row, const json_t *job, const json_t *none, d
     json_object_set_new(row, "efficiency_per_core", report_json_number(on_cores ? per_core : NAN));
 }
 
-/* Returns a row for each job, or no rows if the baseline did not run. */
+/* Compares each job with the baseline. Returns a row for each job, or no rows if the baseline did not run. */
 static json_t *compare_with(const json_t *result, const char *baseline, int cores)
 {
     static const char rate[] = "throughput.samples_per_s";
@@ -185,8 +187,8 @@ static json_t *compare_with(const json_t *result, const char *baseline, int core
 
 /* ---- slowdown of computation by communication ------------------------------------------------- */
 
-/* Returns the seconds per step for which ranks computed, as the mean over the ranks and over the steps of
- * part `turn` of RUN_TURNS. */
+/* Returns the seconds per step of the forward and the backward pass, as the mean over the ranks and over the
+ * steps of turn `turn`. The steps of a job are divided into RUN_TURNS turns. */
 static double computed(const json_t *job, int turn)
 {
     const json_t *ranks = json_object_get(job, "ranks"), *rank;
@@ -202,8 +204,8 @@ static double computed(const json_t *job, int turn)
     return count > 0 ? sum / count : NAN;
 }
 
-/* Returns the mean difference over the turns and its 95 % interval: Student's t with RUN_TURNS - 1 degrees of
- * freedom. */
+/* Returns by how many seconds per step `job` computes longer than `isolated`, as the mean over the turns. The
+ * 95 % interval of the mean uses Student's t with RUN_TURNS - 1 degrees of freedom. */
 static json_t *slowdown_against(const json_t *job, const json_t *isolated)
 {
     double differences[RUN_TURNS], mean = 0, squares = 0;
@@ -218,7 +220,8 @@ static json_t *slowdown_against(const json_t *job, const json_t *isolated)
 }
 
 /* Adds "slowdown". In virtual time the simulation gives the slowdown. On real devices the job is compared
- * with a job of the same ranks without communication, which alternated with this job. */
+ * with the job `isolated`, which has the same ranks without communication, and took turns with the other
+ * jobs. */
 static void add_slowdown(const json_t *result, const json_t *isolated)
 {
     size_t i;

@@ -9,11 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Measured steps of all ranks on the job's clock: the kept steps, or the stretches, which cover all steps. */
+/* Measured steps of all ranks on the job's clock: either the kept steps, or the stretches, which cover all
+ * steps. */
 typedef struct job_steps {
     const json_t *ranks;
     bool stretches;
-    size_t world, count; /* ranks; steps or stretches that every rank has measured */
+    size_t world, count; /* number of ranks, and of the steps or stretches that every rank has measured */
 } job_steps;
 
 static int64_t ns_of(const json_t *seconds)
@@ -33,14 +34,14 @@ static size_t count_of(const job_steps *j, size_t rank)
     return json_array_size(json_object_get(row_of(j, rank), "step_end_s"));
 }
 
-/* Returns a value of a rank's step in ns, or 0 if there is none. */
+/* Returns the value at `key` of a rank's step in ns, or 0 if the step has no value. */
 static int64_t ns_at(const job_steps *j, size_t rank, const char *key, size_t step)
 {
     return ns_of(json_array_get(json_object_get(row_of(j, rank), key), step));
 }
 
-/* Converts the statistics `s` of the kept steps. `count` is the number of all steps, and `sum` their time
- * in seconds. */
+/* Converts statistics to JSON. `s` describes the kept steps. `count` is the number of all measured steps, and
+ * `sum` is the sum of their times in seconds. */
 static json_t *statistics_to_json(const statistics *s, double count, double sum)
 {
     const struct {
@@ -59,7 +60,7 @@ static json_t *statistics_to_json(const statistics *s, double count, double sum)
     return object;
 }
 
-/* Returns the stretches if `stretches`, else the kept steps. */
+/* Returns the stretches if `stretches` is true, else the kept steps. */
 static job_steps steps_of(const json_t *ranks, bool stretches)
 {
     job_steps j = {.ranks = ranks, .stretches = stretches, .world = json_array_size(ranks)};
@@ -94,8 +95,8 @@ typedef struct rate {
     int64_t ns;
 } rate;
 
-/* Returns the time of a step, or of the steps of a stretch without the gaps between them. The gaps of the
- * job are the mean of the ranks' gaps. */
+/* Returns the time of a step, or the time of a stretch without the gaps between its steps. The gap of the job
+ * is the mean of the gaps of the ranks. */
 static int64_t time_of(const job_steps *j, size_t step)
 {
     int64_t gaps = 0, latest = INT64_MIN;
@@ -123,8 +124,8 @@ static rate over_steps(const job_steps *j)
     return out;
 }
 
-/* Returns the samples of a rank's steps [first, end) in the window. A step that is partly in the window
- * counts in proportion. */
+/* Returns the samples that a rank trains between from_ns and until_ns in its steps [first, end). A step that
+ * lies only partly in this time counts in proportion. */
 static double samples_within(const job_steps *j, size_t rank, size_t first, size_t end, int64_t from_ns,
                              int64_t until_ns)
 {
@@ -137,9 +138,9 @@ static double samples_within(const job_steps *j, size_t rank, size_t first, size
     return samples;
 }
 
-/* Adds the time in which all ranks train, and the samples of that time. Ranks do not wait for each other,
- * so a fast rank finishes its steps early. There are no gaps between the steps [first, end). If `last`,
- * the window extends to the last step of each rank. */
+/* Adds to `sum` the time in which all ranks train the steps [first, end), and the samples of this time. There
+ * are no gaps between these steps. Ranks do not wait for each other, so a fast rank finishes its steps early.
+ * If `last` is true, counts the steps of each rank up to its last step instead of `end`. */
 static void add_window(const job_steps *j, size_t first, size_t end, bool last, rate *sum)
 {
     int64_t from = latest_begin(j, first), until = INT64_MAX;
@@ -153,8 +154,8 @@ static void add_window(const job_steps *j, size_t first, size_t end, bool last, 
         sum->samples += samples_within(j, r, first, last ? count_of(j, r) : end, from, until);
 }
 
-/* Returns the samples per second for stretches with gaps. Counts the training time of the first rank to
- * finish, and assumes that each rank trains at its mean rate for this time. */
+/* Returns the rate for stretches with gaps. Uses the shortest training time of a rank, and assumes that each
+ * rank trains at its mean rate for this time. */
 static rate over_own_time(const json_t *ranks)
 {
     rate out = {.ns = llround(1e9 * report_smallest(ranks, "wall_s"))};
@@ -178,7 +179,7 @@ static rate over_windows(const job_steps *j)
     return out;
 }
 
-/* Converts the rate. In virtual time `present` ranks may stand for the `world` ranks of the job. */
+/* Converts the rate to JSON. In virtual time `present` ranks may stand for the `world` ranks of the job. */
 static json_t *rate_to_json(rate r, double present, double world, bool synchronous)
 {
     double samples = r.samples * world / present,
@@ -222,8 +223,8 @@ static status add_steps(json_t *job, const job_steps *kept, const job_steps *all
     return rc;
 }
 
-/* Computes the statistics of a phase over the steps. The value of a step is the mean of its ranks. Steps
- * that one of the first `of` ranks did not measure are left out. */
+/* Computes the statistics of a phase over the steps. The value of a step is the mean over the ranks. Leaves
+ * out a step if one of the first `of` ranks did not measure the phase. */
 static status phase_statistics(const json_t *ranks, const char *key, size_t of, json_t **out)
 {
     size_t world = json_array_size(ranks);
@@ -284,7 +285,7 @@ status job_result_add_times(json_t *job, const json_t *ranks)
 /* ---- evaluations ------------------------------------------------------------------------------ */
 
 /* Returns the training time of the first evaluation that reaches the target `chosen`, or null if none does.
- * To reach the target, `figure` must be at most `chosen` if `at_most`, else at least `chosen`. */
+ * To reach the target, `figure` must be at most `chosen` if `at_most` is true, else at least `chosen`. */
 static json_t *time_to(const json_t *evaluations, const char *figure, const json_t *chosen, bool at_most)
 {
     size_t i;

@@ -9,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tolerances of sums of times, in seconds, and of computed figures, relative to their size. */
+/* SUM_ERROR is the tolerance of a sum of times, in seconds. RELATIVE_ERROR is the tolerance of a computed
+ * figure, relative to the figure. */
 #define SUM_ERROR 1.5e-9
 #define RELATIVE_ERROR 1e-9
 
-/* Embeds the text of docs/schemas/NAME.schema.json, with a zero at its end. */
+/* Embeds the text of docs/schemas/NAME.schema.json, followed by a NUL character. */
 #define EMBED(name)                                                                                          \
     __asm__(".pushsection .rodata\nschema_" #name ":\n.global schema_" #name "\n.incbin \"" PSRING_SCHEMAS   \
             "/" #name ".schema.json\"\n.byte 0\n.popsection\n");                                             \
@@ -69,9 +70,9 @@ static double sum_of(const json_t *value)
     return sum;
 }
 
-/* Checks the rule x-sums: a total, then its parts. If the total is a list, each element is checked. A
- * total that is a number covers all steps, so in a long run its parts are in "stretches". Parts that are
- * all null were not measured. */
+/* Checks a rule of x-sums, which lists the keys of a total and of the parts that must sum to the total. If
+ * the total is a list, checks each element. A total that is a number covers all steps, so in a long run the
+ * parts are read from "stretches". If all parts are null, they were not measured, and nothing is checked. */
 static status check_sum(const json_t *rule, const json_t *object, const json_place *up)
 {
     json_place at = {up, json_string_value(json_array_get(rule, 0)), 0};
@@ -103,8 +104,8 @@ static double measure_of(const json_t *value)
                                    : NAN;
 }
 
-/* Checks x-sums and x-ascending. The values of x-ascending must not descend. A value is a number or a list,
- * and a list counts by its length. */
+/* Checks the rules x-sums and x-ascending. The values of the keys in x-ascending must not decrease. The value
+ * of a list is its length. */
 static status check_rules(const json_t *schema, const json_t *object, const json_place *at)
 {
     const json_t *rule;
@@ -204,8 +205,8 @@ static status check(const checker *c, const json_t *schema, json_t *value, const
     {
         json_place place = {at, NULL, i};
         TRY(check(c, items, element, json_array_get(computed, i), &place));
-        /* x-numbered names a key. In each object of a list, the value of this key is the index of the
-         * object. */
+        /* x-numbered names a key. In each object of a list, the value of this key must be the index of the
+         * object in the list. */
         const json_t *found = number && !c->is_older ? json_object_get(element, number) : NULL;
         if (found && json_integer_value(found) != (json_int_t)i)
             return json_refuse(&(json_place){&place, number, 0}, found, "%zu", i);

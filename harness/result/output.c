@@ -97,10 +97,10 @@ static bool page(const text_buffer *text)
     if (!pager[0] || strcmp(pager, "cat") == 0) return false;
     setenv("LESS", "FRX", 0);
     fflush(stdout);
-    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* a reader may quit before the end */
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN); /* the user may quit the pager early */
     FILE *pipe = popen(pager, "w");
     if (pipe) fputs(text->data, pipe);
-    bool shown = pipe && pclose(pipe) != 127 << 8; /* the status of a shell that found no program */
+    bool shown = pipe && pclose(pipe) != 127 << 8; /* 127: the shell did not find the program */
     signal(SIGPIPE, before);
     return shown;
 }

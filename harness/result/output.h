@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-/* Checks that the file can be written, before a long computation. */
+/* Checks before a long computation that the file can be written. */
 status output_probe(const char *path);
 
 /* Writes a report to stdout in lines of at most 80 columns, and frees the text. On a terminal the report

@@ -1,4 +1,5 @@
-/* The job's "pipeline": its stages, their times, and the part of a step for which each was idle. */
+/* Computes the "pipeline" of a job: the stages, their times, and the share of the time in which each stage
+ * was idle. */
 #include "harness/result/run_result.h"
 
 #include "common/pipeline/schedule.h"
@@ -6,12 +7,14 @@
 
 #include <math.h>
 
-/* Times of the ranks of a stage in all steps. */
+/* Times in which ranks were idle and busy, summed over all steps and over the ranks of one stage or of all
+ * stages. */
 typedef struct share {
     double idle_s, busy_s;
 } share;
 
-/* Sums the times of a stage. Adds the mean of each time per step to `row`, or null if none was measured. */
+/* Returns the idle and busy times of a stage. Adds each time per step to `row`, as the mean over the ranks of
+ * the stage, or null if the time was not measured. */
 static share add_times(json_t *row, const json_t *ranks, int stage, int replicas)
 {
     static const char *const keys[] = {"forward_s", "backward_s", "exposed_communication_s", "waiting_s"};

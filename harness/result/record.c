@@ -214,7 +214,7 @@ void overlap_measure(overlap *o, const sync_engine *engine, step_result *result,
 {
     if (engine->type != &sync_ring) return;
     int count = ring_bucket_records(engine, o->seen, o->records, o->capacity);
-    /* The last records may belong to a step that has begun. */
+    /* Leaves out the last records if they belong to a later step, which has already begun. */
     while (count > 0 && o->records[count - 1].step > result->index) count--;
     if (count == 0) return;
     const ring_bucket_record *last = &o->records[count - 1];
@@ -303,8 +303,8 @@ json_t *engine_settings_to_json(const sync_engine *e)
 
 /* ---- memory by phase --------------------------------------------------------------------------- */
 
-/* Returns the bytes at the end of a phase without workspace, because the formula does not have libraries'
- * scratch memory. */
+/* Returns the bytes that a rank holds at the end of a phase. Leaves out workspace, because the formula does
+ * not include the scratch memory of libraries. */
 static int64_t held(const json_t *rank, ps_dp_phase phase)
 {
     const char *name = ledger_phase_name(ps_dp_phase_describe(phase)->phase);

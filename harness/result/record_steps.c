@@ -42,8 +42,8 @@ void record_deinit(record *r)
 
 /* ---- merging ---------------------------------------------------------------------------------- */
 
-/* Returns which of two neighbors' blocks stays when they become stretch `number`. The first block of a run
- * always stays. */
+/* Two adjacent stretches become stretch `number`. Returns 0 if the kept steps of the first one remain, and 1
+ * if the kept steps of the second one remain. The first kept steps of a run always remain. */
 static int chosen(int64_t number, int level)
 {
     return number > 0 && random_bits((uint64_t)level, (uint64_t)number) >> 63;

@@ -72,8 +72,8 @@ static double step_of_all(const json_t *run)
     return sum;
 }
 
-/* Returns the run with the median time. If the number of runs is even, returns the faster of the two in
- * the middle. */
+/* Returns the index of the run with the median time. If the number of runs is even, returns the faster of the
+ * two in the middle. */
 static size_t middle(const json_t *runs)
 {
     size_t count = json_array_size(runs);
@@ -121,8 +121,8 @@ status run_result_repeat(const json_t *runs, json_t **out)
 
 /* ---- the verdict -------------------------------------------------------------------------------------- */
 
-/* Computes the seconds per sample in each turn of a job's steps, scaled to sum to the seconds per sample
- * of all steps. Returns false if there are too few steps. */
+/* Divides the seconds per sample of a job among the turns of its steps, in proportion to the time of each
+ * turn. Returns false if there are too few steps. */
 static bool cut_in_turns(const json_t *job, double turns[RUN_TURNS])
 {
     report_steps steps = report_steps_of(job);
@@ -138,13 +138,13 @@ typedef struct judged {
     double ps, ring; /* samples per second */
     const char *over;
     int count;
-    interval factor;   /* interval of the factor of the faster over the slower engine */
-    significance test; /* test of several runs */
+    interval factor;   /* interval of the rate of the faster engine divided by the rate of the slower one */
+    significance test; /* result of the test if there are several runs */
 } judged;
 
 static const char rate[] = "throughput.samples_per_s";
 
-/* Judges by the runs that have both engines. `rates` has room for 4 rates per run. */
+/* Compares the engines in the runs that have both engines. `rates` has room for 4 rates per run. */
 static status judge_runs(const json_t *runs, double *rates, judged *j)
 {
     size_t most = json_array_size(runs);
@@ -182,7 +182,7 @@ static void judge_run(const json_t *result, bool in_turns, judged *j)
     }
 }
 
-/* Returns null if ps or ring did not run, or was not measured. */
+/* Returns the verdict, or null if ps or ring did not run, or was not measured. */
 static json_t *verdict_to_json(const judged *j)
 {
     if (!(j->ps > 0) || !(j->ring > 0)) return json_null();

@@ -38,7 +38,8 @@ status result_seal(json_t *result)
 
 /* ---- figures that follow from others ----------------------------------------------------------- */
 
-/* Copies the run, and computes all figures of its jobs again from their ranks. *out is a new reference. */
+/* Copies the run, and computes all figures of its jobs again from the figures of the ranks. *out is a new
+ * reference. */
 static status compute_again(const json_t *result, json_t **out)
 {
     json_t *jobs = json_array(), *job;

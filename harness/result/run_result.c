@@ -92,8 +92,9 @@ static const char *param_of_element(const nn_model *m, int64_t element)
     return "";
 }
 
-/* Compares the parameters, and the gradients of the first step. Under `dp` the loss of each rank is scaled by
- * 1/n before the backward pass, which is exact for powers of two. */
+/* Compares the parameters of ps and ring, and their gradients of the first step. Under `dp` the loss of each
+ * rank is divided by the number of ranks before the backward pass. The division is exact if this number is a
+ * power of two. */
 static json_t *agreement_to_json(const run_job *jobs, const nn_model *model)
 {
     const run_job *ps = &jobs[ENGINE_PS], *ring = &jobs[ENGINE_RING];
@@ -137,7 +138,7 @@ status run_result_build(const run_config *c, const run_plan *plan, const run_job
         stopped = stopped || json_is_true(json_object_get(job, "stopped_early"));
         simulated = simulated || json_is_true(json_object_get(job, "simulated"));
     }
-    /* In virtual time --link describes the machine. */
+    /* In virtual time, the option --link describes the simulated machine. */
     bool emulated = c->shared.link && !run_config_is_virtual(c);
     const char *commit = PROGRAM_COMMIT;
     json_t *program = json_pack("{s:s, s:s, s:o}", "name", "harness", "version", PROGRAM_VERSION, "commit",

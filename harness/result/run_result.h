@@ -10,7 +10,7 @@
 #error "PROGRAM_VERSION comes from CMakeLists.txt"
 #endif
 
-enum { RESULT_SCHEMA_VERSION = 5, SWEEP_TABLE_VERSION = 2 }; /* docs/results.md */
+enum { RESULT_SCHEMA_VERSION = 5, SWEEP_TABLE_VERSION = 2 }; /* docs/results.md describes both */
 
 /* Outcome of a job: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {
@@ -18,8 +18,9 @@ typedef struct run_job {
     float *params;  /* [param_count] in PyTorch's order, or NULL */
     int64_t param_count;
     sync_blob gradients; /* gradients of the first step */
-    char *trace;         /* events of all ranks with --trace, each followed by a comma, or NULL */
-    /* Difference between this job's replicas at the end, as an error's text, or "". Set on every rank. */
+    char *trace;         /* events of all ranks, each followed by a comma, or NULL without --trace */
+    /* Text of an error that describes how the replicas of this job differ at the end, or "" if they are
+     * equal. Set on every rank. */
     char difference[160];
 } run_job;
 
@@ -27,8 +28,8 @@ typedef struct run_job {
  * of memory. */
 json_t *run_workload_to_json(const run_config *config, const run_plan *plan);
 
-/* Copies the value of "key   : value" from a file of /proc to `buffer`, or "" if there is none. Returns
- * `buffer`. */
+/* Finds the line "key : value" in a file of /proc, and copies the value to `buffer`. Copies "" if the file
+ * does not have this line. Returns `buffer`. */
 char *proc_value(const char *path, const char *key, char *buffer, size_t size);
 
 /* Builds the result from jobs[JOB_COUNT]. `words` are the command line without the program's name, and end
@@ -41,34 +42,36 @@ status run_result_build(const run_config *config, const run_plan *plan, const ru
  * the figures of the ranks. `ranks` is an array of objects in rank order. */
 status job_result_derive(json_t *job, const json_t *ranks);
 
-/* Adds the derived figures to a job that has only the members that describe it, and chooses the timeline
- * of each rank. `ranks` is an array of the ranks' objects (record_to_json() and "memory") in rank order,
- * which becomes part of the job. */
+/* Adds all figures that are derived from the ranks to a job, and keeps one step in the timeline of each rank.
+ * `ranks` is an array of the ranks' objects (record_to_json() and "memory") in rank order, which becomes part
+ * of the job. */
 status job_result_finish(json_t *job, json_t *ranks);
 
-/* Adds "step_s", "step_time" and "throughput" of the job, and "phases" of its ranks. */
+/* Computes "step_s", "stretches", "step_time", "throughput" and "phases" of the job from the steps of the
+ * ranks. */
 status job_result_add_times(json_t *job, const json_t *ranks);
 
 /* Adds "evaluations" and "accuracy". Adds the training time to "target" if the job has one. */
 void job_result_add_evaluations(json_t *job, const json_t *ranks);
 
-/* Adds "memory_imbalance": the rank with the largest peak, its phase, and how much more this rank holds than
- * the other ranks. */
+/* Adds "memory_imbalance": the rank with the largest peak, the phase of this peak, and how much the peak
+ * exceeds the mean and the smallest peak. */
 void job_result_add_memory(json_t *job, const json_t *ranks);
 
-/* Adds "pipeline" to a job with --stages of model `m`. `ranks` is an array of objects in rank order. */
+/* Adds "pipeline" to a job whose model `m` is split into stages. `ranks` is an array of objects in rank
+ * order. */
 status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model *m, const run_config *config);
 
-/* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline
- * that ran. `cores` is the number of processors of the host. `in_turns` says that the jobs alternated. */
+/* Adds "comparison" to the result of a run: speed-up and efficiency of every job against each baseline that
+ * ran. `cores` is the number of processors of the host. `in_turns` says whether the jobs alternated. */
 void job_result_compare(json_t *result, int cores, bool in_turns);
 
 /* Returns the job with the name `name` in the result of a run, or NULL. */
 const json_t *run_result_job(const json_t *result, const char *name);
 
 /* Adds "verdict" to the result of one run or of several runs. The verdict says which of ps and ring is
- * faster, and has the interval of the factor. `in_turns` says that the jobs of a single run alternated.
- * Returns STATUS_SYSTEM if out of memory. */
+ * faster, and gives the interval of the factor between the rates. `in_turns` says whether the jobs of a
+ * single run alternated. Returns STATUS_SYSTEM if out of memory. */
 status run_result_judge(json_t *result, bool in_turns);
 
 /* Combines the complete runs of --repeat in one result: the run whose steps take the median time, with
@@ -76,7 +79,7 @@ status run_result_judge(json_t *result, bool in_turns);
  * Returns STATUS_SYSTEM if out of memory. */
 status run_result_repeat(const json_t *runs, json_t **out);
 
-/* Sets "repetitions" of a result. `runs` has whole results, or the "runs" of one result. */
+/* Sets "repetitions" of a result. `runs` is an array of whole results, or the "runs" of one result. */
 status run_result_summarize(const json_t *runs, json_t *result);
 
 /* Writes the events of all jobs to the file of --trace, whole or not at all. Returns STATUS_CANNOT_CREATE or

@@ -109,8 +109,8 @@ static const char *engine_of_option(const char *name)
     return NULL;
 }
 
-/* Adds the words of the command line that all points share. If the point runs only `engine`, leaves out the
- * options of the other engine, which `harness run` would refuse. */
+/* Adds the words of the command line that all points share. If `engine` is not NULL, the point runs only this
+ * engine, so leaves out the options of other engines, which `harness run` would refuse. */
 static status add_shared_words(const sweep *s, const char *engine, json_t *out)
 {
     static const option policy_option = {"policy", OPTION_TEXT, .argument = "a policy"};
@@ -283,7 +283,7 @@ static status read_definition(const char *path, json_t **out)
     return access(path, F_OK) == 0 ? input_json(path, MOST_BYTES, out) : STATUS_OK;
 }
 
-/* Makes the definition of the sweep. */
+/* Makes the definition of the sweep, the content of sweep.json. */
 static status define(const sweep *s, json_t **out)
 {
     json_t *axes = json_array(), *programs = NULL;

@@ -14,7 +14,7 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the losses of the sweep");
 }
 
-/* Returns the job of the point's first run. The caller releases *result. */
+/* Returns the job of the first run of a point that has a result. The caller releases *result. */
 static const json_t *first_job(const sweep *s, int point, json_t **result)
 {
     *result = NULL;
@@ -110,7 +110,8 @@ static void append_block(const json_t *table, const json_t *losses, size_t first
         text_append(out, "%-*s", LABEL, rows[r][0]);
         append_row(points, first, end, rows[r][1], out);
     }
-    /* The training time to --target-loss and --target-accuracy if they were given; "-" if not reached. */
+    /* Appends the training time until --target-loss and --target-accuracy were reached, if these options were
+     * given. */
     for (int r = 0; r < 2; r++) {
         double chosen = NAN;
         char label[LABEL];

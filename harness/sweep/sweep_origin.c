@@ -22,8 +22,8 @@ json_t *sweep_shared_words(const sweep *s)
     return list;
 }
 
-/* Returns the options of `harness run` in a list of words, by their long names and without output options.
- * Returns NULL if the words are invalid. */
+/* Parses a list of words, and returns the options of `harness run` by their long names, without output
+ * options. Returns NULL if the words are invalid. */
 static json_t *options_in(const json_t *list)
 {
     run_config *config = calloc(1, sizeof *config);

@@ -1,4 +1,4 @@
-/* The runs of a sweep as child processes: one real run, or several virtual runs, at a time. */
+/* Executes the runs of a sweep as child processes, one real run or several virtual runs at a time. */
 #include "common/base/clock.h"
 #include "common/base/input.h"
 #include "common/base/random.h"
@@ -23,8 +23,8 @@
 #include <unistd.h>
 
 enum { MOST_CHILDREN = 64 };
-#define PROGRESS_NS (10 * NS_PER_S)             /* Time between two lines. */
-#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* Time between two drawings of the bar. */
+#define PROGRESS_NS (10 * NS_PER_S)             /* Time between two progress lines. */
+#define PROGRESS_ON_TERMINAL_NS (NS_PER_S / 10) /* Time between two updates of the progress bar. */
 
 typedef struct child {
     pid_t pid;
@@ -217,7 +217,7 @@ static void write_progress(const running *r, int done, int all)
     fprintf(stderr, "harness: sweep: %d of %d runs, %d failed%s\n", done, all, r->out->failed, left);
 }
 
-/* Shows a bar on a terminal, else a line every 10 s. If `ends`, writes a line at once. */
+/* Shows a bar on a terminal, else a line every 10 s. If `ends` is true, writes a line at once. */
 static void show_progress(running *r, bool ends)
 {
     int64_t now = clock_now_ns();

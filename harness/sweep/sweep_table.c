@@ -1,4 +1,5 @@
-/* The table of a sweep: a row per point, and the best point. Made only from the runs' JSON. */
+/* The table of a sweep: a row per point, and the best point. The table is computed only from the JSON of the
+ * runs. */
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/result/run_result.h"
@@ -35,8 +36,8 @@ static point_figures read_point(const sweep *s, int point, double *memory, json_
     return f;
 }
 
-/* Computes the median and the 95 % interval over the rounds with a value. If there is only one round, there
- * is no interval. */
+/* Computes the median and the 95 % interval over the rounds with a value. If only one round has a value, the
+ * interval is null. */
 static status summary(const double *values, int rounds, json_t **out)
 {
     double *found = malloc((size_t)rounds * sizeof *found);
@@ -83,8 +84,8 @@ static double rate_of(const json_t *points, int row)
     return report_number_at(json_array_get(points, (size_t)row), "samples_per_s.median");
 }
 
-/* For each round that both points have, copies their rates to pairs[0 ..] and pairs[s->rounds ..]. Returns
- * the number of these rounds. */
+/* For each round in which both points have a rate, copies the rate of a to pairs[0 ..], and the rate of b to
+ * pairs[s->rounds ..]. Returns the number of these rounds. */
 static int pair_rounds(const sweep *s, const point_figures *a, const point_figures *b, double *pairs)
 {
     int rounds = 0;
@@ -133,7 +134,8 @@ static status test_best(const sweep *s, const point_figures *figures, const json
     return STATUS_OK;
 }
 
-/* Adds the point with the highest throughput, the factor over the next point, and the verdict of the test. */
+/* Adds the point with the highest throughput, the factor between this throughput and the second highest, and
+ * the verdict of the test. */
 static status add_best(const sweep *s, const point_figures *figures, const json_t *points, json_t *table)
 {
     int best = -1, next = -1;

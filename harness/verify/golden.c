@@ -222,7 +222,7 @@ static void fill_images(uint64_t start, shape s, int64_t batch, float *out)
 }
 
 /* Fills the inputs (float32 values or int32 tokens) and targets (int32, or float32 for mean squared error) of
- * one rank and step, in this program's order (images NHWC). Returns the number of targets that count. */
+ * one rank and step. Images are NHWC, as in this program. Returns the number of targets that count. */
 static int64_t fill_batch(const golden_file *file, const nn_model *model, int64_t step, int rank, void *input,
                           void *target)
 {

@@ -33,27 +33,29 @@ typedef struct golden_file {
     model_options model;
     optimizer_options optimizer;
     int world;
-    int64_t batch; /* Per rank. */
+    int64_t batch; /* Samples per rank. */
     int64_t steps, parameters;
     uint64_t seed;
-    bool global_loss; /* The loss is over the targets of all ranks. */
+    bool global_loss; /* True if a loss is computed over the targets of all ranks. */
     /* True if the model has kinks: ReLU or max pooling next to BatchNorm, where rounding can change which
-     * value is selected. In float32 and below, only the first step of a model with kinks is compared. */
+     * value is selected. In float32 and in lower precisions, only the first step of a model with kinks is
+     * compared. */
     bool kinks;
     int losses_per_step;
     double *loss, *loss_error; /* [steps][losses_per_step] */
     golden_tensors gradients, parameters_final, buffers_final;
 } golden_file;
 
-/* Reads a file. Returns STATUS_DATA if the file is invalid, with a message that names the file and the
- * place. */
+/* Reads a file. Returns STATUS_DATA if the file is invalid, with a message that names the file and the place
+ * in the file. */
 status golden_open(const char *path, golden_file **out);
 void golden_close(golden_file **file);
 
-/* Sets out[i] to the initial value of the parameter at PyTorch's flat index i, rounded to float32. */
+/* Sets out[i] to the initial value of element i of the parameter in PyTorch's order, rounded to float32. */
 void golden_fill_param(const golden_file *file, const nn_param *p, float *out);
 
-/* Opens the batches of ranks [first, first + ranks), one rank after another. */
+/* Opens a source of batches. A batch contains the samples of ranks [first, first + ranks), one rank after
+ * another. */
 status golden_source_open(const golden_file *file, const nn_model *model, int first, int ranks,
                           batch_source **out);
 

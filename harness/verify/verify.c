@@ -9,17 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- when figures agree: tests/golden/README.md, "Two comparisons" ------------------------------- */
+/* ---- limits of deviations (tests/golden/README.md, "Two comparisons") ---------------------------- */
 
 static const double float64_limit = 1e-9; /* Relative to a tensor's norm, or to the loss. */
 /* Limit for networks with ReLU, relative to a gradient's L2 norm. */
 static const double kink_limit = 0.05;
 /* Limits for GEMMs that round their inputs, relative to the compared figure. The unit roundoff of TF32 is
- * 2^-11, of bfloat16 2^-9. */
+ * 2^-11, and the unit roundoff of bfloat16 is 2^-9. */
 static const struct {
     double loss;
-    double l2;    /* L2 of a tensor. */
-    double kinks; /* L2 of a gradient in a network with ReLU. */
+    double l2;    /* Limit of the L2 norm of a tensor. */
+    double kinks; /* Limit of the L2 norm of a gradient in a network with ReLU. */
 } rounded[] = {
     [COMPARE_TF32] = {0x1p-9, 0.05 / 4, 0.05 + 0.05 / 4}, [COMPARE_BFLOAT16] = {0x1p-7, 0.05, 0.05 + 0.05}};
 /* Relative error of PyTorch's float32 values above which a tensor is not compared. */
@@ -85,7 +85,7 @@ static digest digest_of(const double *values, int64_t count)
 }
 
 /* Compares a tensor; `values` are in PyTorch's order. `kind` is the word for the tensor in messages, such as
- * "gradient". In networks with ReLU (`kinks`) and with rounded GEMMs, compares only the L2. */
+ * "gradient". In networks with ReLU (`kinks`) and with rounded GEMMs, compares only the L2 norm. */
 static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, const char *kind,
                            const double *values)
 {
@@ -125,11 +125,11 @@ typedef struct verification {
     status_table *table;
     uint64_t token;
     bool shares_buffers, one_loss;
-    bool first_holds_all; /* Rank 0 has the averages of all gradients. */
-    /* See golden_file. False in float64. */
+    bool first_holds_all; /* True if rank 0 has the averages of all gradients. */
+    /* Copy of golden_file.kinks, but false in float64. */
     bool kinks;
     double *losses;   /* [steps][world] */
-    char *gradients;  /* Averaged gradients of all ranks: a host arena of the device's type. */
+    char *gradients;  /* Averaged gradients of all ranks, in host memory, in the type of the device. */
     double **buffers; /* [world * buffer_count] */
     comparison *out;
 } verification;

@@ -33,15 +33,15 @@ typedef struct verify_config {
     int threads;
     /* Precision of GEMMs and convolutions; on cuda, bfloat16 is also the type of tensors. */
     device_precision precision;
-    bool cuda_graph; /* Passes are recorded as CUDA graphs. */
+    bool cuda_graph; /* True if passes are recorded as CUDA graphs. */
     const sync_engine_type *engine;
     const void *engine_options;
     const char *policy;
-    int divide; /* Value of shared_divide. */
+    int divide; /* a shared_divide */
 } verify_config;
 
-/* Runs the case with the file's number of ranks, as threads of this process. Returns STATUS_OK even if
- * figures deviate: the caller checks out->share. */
+/* Trains with the file's number of ranks, as threads of this process, and compares the figures. Returns
+ * STATUS_OK even if figures deviate: the caller checks out->share. */
 status verify_run(const verify_config *config, comparison *out);
 
 #endif
