@@ -1,4 +1,4 @@
-/* The points of a sweep (harness/sweep) as a table, which the figures of sweeps draw. */
+/* The points of a sweep (harness/sweep) as a table, from which the figures of a sweep are drawn. */
 #ifndef HARNESS_REPORT_FIGURE_POINTS_H
 #define HARNESS_REPORT_FIGURE_POINTS_H
 

@@ -105,9 +105,9 @@ typedef struct report_steps {
 } report_steps;
 report_steps report_steps_of(const json_t *job_or_rank);
 double report_steps_in(const report_steps *s, size_t i);
-/* Divides the steps into `turns` equal turns, and sums the array `key` over the steps of turn `turn`. A turn
- * may begin or end within a stretch. *known is the number of steps of this turn in which the value was
- * measured. */
+/* Divides the sequence of steps into `turns` equal sections. Returns the sum of the array `key` over the
+ * steps of the section with the number `turn`, counted from 0. A section may begin or end within a stretch.
+ * *known is the number of steps of this section in which the value was measured. */
 double report_steps_sum(const report_steps *s, const char *key, int turn, int turns, double *known);
 
 /* report_duration() returns the seconds that all measured steps of the job's slowest rank took.

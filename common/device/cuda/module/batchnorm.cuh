@@ -47,8 +47,9 @@ template <int V> __device__ float argument(const channels<V> &f, int v, float x)
 }
 
 /* Applies `rule` to all elements. `rule` has the constants V and AT_ONCE and the function at_column(column),
- * as the terms in columns.cuh have. `rule` also has read(i) and write(kept, taken, i), which process elements
- * [i, i + V). write() may write to memory that read() has read. */
+ * with the same meaning as in the argument `terms` of add_rows() (columns.cuh). `rule` also has read(i) and
+ * write(kept, taken, i), which process elements [i, i + V). write() may write to memory that read() has read.
+ */
 template <typename Rule> __global__ void apply_kernel(Rule rule, int64_t rows, int64_t c)
 {
     int64_t column = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * Rule::V;
