@@ -253,6 +253,7 @@ static status connect_servers(ps_engine *e)
         ps_port *port = &e->worker->shared.port;
         bool here = e->server && j == c->rank;
         if (here || shares) ps_port_share_tensors(port, j);
+        s->limited = ps_port_transmits(port, j);
         if (here) continue;
         s->params = copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL;
         TRY(ps_connect_port(&e->member, port, j, &s->url));

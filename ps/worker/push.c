@@ -107,7 +107,7 @@ static status send_key(worker *w, int server, int key)
     message_header h = push_header(w, key);
     TRY(ps_port_send_pieces(w->port, server, &h, arena, ps_key_pieces(w->plan, key),
                             (int64_t)w->shared->element, &w->keys[key].ticket, worker_key_bytes(w, key)));
-    if (ps_port_transmits(w->port, server)) spend_credit(w, s, key);
+    if (s->limited) spend_credit(w, s, key);
     return STATUS_OK;
 }
 

@@ -75,7 +75,7 @@ static status virtual_start(ring_engine *e, int param)
 
 static void spend(ring_engine *e, const op_desc *op)
 {
-    if (sim_device_simulation(e->base.context.device)) sim_device_spend_op(e->base.context.device, op);
+    sim_device_spend_op(e->base.context.device, op);
 }
 
 static void spend_pass(ring_engine *e, op_kind kind, int64_t elements)

@@ -60,7 +60,7 @@ void sim_device_end_communication(device *d, sim_load load);
 void sim_device_spend_launch(device *d);
 
 /* Makes the current actor spend the time of an operation and the time of waiting for its result. For agents
- * that compute on tensors. */
+ * that compute on tensors. Does nothing on a device that only plans memory. */
 void sim_device_spend_op(device *d, const op_desc *op);
 
 /* Returns true if launches are synchronous and tensors are in the host's memory, as on a CPU. */

@@ -139,7 +139,8 @@ sim_time sim_kernel_time(sim_device *d, const sim_kernel *k, const op_scalars *s
 void sim_device_spend_op(device *base, const op_desc *op)
 {
     sim_device *d = (sim_device *)base;
-    const simulation *s = d->simulation;
+    const simulation *s = sim_device_simulation(base);
+    if (!s) return;
     double price = sim_price_op(s->profile, s->config.precision, op) * d->slowdown;
     if (d->contends) price *= sim_price_contention(s->profile, op->kind);
     sim_actor_spend(sim_actor_of(d), d->launch + d->overhead + (sim_time)llround(price));
