@@ -18,7 +18,7 @@ typedef struct launch_environment {
     launch_origin origin;
     int rank, world, local_rank;
     int local_world; /* ranks of the job on this host if known, else world */
-    int processors;  /* processors that local ranks share if launch_run() bound them, else 0 */
+    int processors;  /* processors available to all local ranks together if launch_run() bound them, else 0 */
     char job[32];    /* name of the job, for example "ring"; "" unless launch_run() started the process */
     uint64_t token;  /* token of the job; under a job manager, derived from the manager's name for the job */
     char key[NET_KEY_TEXT]; /* key that admits processes to the job (common/net/key.h), or "" */

@@ -36,7 +36,7 @@ run_progress run_progress_begin(const run_config *config, const run_plan *plan, 
 void run_progress_show(void *context, const launch_view *view);
 
 /* Shows the progress of a job in virtual time when its rank 0 has ended `steps` of its measured steps, the
- * last in `step_s` seconds. The job begins if `steps` is 0. */
+ * last in `step_s` seconds. The first call for a job has `steps` = 0, and announces that the job begins. */
 void run_progress_show_virtual(run_progress *p, int job, int64_t steps, int64_t total, double step_s);
 
 /* Removes the lines from the terminal. */
