@@ -35,8 +35,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Columns: name, name in messages and reports, elements that `in` and `out` hold on a rank (enum holding in
- * collective.c), whether the kind reduces. */
+/* Columns: name in the enum, name in messages and reports, elements that `in` and `out` hold on a rank (enum
+ * holding in collective.c), and whether the kind reduces. */
 #define COLLECTIVE_KIND_LIST(X)                                                                              \
     X(ALL_REDUCE, "all_reduce", WHOLE, WHOLE, true)                                                          \
     X(REDUCE, "reduce", WHOLE, WHOLE_AT_ROOT, true)                                                          \
@@ -59,14 +59,14 @@ typedef enum collective_kind {
 const char *collective_kind_name(collective_kind kind);
 bool collective_reduces(collective_kind kind);
 bool collective_has_root(collective_kind kind);
-/* Returns true for send and receive. */
+/* Returns true for a send and for a receive. */
 bool collective_is_pair(collective_kind kind);
-/* Returns true if the call cuts its elements into one part per rank. */
+/* Returns true if a call of this kind divides its elements into one part per rank. */
 bool collective_is_cut(collective_kind kind);
 
-/* Operand of a call. Element i of the buffer is element i of the pieces, whose offsets count elements from
- * `base`. Without pieces the elements are contiguous from `base`. The array of pieces is borrowed until the
- * call is done. */
+/* An operand of a call. Element i of the buffer is element i of the list of pieces, whose offsets count
+ * elements from `base`. Without pieces the elements are contiguous from `base`. The array of pieces is
+ * borrowed until the call is done. */
 typedef struct collective_buffer {
     void *base;
     piece_list pieces;
@@ -110,7 +110,7 @@ typedef struct collective_call {
     bool control;
 } collective_call;
 
-/* Returns the first element of part `rank` if `count` elements are cut into n parts. The first count % n
+/* Returns the first element of part `rank` if `count` elements are divided into n parts. The first count % n
  * parts have one element more than the others. */
 static inline int64_t collective_part_begin(int64_t count, int n, int rank)
 {
@@ -123,8 +123,8 @@ static inline int64_t collective_part_count(int64_t count, int n, int rank)
     return count / n + (rank < count % n ? 1 : 0);
 }
 
-/* The elements of the whole that `in` and `out` hold on one of n ranks. For the output of all_to_all, which
- * has a different order, `begin` is 0. */
+/* The range of the call's elements that `in` or `out` holds on one of n ranks. For the output of all_to_all,
+ * which has a different order, `begin` is 0. */
 typedef struct collective_extent {
     int64_t begin, count;
 } collective_extent;
@@ -147,12 +147,14 @@ char *collective_call_format(const collective_call *call, char *buffer, size_t s
 
 #define COLLECTIVE_ALGORITHM_ENUM(upper, lower, name) COLLECTIVE_ALGORITHM_##upper,
 typedef enum collective_algorithm {
-    COLLECTIVE_ALGORITHM_AUTO, /* The library's default: ring in shared memory, else LIBRARY. */
+    /* The default of the library: ring in shared memory, and LIBRARY in all other libraries. */
+    COLLECTIVE_ALGORITHM_AUTO,
     COLLECTIVE_SHM_LIST(COLLECTIVE_ALGORITHM_ENUM)
-        COLLECTIVE_ALGORITHM_TUNED, /* Shared memory only: chosen by ranks and bytes (tuning.h). */
+    /* Only in shared memory: a table chooses by ranks and bytes (tuning.h). */
+    COLLECTIVE_ALGORITHM_TUNED,
     /* The library chooses an algorithm for each call. In virtual time NCCL's model chooses ring or tree. */
     COLLECTIVE_ALGORITHM_LIBRARY,
-    COLLECTIVE_ALGORITHM_TREE, /* Virtual time only, like HIERARCHICAL. */
+    COLLECTIVE_ALGORITHM_TREE, /* Only in virtual time, like HIERARCHICAL. */
     COLLECTIVE_ALGORITHM_HIERARCHICAL,
     COLLECTIVE_ALGORITHM_COUNT
 } collective_algorithm;
@@ -163,8 +165,8 @@ extern const char *const collective_algorithm_names[];
 
 bool collective_has_algorithm(const char *library, collective_algorithm a);
 
-/* Sets *out to the algorithm that `library` runs: `wanted`, or the default for AUTO. Returns STATUS_USAGE if
- * the library does not have the algorithm. */
+/* Sets *out to the algorithm that `library` runs if `wanted` is requested. For AUTO this is the default.
+ * Returns STATUS_USAGE if the library does not have the algorithm. */
 status collective_choose_algorithm(const char *library, collective_algorithm wanted,
                                    collective_algorithm *out);
 
@@ -179,7 +181,7 @@ struct device_stream;
 typedef struct collective_world collective_world;
 typedef struct collective_group collective_group;
 
-/* Memory of this rank that may contain buffers. `fd` is the sealed memfd of this memory. */
+/* Memory of this rank that may contain buffers. `fd` is the sealed memfd that holds this memory. */
 typedef struct collective_window {
     void *data;
     int64_t bytes;
@@ -193,7 +195,8 @@ enum { COLLECTIVE_MAX_WINDOWS = 6, COLLECTIVE_QUEUE = 64 };
 typedef struct collective_config {
     int rank, world;
     uint64_t job_token;
-    const char *name;                 /* Unique in the job while the world is open. */
+    /* Name of the world, which is unique in the job while the world is open. */
+    const char *name;
     const collective_window *windows; /* Every rank has the same number of windows. */
     int window_count;
     /* Whether ranks send to each other. Only sim reads `pairs`; in all other libraries ranks may always send
@@ -206,11 +209,12 @@ typedef struct collective_config {
     bool share_gpu;        /* Whether ranks of nccl may use the same GPU. */
     /* The status slot of this rank, or NULL. NCCL's watchdog writes the calls in flight to the slot. */
     struct rank_slot *slot;
-    const struct status_table *table; /* Shows the progress of other ranks. NULL if there is none. */
-    /* Function that nccl calls once, from any thread, if this rank cannot go on. When `lost` is called,
-     * other threads of the rank may hang in NCCL or CUDA. The function publishes the error. After the call
-     * NCCL is aborted, and the process ends with the error's exit code. NULL if ranks are threads. Without
-     * `lost`, the next call of the world returns the error, as do waits for the GPU. */
+    /* Status table with the progress of other ranks, or NULL if there is none. */
+    const struct status_table *table;
+    /* nccl calls this function once, from any thread, if this rank cannot go on. At this time other threads
+     * of the rank may hang in NCCL or CUDA. The function publishes the error. After it has returned, NCCL is
+     * aborted, and the process ends with the error's exit code. NULL if ranks are threads. If it is NULL, the
+     * next call of the world returns the error, and so do waits for the GPU. */
     void (*lost)(void *context, const error_record *why);
     void *lost_context;
     /* Time after which a call fails with STATUS_PEER if neither the call nor any other rank has made
@@ -219,12 +223,14 @@ typedef struct collective_config {
     int64_t connect_timeout_ns;
     bool (*canceled)(void *context); /* Called several times per second while connecting. May be NULL. */
     void *canceled_context;
-    collective_algorithm algorithm;         /* Ignored by `control` calls. AUTO is the library's default. */
-    const struct collective_tuning *tuning; /* Table for TUNED, borrowed. */
-    net_link link;                          /* Link emulated between the ranks. Not with mpi. */
-    /* Bytes of the slots that are used. 0 uses all. Operands up to inline_bytes are exchanged in one step.
-     * Larger buffers outside windows pass through a staging area in rounds of staging_bytes, at least 1
-     * KiB. */
+    /* Algorithm of all calls except `control` calls. AUTO is the library's default. */
+    collective_algorithm algorithm;
+    const struct collective_tuning *tuning; /* The table for TUNED, which is borrowed. */
+    /* Link that is emulated between the ranks. mpi does not support it. */
+    net_link link;
+    /* Bytes of the slots that are used, or 0 to use all bytes. Operands up to inline_bytes are exchanged in
+     * one step. Larger buffers outside windows pass through a staging area in rounds of staging_bytes, which
+     * is at least 1 KiB. */
     int64_t inline_bytes, staging_bytes;
 } collective_config;
 
@@ -244,15 +250,15 @@ void collective_group_close(collective_group **group);
 collective_world *collective_group_world(const collective_group *group);
 int collective_group_rank(const collective_group *group);
 int collective_group_size(const collective_group *group);
-/* Converts a rank in the group to the same member's rank in the world. Returns -1 if `member` is -1. */
+/* Converts the rank of a member in the group to its rank in the world. Returns -1 if `member` is -1. */
 int collective_group_world_rank(const collective_group *group, int member);
 
 /* ---- calls ------------------------------------------------------------------------------------ */
 
-/* Handle of a call. Valid until COLLECTIVE_QUEUE more calls are posted, or COLLECTIVE_ENQUEUED more are
- * enqueued. */
+/* Handle of a call. It is valid until COLLECTIVE_QUEUE more calls are posted, or COLLECTIVE_ENQUEUED more
+ * calls are enqueued. */
 typedef struct collective_ticket {
-    int32_t queue; /* Index of the queue in the group. -1 if the call was enqueued. */
+    int32_t queue; /* Index of the queue in the group, or -1 if the call was enqueued. */
     uint64_t sequence;
 } collective_ticket;
 
@@ -264,26 +270,29 @@ status collective_post(collective_group *group, const collective_call *call, col
 /* Returns true if the results are in `out` and no peer uses this rank's buffers any more. */
 bool collective_done(const collective_group *group, collective_ticket ticket);
 
-/* Times of a call, in ns. started_ns is the time at which all members have arrived and data begin to move.
- * finished_ns is the time at which the call ends. A time that has not come yet is 0. */
+/* Times of a call in ns. started_ns is the time at which all members have joined and data begin to move.
+ * finished_ns is the time at which the call ends. A time is 0 until it has been reached. */
 typedef struct collective_times {
     int64_t started_ns, finished_ns;
-    /* The member that posted the call last, as a rank in the group. -1 if unknown, as with NCCL and MPI. */
+    /* Rank in the group of the member that posted the call last, or -1 if it is not known, as with NCCL and
+     * MPI. */
     int last_rank;
-    /* Time at which this rank began its part, if last_rank is -1. Equal to started_ns with NCCL. */
+    /* If last_rank is -1, the time at which this rank began its part of the call. It equals started_ns
+     * with NCCL. */
     int64_t began_ns;
-    /* Algorithm that ran, or LIBRARY if the library does not report the algorithm. */
+    /* The algorithm that ran, or LIBRARY if the library does not report its algorithm. */
     collective_algorithm algorithm;
 } collective_times;
 collective_times collective_get_times(const collective_group *group, collective_ticket ticket);
 
-/* Does all work that is possible now. *deadline_ns is the time by which the caller must call this function
- * again even if nothing happens. An error ends the world, and all further calls return the first error:
- * STATUS_PROTOCOL if ranks make different calls (the message names both), STATUS_PEER if a peer has died,
- * given up or is late (the message names the peer if the library reports it). */
+/* Does all work that is possible now. Sets *deadline_ns to the time by which the caller must call this
+ * function again even if nothing happens. An error ends the world, and all further calls return the first
+ * error. It is STATUS_PROTOCOL if ranks make different calls, and the message names both calls. It is
+ * STATUS_PEER if a peer has died, has given up or is late, and the message names the peer if the library
+ * reports it. */
 status collective_progress(collective_world *world, int64_t now_ns, int64_t *deadline_ns, bool *worked);
 
-/* Sleeps until something may have happened since the last progress, at most until the deadline. */
+/* Sleeps until there may be new work for collective_progress(), at most until the deadline. */
 void collective_wait(collective_world *world, int64_t deadline_ns);
 
 /* Ends a collective_wait() in progress. If none is in progress, the next one returns at once. May be called
@@ -300,10 +309,10 @@ void collective_abort(collective_world *world, const error_record *why);
 enum { COLLECTIVE_ENQUEUED = 512, COLLECTIVE_MARKS = 2 + 2 * COLLECTIVE_ENQUEUED };
 
 /* Enqueues a call on `stream`, for libraries that run calls in stream order. All calls of a world use the
- * same stream. Work enqueued earlier on the stream is done before the call begins, and work enqueued later
- * begins after the call. Returns at once, but the first call of a size may wait for the other ranks while
- * the library connects. Must not be called while the stream is recorded. Returns an error that occurred
- * since the last call. collective_progress() updates the results of collective_done() and
+ * same stream. The call begins after all work that was enqueued earlier on the stream, and before all work
+ * that is enqueued later. Returns at once, except that the first call of a size may wait for the other ranks
+ * while the library connects. Must not be called while the stream is recorded. Returns an error that has
+ * occurred since the previous call. collective_progress() updates the results of collective_done() and
  * collective_get_times() for the ticket. */
 status collective_enqueue(collective_group *group, const collective_call *call, struct device_stream *stream,
                           collective_ticket *out);

@@ -29,21 +29,21 @@ typedef struct collective_queued {
 /* Calls that run one after another. The first call has number 1. */
 typedef struct collective_queue {
     collective_group *group;
-    collective_queued *calls; /* [capacity]: call n is at n % capacity. */
+    collective_queued *calls; /* [capacity] Call n is at index n % capacity. */
     int capacity;
     uint64_t posted, completed;
-    int64_t since_ns; /* Time of the last progress of call completed + 1. */
+    int64_t since_ns; /* Time at which call number completed + 1 last made progress. */
 } collective_queue;
 
 typedef struct collective_type {
     const char *name;
-    uint32_t algorithms; /* Algorithms of the library, as bits COLLECTIVE_HAS(). */
+    uint32_t algorithms; /* Algorithms that the library has, as a set of bits COLLECTIVE_HAS(). */
     collective_algorithm algorithm;
     size_t world_bytes, group_bytes, queue_bytes; /* Sizes of the implementation's structs. */
-    /* Whether a group has one more queue per peer for sends and one per peer for receives. If false, one
-     * queue holds all calls of a group. */
+    /* True if a group also has a send queue and a receive queue for each peer. If false, one queue holds all
+     * calls of a group. */
     bool pairs;
-    bool pairs_on_request; /* Whether `pairs` also requires collective_config.pairs. */
+    bool pairs_on_request; /* True if groups have these queues only with collective_config.pairs. */
     /* If open() fails, close() is called too. The windows of world->config are valid only during open(). */
     status (*open)(collective_world *world);
     void (*close)(collective_world *world);
@@ -61,18 +61,18 @@ typedef struct collective_type {
 
 struct collective_world {
     const collective_type *type;
-    collective_config config; /* config.name is `name`; config.algorithm is not AUTO. */
+    collective_config config; /* config.name points to `name`. config.algorithm is never AUTO. */
     char name[COLLECTIVE_NAME_MAX];
     collective_group *groups;
     struct {
         _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
-    } traffic;                 /* Any thread may read it. */
+    } traffic;                 /* Any thread may read `traffic`. */
     collective_queue enqueued; /* Calls of all groups, in stream order. */
-    error_record failure;      /* First error; code STATUS_OK if there is none. */
-    /* State of collective_poll(). */
+    error_record failure;      /* The first error. The code is STATUS_OK if there is none. */
+    /* State of the functions that poll (collective_poll()). */
     doorbell bell;
     unsigned seen;
-    int fruitless; /* Waits since the last progress. */
+    int fruitless; /* Number of waits since the last progress. */
 };
 
 struct collective_group {
@@ -80,9 +80,9 @@ struct collective_group {
     collective_group *next;
     char name[COLLECTIVE_NAME_MAX];
     int rank, size;
-    int *ranks; /* [size] Ranks of the members in the world. */
-    /* [queue_count][type->queue_bytes]: the queue of collectives, send queues by rank, receive queues by
-     * rank. */
+    int *ranks; /* [size] Rank in the world of each member. */
+    /* [queue_count][type->queue_bytes] The queue of collectives, then the send queues by rank, then the
+     * receive queues by rank. */
     char *queues;
     int queue_count;
 };
@@ -124,9 +124,9 @@ bool collective_is_late(collective_queue *q, int64_t now_ns);
 /* Returns STATUS_PEER for a late call. `detail` is appended to the message. */
 status collective_stalled(const collective_queue *q, const char *detail);
 
-/* Progress, wait and wake of a world whose library can only be polled: it cannot wait for its work and for a
- * wake-up at the same time. Waits first yield and later sleep briefly. `advance` does the possible work of a
- * queue that has calls. */
+/* Progress, wait and wake functions of a world whose library can only be polled: the library cannot wait for
+ * its work and for a wake-up at the same time. A wait first yields the processor, and later sleeps briefly.
+ * `advance` does the work that is possible now for a queue that has calls. */
 status collective_poll(collective_world *world,
                        status (*advance)(collective_queue *q, int64_t now_ns, bool *worked), int64_t now_ns,
                        int64_t *deadline_ns, bool *worked);

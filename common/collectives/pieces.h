@@ -10,8 +10,8 @@
 enum { PIECES_MAX_OPERANDS = 64 };
 
 typedef struct piece_layout {
-    piece_list pieces; /* Contiguous if the array is NULL. */
-    int64_t origin;    /* Index of the element at the base, if contiguous. */
+    piece_list pieces; /* The pieces. The layout is contiguous if the array is NULL. */
+    int64_t origin;    /* If the layout is contiguous, index of the element at the base. */
 } piece_layout;
 
 /* A buffer at its address in this process. */
@@ -26,8 +26,8 @@ piece_buffer piece_buffer_of(const collective_buffer *buffer, dtype type);
 /* Returns 0 for a contiguous layout, else a hash of the list of pieces. */
 uint64_t piece_layout_hash(const piece_layout *layout);
 
-/* Returns the bytes from the base to the end of the last element. `count` is the length of a contiguous
- * layout. */
+/* Returns the number of bytes from the base to the end of the last element. `count` is the number of elements
+ * if the layout is contiguous. */
 int64_t piece_layout_extent(const piece_layout *layout, dtype type, int64_t count);
 
 /* Copies elements [from_at, from_at + count) of `from` to [to_at, to_at + count) of `to`. Does nothing if
@@ -35,7 +35,7 @@ int64_t piece_layout_extent(const piece_layout *layout, dtype type, int64_t coun
 void pieces_copy(dtype type, const piece_buffer *to, int64_t to_at, const piece_buffer *from, int64_t from_at,
                  int64_t count);
 
-/* Computes out = a op b over elements [at, at + count) of all three buffers. MEAN adds. */
+/* Computes out = a op b over elements [at, at + count) of all three buffers. For MEAN, op is an addition. */
 void pieces_reduce_pair(dtype type, reduce_op op, const piece_buffer *out, const piece_buffer *a,
                         const piece_buffer *b, int64_t at, int64_t count);
 

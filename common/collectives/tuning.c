@@ -10,7 +10,7 @@
 #define ONE(upper, lower, name) +1
 enum {
     MOST_BYTES = 65536,
-    FIRST = COLLECTIVE_ALGORITHM_AUTO + 1, /* Algorithms in shared memory. */
+    FIRST = COLLECTIVE_ALGORITHM_AUTO + 1, /* the first algorithm in shared memory */
     ALGORITHMS = COLLECTIVE_SHM_LIST(ONE)
 };
 #undef ONE

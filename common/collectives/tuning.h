@@ -22,10 +22,10 @@ typedef struct collective_tuning {
     int count;
 } collective_tuning;
 
-/* Returns the algorithm of the first row that covers the call, else ring. */
+/* Returns the algorithm of the first row that covers the call, or ring if no row covers it. */
 collective_algorithm collective_tuning_choose(const collective_tuning *t, int ranks, int64_t bytes);
 
-/* Writes and reads one row per line: "ranks<=8 bytes<=1048576 two-shot"; '#' begins a comment. Reading
+/* Write and read one row per line, such as "ranks<=8 bytes<=1048576 two-shot". '#' begins a comment. Reading
  * returns STATUS_DATA with the line number if a line is invalid. */
 void collective_tuning_write(const collective_tuning *t, text_buffer *out);
 status collective_tuning_read(const char *text, collective_tuning *out);

@@ -17,7 +17,7 @@ typedef struct batch_view {
     const void *inputs;
     const void *targets;
     int64_t count;
-    /* number of rows that count in the loss, or number of target elements if the targets are values */
+    /* number of rows that count in the loss; if targets are values, the number of target elements */
     int64_t targets_counted;
     /* Number of samples at the end of the batch that repeat other samples. They are added so that all ranks
      * get the same number of samples. */

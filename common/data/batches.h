@@ -20,7 +20,7 @@ typedef struct batches_config {
     const dataset *set; /* borrowed */
     data_part part;
     batches_purpose purpose;
-    data_form model; /* form of the model's input and targets */
+    data_form model; /* form of the model's input and targets, to which samples are converted */
     uint64_t seed;
     int rank, world;
     int64_t batch; /* number of samples per rank and step */

@@ -39,7 +39,7 @@ typedef struct loader {
     pthread_cond_t work;  /* signaled when a buffer becomes free or the loader is being closed */
     pthread_cond_t done;  /* signaled when a batch is ready or has failed */
     slot slots[LOADER_MAX_DEPTH];
-    int64_t next_made; /* step that the next free thread will prepare */
+    int64_t next_made; /* step of the next batch that a free thread will begin to make */
     /* step that the consumer will request next, unless the consumer jumps to another step */
     int64_t next_asked;
     int workers;
@@ -101,7 +101,7 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Drops the prepared batches and continues with `step`. The caller must hold the lock. */
+/* Drops the batches that have been prepared, and continues with `step`. The caller must hold the lock. */
 static void jump(loader *l, int64_t step)
 {
     for (int i = 0; i < l->depth; i++) {
@@ -150,8 +150,8 @@ static status loader_next(batch_source *source, int64_t step, batch_view *out)
     return result;
 }
 
-/* Returns true if the batch has been made. Returns false if the batch has failed. The next request for this
- * step then returns the error. */
+/* Returns true if the batch has been made, and false if it has failed. The next request for the step of a
+ * failed batch returns the error. */
 static bool loader_ready(batch_source *source, int64_t step)
 {
     loader *l = (loader *)source;

@@ -92,7 +92,7 @@ static inline void run_of_pixels(const data_transform *t, const uint8_t *stored,
 static void stored_run(const data_transform *t, const uint8_t *stored, int64_t count, int64_t step,
                        float *out)
 {
-    /* The numbers of channels are constants in each call, so that the compiler unrolls the loops over
+    /* In each call the numbers of channels are constants, so that the compiler unrolls the loops over
      * channels. */
     if (t->from.c == 1 && t->to.c == 1)
         run_of_pixels(t, stored, count, 1, 1, step, out);

@@ -46,7 +46,7 @@ typedef struct device_fence device_fence;
 typedef struct device_kernel device_kernel;
 typedef struct device_record device_record;
 
-/* The type of the factors in matrix multiplications if tensors are stored as float32. */
+/* The type to which matrix multiplications round their factors if tensors are stored as float32. */
 typedef enum device_precision {
     DEVICE_PRECISION_F32,
     DEVICE_PRECISION_TF32,
@@ -54,10 +54,10 @@ typedef enum device_precision {
 } device_precision;
 
 typedef struct device_config {
-    const char *name; /* "cpu", "reference", "cuda", "sim:PROFILE", "plan:NAME" */
+    const char *name; /* "cpu", "reference", "cuda", "sim:PROFILE" or "plan:NAME" */
     int rank, world;  /* rank that uses the device, and number of ranks */
-    int local_rank;   /* picks the GPU */
-    int threads;      /* compute threads of this rank; at least 1 */
+    int local_rank;   /* number of the rank on its machine, which picks the GPU */
+    int threads;      /* number of compute threads of this rank; at least 1 */
     void *simulation; /* simulation that all ranks share, or NULL if the device is not virtual */
     int precision;
     bool share_gpu; /* cuda: true if several ranks may use one GPU */
@@ -72,19 +72,19 @@ typedef struct device_fallback {
     int64_t count;    /* number of operations of this kind that fell back for this reason */
     char shape[96];   /* shape of the first operation that fell back, for example "4x28x28x1 to 6, 5x5,
                          bfloat16" */
-    char reason[96];  /* for example "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
+    char reason[96];  /* reason, for example "cuDNN: CUDNN_STATUS_NOT_SUPPORTED" */
     char instead[64]; /* method used instead, for example "multiplied in TF32" */
 } device_fallback;
 
 typedef struct device_info {
     const char *name;
-    char description[128]; /* "2 threads, AVX-512, oneDNN 2.6.3" */
+    char description[128]; /* text such as "2 threads, AVX-512, oneDNN 2.6.3" */
     dtype compute_type;    /* type of parameters, activations and gradients */
     bool bf16;             /* true if activations and their gradients are stored as bfloat16 */
     bool host_addressable; /* true if the host may read and write device memory */
     bool copy_engine;      /* true if copies from the host may overlap with the compute stream */
     bool real;             /* true if tensors have bytes in memory */
-    bool simulated;        /* true if times are predicted; reports then say so */
+    bool simulated;        /* true if times are predicted, which reports then say */
     /* Largest error so far in converting the time of a mark to the host's clock. Only GPUs set this field. */
     int64_t mark_error_ns;
     bool plans; /* true if the device only counts memory and runs no operation (plan/device_plan.c) */
@@ -113,8 +113,8 @@ typedef struct device_memory {
     device_memory_kind kind;
 } device_memory;
 
-/* Allocates zeroed memory, aligned to at least 64 bytes, and to 2 MiB if it is large. Returns STATUS_SYSTEM
- * if there is not enough memory; the message states the size. */
+/* Allocates zeroed memory that is aligned to at least 64 bytes, and to 2 MiB if it is large. Returns
+ * STATUS_SYSTEM if there is not enough memory. The message then states the size. */
 status device_allocate(device *d, device_memory_kind kind, size_t bytes, device_memory *out);
 void device_free(device *d, device_memory *memory);
 
@@ -126,8 +126,8 @@ bool device_has_refused(const device *d);
 status device_pin(device *d, void *data, size_t bytes);
 void device_unpin(device *d, void *data);
 
-/* Copies `count` elements in stream order. Host elements are float32 (int32 for targets and tokens),
- * device elements have type `type`; values are converted if the types differ. The host memory must stay
+/* Copies `count` elements in stream order. Host elements are float32, or int32 for targets and tokens. Device
+ * elements have the type `type`. Values are converted if the two types differ. The host memory must stay
  * valid until the stream has completed the copy. */
 status device_upload(device_stream *s, void *to, const void *host, dtype host_type, dtype type,
                      int64_t count);
@@ -146,7 +146,7 @@ status device_convert(device_stream *s, void *to, dtype to_type, const void *fro
 typedef struct device_range {
     void *to;
     const void *from;
-    int64_t count; /* elements */
+    int64_t count; /* number of elements */
 } device_range;
 status device_pack(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
                    double divisor);
@@ -155,8 +155,8 @@ status device_pack(device_stream *s, const device_range *ranges, int count, dtyp
  * memory. */
 status device_add(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
 
-/* Copies `count` elements in stream order from the memory of the device `owner`, which this process opened,
- * too. A virtual device copies only between the GPUs of a process (simulation_config.per_process). */
+/* Copies `count` elements in stream order from the memory of another device, `owner`, that this process has
+ * opened. A virtual device copies only between the GPUs of a process (simulation_config.per_process). */
 status device_copy_from(device_stream *s, void *to, const device *owner, const void *from, dtype type,
                         int64_t count);
 
@@ -186,12 +186,12 @@ typedef enum device_order {
     DEVICE_ORDER_PLAIN,
     DEVICE_ORDER_KRSC, /* PyTorch's order in memory format channels_last */
     DEVICE_ORDER_RSCK,
-    DEVICE_ORDER_BLOCKED /* [k/b, c/b, r, s, b of c, b of k]; the block size b divides k and c */
+    DEVICE_ORDER_BLOCKED /* [k/b, c/b, r, s, b of c, b of k], with a block size b that divides k and c */
 } device_order;
 
 typedef struct device_layout {
     int64_t elements;
-    int64_t k, c, r, s, block; /* not used by PLAIN */
+    int64_t k, c, r, s, block; /* PLAIN does not use these sizes */
     device_order order;
     bool plain; /* true if the elements are in PyTorch's order */
 } device_layout;
@@ -216,8 +216,9 @@ void device_release(device_kernel **kernel);
 /* Returns the bytes of scratch memory that a launch needs. */
 size_t device_kernel_workspace(const device_kernel *kernel);
 
-/* Runs (cpu), enqueues (cuda) or prices (sim) the operation. `operands` has OP_MAX_OPERANDS slots (op.h).
- * `scalars` may be NULL if the operation reads none. `workspace` has device_kernel_workspace() bytes. */
+/* Runs the operation (cpu), enqueues it (cuda), or computes its time (sim). `operands` has OP_MAX_OPERANDS
+ * slots (op.h). `scalars` may be NULL if the operation reads none. `workspace` has device_kernel_workspace()
+ * bytes. */
 status device_launch(device_stream *s, device_kernel *kernel, void *const *operands,
                      const op_scalars *scalars, void *workspace);
 
@@ -249,16 +250,16 @@ status device_stream_signal(device_stream *s, device_fence *f, uint64_t value);
  * STATUS_AGAIN. */
 status device_stream_wait(device_stream *s, device_fence *f, uint64_t value);
 
-/* Advances the fence to `value` from the host. Any thread may call. */
+/* Advances the fence to `value` from the host. Any thread may call this function. */
 void device_fence_reach(device_fence *f, uint64_t value);
 bool device_fence_reached(device_fence *f, uint64_t value);
 
-/* Makes every present and future wait for the fence end with the error. Any thread may call. */
+/* Makes every present and future wait for the fence end with the error. Any thread may call this function. */
 void device_fence_fail(device_fence *f, const error_record *error);
 
-/* Makes every later wait or synchronization of a GPU's streams, and device_mark_wait(), return the error,
- * because results on the streams may be incomplete. Only the first error counts. Does nothing on other
- * devices, because no work continues on them after a failure. Any thread may call. */
+/* Makes every later wait for a GPU's streams, every later synchronization, and device_mark_wait() return the
+ * error, because results on the streams may be incomplete. Only the first error counts. Does nothing on other
+ * devices, because no work continues on them after a failure. Any thread may call this function. */
 void device_fail(device *d, const error_record *error);
 
 /* Waits until the stream has completed its work. The virtual device may return STATUS_AGAIN. */
@@ -284,9 +285,10 @@ void device_set_idle(device *d, device_idle_function idle, void *context);
 
 /* ---- time ------------------------------------------------------------------------------------- */
 
-/* Marks record the time at which the stream completes the work launched so far. The time is in ns on a
- * clock that all ranks with this kind of device share: CLOCK_MONOTONIC on a CPU. On a GPU a mark is an
- * event, so its time is known later. Read marks after the step. A slot holds the mark that was made last. */
+/* A mark records the time at which the stream completes the work that has been launched so far. The time is
+ * in ns, on a clock that all ranks with this kind of device share. On a CPU this is CLOCK_MONOTONIC. On a GPU
+ * a mark is an event, and its time is known only later, so read marks after the step. A slot holds its last
+ * mark. */
 enum { DEVICE_MARKS = 4096 };
 status device_mark(device_stream *s, int slot);
 int64_t device_mark_ns(device_stream *s, int slot);
@@ -308,7 +310,7 @@ bool device_mark_passed(device_stream *s, int slot);
  * devices do not support the wait. */
 status device_mark_wait(device_stream *s, int slot);
 
-/* Returns the present time of the host: wall clock or virtual clock. */
+/* Returns the present time of the host, by the wall clock or by the virtual clock. */
 int64_t device_now_ns(device *d);
 
 #endif

@@ -19,8 +19,8 @@ typedef struct device_graph {
 
 typedef struct device_backend {
     const char *name;
-    /* Opens a module and sets *backend to the module's back end, which replaces this back end. NULL if the
-     * back end needs no module. */
+    /* Opens a module and sets *backend to the back end of this module, which replaces the present one. `load`
+     * is NULL if the back end needs no module. */
     status (*load)(const struct device_backend **backend);
     size_t device_bytes, stream_bytes, fence_bytes;
     status (*open)(device *d);
@@ -41,7 +41,7 @@ typedef struct device_backend {
     status (*pack)(device_stream *s, const device_range *ranges, int count, dtype to_type, dtype from_type,
                    double divisor);
     status (*add)(device_stream *s, void *to, const void *a, const void *b, dtype type, int64_t count);
-    /* NULL if `convert` reaches the memory of other devices. */
+    /* `copy_from` is NULL if `convert` reaches the memory of other devices. */
     status (*copy_from)(device_stream *s, const device *from, dtype type, int64_t count);
     status (*clear)(device_stream *s, void *data, size_t bytes);
     status (*usage)(device *d, int64_t *used_bytes, int64_t *total_bytes); /* NULL if there is no driver */
@@ -52,7 +52,7 @@ typedef struct device_backend {
      * different order. */
     void (*choose_layout)(device *d, const conv2d_attributes *a, device_layout *out);
 
-    /* If `prepare` fails, *out is NULL or a kernel that device.c releases. */
+    /* If `prepare` fails, *out is NULL, or a kernel that device.c releases. */
     status (*prepare)(device *d, const op_desc *op, const device_layout *layout, device_kernel **out);
     void (*release)(device_kernel *kernel);
     status (*launch)(device_stream *s, device_kernel *kernel, void *const *operands,
@@ -99,13 +99,13 @@ struct device {
     device_info info;
     device_idle_function idle;
     void *idle_context;
-    bool refused; /* true if an allocation has failed */
+    bool refused; /* true if an allocation of this device has failed */
 };
 
 struct device_stream {
     device *device;
     device_stream_role role;
-    device_record *record; /* NULL unless launches are recorded or replayed */
+    device_record *record; /* the record, or NULL unless launches are recorded or replayed */
     double stretch;        /* factor of device_stream_slow_down() minus 1; 0 if the stream is not slow */
     int64_t debt_ns;       /* time that the launching thread still has to sleep */
 };

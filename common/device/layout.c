@@ -1,4 +1,4 @@
-/* Orders of parameters' elements. */
+/* Reorders the elements of parameters. */
 #include "common/device/device.h"
 #include "common/device/device_impl.h"
 
@@ -21,7 +21,7 @@ status device_choose_layout(device *d, const op_desc *op, int slot, shape parame
     return STATUS_OK;
 }
 
-/* Returns the index of PyTorch's element [k, c, r, s] in the layout. */
+/* Returns the index in the layout of the element that is [k, c, r, s] in PyTorch's order. */
 static int64_t packed_index(const device_layout *l, int64_t k, int64_t c, int64_t r, int64_t s)
 {
     int64_t b = l->block;

@@ -1,4 +1,4 @@
-/* Recorded launches, for device.c. */
+/* Internals of device.c: recording and replaying launches. */
 #ifndef COMMON_DEVICE_RECORD_H
 #define COMMON_DEVICE_RECORD_H
 

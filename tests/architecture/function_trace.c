@@ -1,11 +1,11 @@
-/* Preloaded into a program that gcc built with -finstrument-functions: writes which functions were entered,
- * and on which thread, during one part of the program (the "stretch"). The environment gives the addresses of
- * functions, in hexadecimal as nm prints them:
+/* Preloaded into a program that gcc built with -finstrument-functions. Writes which functions the program
+ * entered, and on which thread, during one part of its run (the "stretch"). Functions are given in
+ * environment variables by their addresses, in hexadecimal as nm prints them:
  *
- *   FUNCTION_TRACE_BEGIN   a function: its last call before the end begins the stretch
- *   FUNCTION_TRACE_CALL    a function: its next call ends it, without being in it
- *   FUNCTION_TRACE_RETURN  a function: its next return ends it
- *   FUNCTION_TRACE_COUNT   which of these stretches of a process is written, from 1
+ *   FUNCTION_TRACE_BEGIN   a function; the stretch begins with its last call before the stretch ends
+ *   FUNCTION_TRACE_CALL    a function; its next call ends the stretch, and is not written
+ *   FUNCTION_TRACE_RETURN  a function; its next return ends the stretch
+ *   FUNCTION_TRACE_COUNT   number of the stretch that is written, from 1: a process may have several
  *   FUNCTION_TRACE_OUT     file name, to which the process's number is appended: lines of "thread address" */
 #define _GNU_SOURCE
 #include <fcntl.h>

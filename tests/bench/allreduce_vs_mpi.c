@@ -1,10 +1,10 @@
-/* All-reduce (sum of float32, in place) compared with Open MPI's, alternating in the same processes, so that
- * other load on the machine affects both. Compare only the ratio.
+/* Compares our all-reduce (sum of float32, in place) with Open MPI's. Both alternate in the same processes,
+ * so that other load on the machine affects both. Compare only the ratio.
  *
- *   python3 allreduce_vs_mpi.py, which runs it:     mpirun -np 4 allreduce_vs_mpi [bytes ...]
+ *   mpirun -np 4 allreduce_vs_mpi [bytes ...]     allreduce_vs_mpi.py runs this command
  *
- * A time is from a barrier to the end of the slowest rank; a line gives medians in us and how many times
- * faster than MPI_Allreduce each implementation is. Every result is checked. */
+ * A call is timed from a barrier to its end on the slowest rank. Each line of output gives the medians in us,
+ * and how many times faster than MPI_Allreduce each implementation is. Every result is checked. */
 #include "common/base/clock.h"
 #include "common/collectives/collective.h"
 #include "common/net/shm.h"

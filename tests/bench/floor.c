@@ -15,8 +15,7 @@ static floor_size size_for(const device_info *info)
     return info->host_addressable ? (floor_size){1024, 16 << 20} : (floor_size){8192, 64 << 20};
 }
 
-/* Returns the shortest time of an operation on fresh memory. `sizes` holds the numbers of elements of the
- * operands in the first slots. */
+/* Returns the shortest time of an operation on fresh memory. Operand slots[i] has sizes[i] elements. */
 static status best_time(device *d, device_stream *s, const op_desc *op, const int64_t sizes[MOST],
                         const int slots[MOST], double *best)
 {

@@ -1,7 +1,8 @@
-/* bench_ops MODEL [--threads N] [--steps N] [--device NAME] [--precision P]: training steps of a model,
- * operation by operation in the order in which they run. One line for each kind and shape: how often it
- * occurs in a step, microseconds a call (the median over all), share of the step, GFLOP/s, and GB/s were
- * every operand read or written once. On a GPU its own clock times them, between marks. */
+/* bench_ops MODEL [--threads N] [--steps N] [--device NAME] [--precision P]: runs training steps of a model,
+ * and times each operation in the order in which they run. Prints one line for each kind and shape of
+ * operations: how often it occurs in a step, microseconds per call (median over all calls), its share of the
+ * step, GFLOP/s, and the GB/s that would result if every operand were read or written once. On a GPU, marks
+ * between the operations give the times by the GPU's own clock. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/nn/instance.h"
@@ -19,7 +20,7 @@ typedef struct bench_model {
     int64_t batch;
 } bench_model;
 
-/* Shapes as in the published comparisons. An option that is 0 has the model's default. */
+/* Shapes as in the published comparisons. If an option is 0, the model's default holds. */
 static const bench_model bench_models[] = {
     {{.name = "wine_mlp"}, 32},
     {{.name = "lenet"}, 32},
@@ -84,7 +85,7 @@ static const option_table bench_option_table = {"Bench", bench_option_list,
 /* Operations of one kind and shape. */
 typedef struct group {
     op_desc desc;
-    int count;      /* Number in a step. */
+    int count;      /* Number of these operations in a step. */
     int64_t *times; /* [steps * count] */
     int64_t used;
 } group;
@@ -102,10 +103,11 @@ typedef struct bench {
     device_memory input, target;
     group *groups;
     int group_count;
-    int64_t last;          /* Time at which the previous operation ended. */
-    bool by_marks;         /* True if the device runs behind the host, so that marks measure the times. */
-    int marked;            /* Operations of the step so far. */
-    const op_desc **order; /* [op_count + 1] which */
+    int64_t last;  /* Time at which the previous operation ended. */
+    bool by_marks; /* True if the device runs behind the host, so that marks measure the times. */
+    int marked;    /* Number of operations of this step that have been launched so far. */
+    /* [op_count + 1] The operations in the order in which they run. */
+    const op_desc **order;
     bool timed;
     ledger ledger;
     bench_floor floor;

@@ -1,5 +1,6 @@
-/* bench_trace: measures what it costs to record one event, in nanoseconds: two readings of the clock and a
- * slice. As in a run, the memory has not been touched before. Prints the best of several recorders. */
+/* bench_trace: measures the time in nanoseconds that it takes to record one event: two readings of the clock
+ * and a slice. The recorder writes to memory that has not been touched before, as in a run. Prints the best
+ * of several recorders. */
 #include "common/trace/trace.h"
 #include "common/base/clock.h"
 

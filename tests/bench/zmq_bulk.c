@@ -1,10 +1,11 @@
-/* bench_zmq_bulk [PAIRS [MIB [MESSAGES]]]: bulk messages from one process to another, through the transport
- * over ZeroMQ ipc, without and with CURVE, and through a bare unix socket, in turn. The reader of the bare
- * socket first reads each message into fresh memory, that is, into untouched pages, since a receiver may keep
- * its message. Then it reads all messages into the same buffer. Prints the rates of each round and the
- * medians of the ratios (target: at least 0.8 of the socket with fresh memory). For CURVE it prints the ratio
- * to the transport without CURVE, with quartiles. Exits with 1 if the target is missed. The transport
- * computes its checksums on both sides, as in a run. */
+/* bench_zmq_bulk [PAIRS [MIB [MESSAGES]]]: sends bulk messages from one process to another in each round in
+ * three ways: through the transport over ZeroMQ ipc, through the same transport with CURVE, and through a
+ * bare unix socket. The reader of the bare socket first reads each message into fresh memory, that is, into
+ * untouched pages, since a receiver may keep its message. In a second run it reads all messages into the same
+ * buffer. Prints the rates of each round, and the medians of the transport's rate divided by each rate of the
+ * socket (target: at least 0.8 of the socket with fresh memory). For CURVE it prints the ratio to the
+ * transport without CURVE, with quartiles. Exits with 1 if the target is missed. The transport computes its
+ * checksums on both sides, as in a run. */
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/net/key.h"
@@ -166,7 +167,8 @@ int main(int argc, char **argv)
     printf("# %d messages of %d MiB, GB/s\n", b.messages, mib);
     printf("#  transport   bare, fresh   ratio   bare, one buffer   ratio   with CURVE   ratio\n");
     for (int i = 0; i < pairs; i++) {
-        bool first = i % 2 == 0; /* True in every other round, in which CURVE runs first. */
+        /* In every second round the transport with CURVE runs first. */
+        bool first = i % 2 == 0;
         double curve = first ? run_transport(&b, true) : 0, ours = run_transport(&b, false);
         if (!first) curve = run_transport(&b, true);
         double fresh = run_bare(&b, true), reused = run_bare(&b, false);

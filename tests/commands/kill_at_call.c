@@ -1,6 +1,7 @@
-/* To be preloaded: counts from 1 the system calls that make, write, move or remove a partial file
- * (common/checkpoint/atomic_file.h), and kills the process at the KILL_AT-th: in the middle of a write, and
- * before any other call. A move counts twice, and the second time the process is killed after it. */
+/* Preloaded into a program. Counts, from 1, the system calls that make, write, move or remove a partial file
+ * (common/checkpoint/atomic_file.h), and kills the process at call number KILL_AT. A write is killed in the
+ * middle, any other call before it has an effect. A move counts twice, and the second time the process is
+ * killed after the move. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* Preloaded into ranks: rank 1 has a clock of its own, as on another host, which is SHIFT_CLOCK_NS later than
- * the clock of the other ranks. The kernel uses the machine's clock, so a wait until a time on the later
- * clock takes longer. */
+/* Preloaded into ranks. The clock of rank 1 is SHIFT_CLOCK_NS later than the clock of the other ranks, as if
+ * rank 1 ran on another host. The kernel uses the machine's clock, so when rank 1 waits until a time on its
+ * own clock, the wait takes longer. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* The hook of docs/add-a-hook.md: averages of signs, scaled by each rank's mean absolute gradient. */
+/* Tests the hook of docs/add-a-hook.md. It averages the signs of gradients, each scaled by the rank's mean
+ * absolute gradient. */
 #include "tests/ring/engine_job.h"
 
 #include <math.h>
@@ -11,8 +12,8 @@
 
 enum { RANKS = 2, STEPS = 3 };
 
-/* Returns the mean absolute gradient of a rank, which is job_value() times the number of ranks, over a bucket
- * of one parameter. */
+/* Returns the mean absolute gradient of a rank over a bucket of one parameter. The gradient is job_value()
+ * times the number of ranks. */
 static double mean_absolute(const engine_rank *r, int rank, int64_t step, int param)
 {
     int64_t count = r->params->pieces[param].count;
@@ -49,12 +50,11 @@ static status run_steps(engine_rank *r)
 static void ranks_average_signs(void **state)
 {
     (void)state;
-    engine_job job = {
-        .policy = "naive",     /* a bucket per parameter */
-        .device = "reference", /* PyTorch's layout: a bucket holds a parameter's values and nothing else */
-        .words = {"--comm-hook=sign"},
-        .world = RANKS,
-        .body = run_steps};
+    engine_job job = {.policy = "naive",     /* each parameter has its own bucket */
+                      .device = "reference", /* PyTorch's layout: a bucket holds values without padding */
+                      .words = {"--comm-hook=sign"},
+                      .world = RANKS,
+                      .body = run_steps};
     engine_job_run_well(&job);
 }
 

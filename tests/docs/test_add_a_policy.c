@@ -1,4 +1,5 @@
-/* The policy of docs/add-a-policy.md is a row like the others, and trains. */
+/* Tests that the policy of docs/add-a-policy.md is a row of the table like the other policies, and that it
+ * trains. */
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
 

@@ -1,5 +1,5 @@
-/* The ring's policy of docs/add-a-policy.md is a row like the others: its buckets, and exact averages of
- * gradients. */
+/* Tests the ring policy of docs/add-a-policy.md, which is a row of the table like the other policies: its
+ * buckets, and that it averages gradients exactly. */
 #include "models/models.h"
 #include "ring/policy.h"
 #include "tests/ring/engine_job.h"
@@ -27,7 +27,7 @@ static void its_buckets_hold_up_to_64_mib(void **state)
     const nn_program_config config = {.batch = 1, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     assert_int_equal(nn_program_compile(model, &config, &program), STATUS_OK);
     assert_int_equal(ring_program_buckets(&settings, program, false, &buckets), STATUS_OK);
-    assert_int_equal(buckets.count, 2); /* of 102,228,128 bytes */
+    assert_int_equal(buckets.count, 2); /* out of 102,228,128 bytes */
     for (int b = 0; b < buckets.count; b++) assert_true(buckets.buckets[b].bytes <= 64 << 20);
     bucket_schedule_close(&buckets);
     nn_program_free(&program);

@@ -1,4 +1,4 @@
-/* The device of docs/add-a-device.md computes as the cpu device does, and counts what is launched. */
+/* Tests the device of docs/add-a-device.md: it computes as the cpu device does, and counts launches. */
 #include "common/device/device_impl.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The algorithm of docs/add-a-collective.md, found by its name: an all-reduce in one round, and through the
- * staging areas in many. */
+/* Tests the algorithm of docs/add-a-collective.md, which is found by its name. Runs an all-reduce in one
+ * round, and one in many rounds through the staging areas. */
 #include "tests/common/collectives/ranks.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* The engine of docs/add-an-engine.md trains: with an average after every step as the ring does, with fewer
- * averages its ranks differ in between. */
+/* Tests the engine of docs/add-an-engine.md. If it averages after every step, it trains as the ring does. If
+ * it averages less often, the ranks differ between averages. */
 #include "ring/ring.h"
 #include "tests/engines/training.h"
 
@@ -78,7 +78,7 @@ static void ranks_differ_between_averages_and_a_flush_averages_them(void **state
 {
     (void)state;
     static outcome o;
-    run(&o, &sync_local_sgd, "local-sgd", "--average-every 4"); /* the fifth step is not averaged */
+    run(&o, &sync_local_sgd, "local-sgd", "--average-every 4"); /* there is no average after the fifth step */
     size_t bytes = (size_t)o.count * sizeof(float);
     static float mean[MOST];
     for (int64_t i = 0; i < o.count; i++)

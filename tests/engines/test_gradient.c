@@ -1,5 +1,5 @@
-/* All engines compute the same averaged gradient of a step. If every sum is exact, gradients are
- * bit-identical. Otherwise they differ at most by the rounding errors of different orders of addition. */
+/* Tests that all engines compute the same averaged gradient of a step. If every sum is exact, the gradients
+ * are bit-identical. Otherwise they differ at most by the rounding errors of different orders of addition. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/engines/training.h"
@@ -28,8 +28,8 @@ static const struct {
 };
 enum { ENGINES = sizeof engines / sizeof engines[0] };
 
-/* Sums of small integers are exact in any order, so one division of the sum over all samples is all the
- * rounding that there is: n = 3 and 5 show it, 1, 2 and 8 have none. */
+/* Sums of small integers are exact in any order, so the division of the sum by the number of all samples is
+ * the only rounding. The division rounds if n is 3 or 5, and does not if n is 1, 2 or 8. */
 static void sums_of_integers_average_to_the_same_bits(void **state)
 {
     (void)state;
@@ -44,7 +44,8 @@ static void sums_of_integers_average_to_the_same_bits(void **state)
         assert_ok(training_gradient(&config, &sum));
         assert_int_equal(sum.elements, 165);
         for (int64_t i = 0; i < sum.elements; i++) {
-            assert_true(fabsf(sum.values[i]) < 0x1p24F && sum.values[i] == rintf(sum.values[i])); /* exact */
+            /* The sum is exact. */
+            assert_true(fabsf(sum.values[i]) < 0x1p24F && sum.values[i] == rintf(sum.values[i]));
             other_than_zero += sum.values[i] != 0;
         }
         assert_true(other_than_zero > 100);
@@ -88,12 +89,12 @@ static const bound_case bound_cases[] = {
 };
 
 typedef struct bound_figures {
-    /* [world] Gradients of each rank's samples alone, from runs with the same kernels. */
+    /* [world] Gradients of the samples of each rank alone, from runs with the same kernels. */
     training_average *own;
     training_average ps, ring;
     double worst; /* Largest error, as a share of the limit. */
-    /* Number of elements that exceed the limit of the sums, but not the limit that includes the roundings of
-     * the divisions. */
+    /* Number of elements that exceed the limit of the sums, but not the limit that also includes the rounding
+     * of the divisions. */
     int64_t tight;
     int64_t different;
 } bound_figures;
@@ -121,8 +122,8 @@ static void compute(const bound_case *b, bound_figures *f)
     assert_int_equal(f->ring.elements, f->own[0].elements);
 }
 
-/* Sums of n terms are off by n - 1 roundings each: |ring - ps| <= 2 (n-1) 2^-24 sum |g_i| / n, where both
- * divide the same way before they add. Behind the sums the two divisions round once more. */
+/* A sum of n terms has n - 1 roundings. If both engines divide in the same way before they add, |ring - ps|
+ * <= 2 (n-1) 2^-24 sum |g_i| / n. If they divide after the sum, each division rounds once more. */
 static void compare(const bound_case *b, bound_figures *f)
 {
     int n = b->world;
@@ -161,7 +162,7 @@ static void ring_and_server_differ_by_no_more_than_the_order_of_sums(void **stat
         free(f.ps.values);
         free(f.ring.values);
     }
-    assert_true(different > 0); /* Some elements differ, so the orders of addition are different ones. */
+    assert_true(different > 0); /* Some elements differ, so the orders of addition differ. */
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Tests what every engine does under --on-nonfinite if a gradient of one rank is NaN in one step. */
+/* Tests every engine under each rule of --on-nonfinite, with a gradient of one rank that is NaN
+ * in one step. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/engines/training.h"
@@ -40,8 +41,8 @@ static const engine_case cases[] = {
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 typedef struct experiment {
-    int bad_step; /* Step in which rank 1, or the only rank, has a gradient that is not finite. */
-    int left_out; /* Batch that no rank trains on. */
+    int bad_step; /* Step in which rank 1 (or the only rank) has a gradient that is not finite. */
+    int left_out; /* Index of the batch that no rank trains on. */
     uint64_t hash[WORLD];
     int64_t skipped[WORLD];
     bool finite[WORLD];
@@ -107,17 +108,16 @@ static status train(training_rank *r)
 static status run(const engine_case *c, optimizer_options optimizer, int rule, experiment *x)
 {
     optimizer.on_nonfinite = rule;
-    training_config config = {
-        .model = "wine_mlp",
-        .engine = c->engine,
-        .policy = c->policy,
-        .options = c->options,
-        .world = c->world,
-        .batch = 4,
-        .processes =
-            /* A rank that ends also frees its memory, which ranks as threads may still use. */
-        rule == NONFINITE_STOP,
-        .optimizer = optimizer};
+    training_config config = {.model = "wine_mlp",
+                              .engine = c->engine,
+                              .policy = c->policy,
+                              .options = c->options,
+                              .world = c->world,
+                              .batch = 4,
+                              .processes =
+                                  /* A rank that ends frees memory that ranks as threads may still use. */
+                              rule == NONFINITE_STOP,
+                              .optimizer = optimizer};
     return training_run(&config, x, train);
 }
 

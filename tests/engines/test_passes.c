@@ -1,13 +1,13 @@
-/* What an engine is told of a parameter in each pass: need before the first use, ready after the last
- * contribution to its gradient, release after the last use. An engine that leaves parameters in their place
- * is told as little as before. */
+/* Tests which calls an engine gets for a parameter in each pass: need before the first use, ready after the
+ * last contribution to the gradient, release after the last use. An engine that does not move parameters gets
+ * no additional calls. */
 #include "tests/engines/training.h"
 #include "tests/support/check.h"
 
 enum { MOST_EVENTS = 256 };
 
 typedef struct event {
-    char what; /* n, y or r: need, ready or release. */
+    char what; /* n for need, y for ready, r for release. */
     int param;
 } event;
 
@@ -54,7 +54,7 @@ static status one_step(training_rank *r)
     return training_step(r);
 }
 
-/* Returns the events of a parameter in a step, in order. */
+/* Returns the events of a parameter in a step, in order, as their letters. */
 static const char *story_of(int param)
 {
     static char text[16];
@@ -83,7 +83,8 @@ static void each_pass_needs_and_releases_a_parameter(void **state)
     (void)state;
     run(true);
     for (int param = 0; param < 4; param++) assert_string_equal(story_of(param), "nrnyr");
-    /* Layer by layer, and back: fc1 is released before fc2 is needed, and the other way round. */
+    /* Layer by layer in both passes: fc1 is released before fc2 is needed, and in the backward pass fc2
+     * before fc1. */
     static const event order[] = {{'n', 0}, {'n', 1}, {'r', 0}, {'r', 1},
                                   {'n', 2}, {'n', 3}, {'r', 2}, {'r', 3}};
     for (int i = 0; i < 8; i++)

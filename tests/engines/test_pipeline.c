@@ -1,6 +1,7 @@
-/* Stages, a pipeline over ranks or on devices of each rank, train as the whole model does with as many
- * micro-batches. Losses and parameters are bit-identical. They may differ by rounding if two stages have the
- * same parameter, or if gradients are clipped by the norm over all stages. */
+/* Tests that a model in stages trains as the whole model does with the same number of micro-batches. The
+ * stages are a pipeline over ranks, or are on devices of each rank. Losses and parameters are bit-identical.
+ * They may differ by rounding if two stages have the same parameter, or if gradients are clipped by the norm
+ * over all stages. */
 #include "ring/ring.h"
 #include "tests/engines/training.h"
 #include "tests/support/check.h"
@@ -17,9 +18,10 @@ typedef struct pipeline_case {
     model_options model;
     int stages, replicas;
     int64_t batches, batch;
-    bool shares;      /* True if two stages have the same parameter. */
-    bool slow;        /* True if the case is slow on the reference device. */
-    double clip_norm; /* The norm at which gradients are clipped, below that of all gradients. */
+    bool shares; /* True if two stages have the same parameter. */
+    bool slow;   /* True if the case is slow on the reference device. */
+    /* Limit to which the norm of gradients is clipped. It is lower than the norm of all gradients. */
+    double clip_norm;
 } pipeline_case;
 
 #define GPT .layers = 3, .hidden = 24, .heads = 3, .vocabulary = 50, .sequence = 9
@@ -49,7 +51,8 @@ static const pipeline_case cases[] = {
     {"gpt2, clipped, two replicas", {.name = "gpt2", GPT}, 3, 2, 2, 2, true, false, 0.25},
     {"resnet18", {.name = "resnet18", .image = 32, .classes = 10}, 4, 1, 10, 2, false, true, 0},
 };
-enum { CASES = sizeof cases / sizeof cases[0] - SANITIZED }; /* the last is too large under a sanitizer */
+/* Under a sanitizer the last one is left out, since it is too large. */
+enum { CASES = sizeof cases / sizeof cases[0] - SANITIZED };
 
 /* Result of a run: the parameters in the order of the whole model, and the losses. */
 typedef struct outcome {
@@ -71,14 +74,14 @@ static void close_outcome(outcome *o)
     free(o->params);
 }
 
-/* Exports the parameters for which this stage is the last user. */
+/* Exports the parameters for which this stage is the last one that uses them. */
 static status export_stage(training_rank *r, trainer *t, int stage)
 {
     outcome *o = training_context(r);
     param_set *set = trainer_params(t);
     for (int p = 0; p < set->model->param_count; p++) {
         int whole = nn_find_param(o->model, set->model->params[p].name);
-        /* A later stage also has the parameter. */
+        /* A later stage also uses the parameter. */
         if (set->model->params[p].stages >> (stage + 1)) continue;
         TRY(param_set_export(set, trainer_stream(t), set->params.data, p, DTYPE_F32, o->params[whole]));
     }
@@ -150,7 +153,7 @@ static void train_whole_and_split(const pipeline_case *c, const char *device)
                               .accumulate = c->batches,
                               .optimizer = optimizer_defaults(OPTIMIZER_SGD)};
     config.optimizer.clip_norm = c->clip_norm;
-    /* With a large learning rate, a stage that clips by another norm gets other parameters. */
+    /* If the learning rate is large, a stage that clips by a wrong norm gets clearly different parameters. */
     if (c->clip_norm > 0) config.optimizer.lr = 1;
     assert_ok(training_run(&config, &expected, train));
     config.stages = c->stages;

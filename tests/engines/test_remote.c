@@ -1,6 +1,6 @@
-/* Checks that a fault of a worker or of the remote stage soon ends the job on all other members, with a line
- * that names the cause. The faults are those of tests/ps/test_faults.c. Members are processes; the last one
- * is the remote stage. */
+/* Tests that a fault of a worker or of the remote stage soon ends the job on all other members, with a line
+ * that names the cause. The faults are those of tests/ps/test_faults.c. Members are processes, and the last
+ * one is the remote stage. */
 #include "common/base/clock.h"
 #include "common/nn/stages.h"
 #include "common/pipeline/remote.h"
@@ -21,12 +21,13 @@ typedef struct fault_case {
     int workers;
     bool tcp;
     process_act act;
-    int member;                 /* Member with the fault. The member `workers` is the remote stage. */
-    transport_fault_kind fault; /* Fault of a message that the member sends. */
+    /* Member that has the fault. The member with the number `workers` is the remote stage. */
+    int member;
+    transport_fault_kind fault; /* Fault of a message that this member sends. */
     int64_t stall_timeout_ns;
-    status code; /* Expected code of the other members. */
-    /* Part of the message of every other member. After a wrong message it is enough if one of them has it,
-     * since a link may be of no more use. */
+    status code; /* Status with which the other members must end. */
+    /* Text that the message of every other member contains. After a wrong message one member with this text
+     * is enough, since the link may have become unusable. */
     const char *text;
 } fault_case;
 
@@ -68,7 +69,7 @@ typedef struct fault_job {
     uint64_t token;
 } fault_job;
 
-/* What a member opens. */
+/* Objects that a member opens. */
 typedef struct member {
     device *device;
     device_stream *stream;
@@ -76,7 +77,7 @@ typedef struct member {
     ledger ledger;
     remote_server *server;
     remote_stage *remote;
-    float *values; /* Values of the largest message. */
+    float *values; /* Memory for the values of the largest message. */
 } member;
 
 static remote_config config_of(const fault_job *f, int worker, int64_t batch)
@@ -94,7 +95,7 @@ static bool is_mine(const fault_case *c, int number, process_act act)
     return number == c->member && c->act == act;
 }
 
-/* Exchanges addresses. All members send one; only that of the remote stage is used. */
+/* Exchanges addresses. All members send one, but only the address of the remote stage is used. */
 static status exchange(processes *all, int number, const fault_case *c, const char *own, char *url)
 {
     sync_blob handshakes[PROCESSES_MAX];
@@ -140,7 +141,7 @@ static void act_in_step(const fault_case *c, processes *all, int number, int64_t
 static status run_steps(fault_job *f, processes *all, int number, member *m)
 {
     const fault_case *c = f->c;
-    /* One member has another configuration. */
+    /* One member has a different configuration. */
     int64_t batch = is_mine(c, number, ACT_DIFFER) ? BATCH + 1 : BATCH;
     remote_tensor in = {m->values, batch * shape_elements(f->stage->layers[0].sample), DTYPE_F32};
     remote_tensor out = {m->values, batch * f->stage->rows_per_sample * f->stage->classes, DTYPE_F32};
@@ -195,7 +196,8 @@ static void check(const fault_case *c, const processes *all)
         const process_outcome *o = &all->members[m];
         bool strikes = c->act == ACT_DIE || c->act == ACT_FREEZE || c->act == ACT_LEAVE;
         if (m == c->member && strikes) continue;
-        if (c->act == ACT_MISLEAD && m == c->workers) continue; /* No member connects to this one. */
+        /* No member connects to the remote stage, so it has no error to check. */
+        if (c->act == ACT_MISLEAD && m == c->workers) continue;
         if (o->code == STATUS_COUNT)
             fail_msg("%s: member %d did not end by itself (wait status %d)", c->name, m, o->wait_status);
         bool says = o->code == c->code && strstr(o->message, c->text);

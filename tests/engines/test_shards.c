@@ -1,5 +1,5 @@
-/* State that is cut among ranks: the numbers of ddp, a part of its memory, and the traffic that the stages
- * promise. */
+/* Tests engines that shard state among ranks: they compute the same numbers as ddp, need a part of its
+ * memory, and send as many bytes as each ZeRO stage promises. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/engines/training.h"
@@ -19,9 +19,10 @@ typedef struct result {
     int64_t elements;
     ledger memory[MOST];
     sync_counters before[MOST], after[MOST]; /* Counters before and after the last step. */
-    /* Elements of all ranks' shards with padding, and elements of each rank's shard without padding. */
+    /* For all ranks together, the elements of all shards with padding. For each rank, the elements of its
+     * shard without padding. */
     int64_t padded, own[MOST];
-    /* Elements of all parameters, each padded to as many equal chunks of rows as there are ranks. */
+    /* Elements of all parameters, if each is padded to as many equal chunks of rows as there are ranks. */
     int64_t by_rows;
 } result;
 
@@ -50,7 +51,8 @@ static status train(training_rank *r)
     }
     TRY(sync_flush(e));
     TRY(training_barrier(
-        r)); /* When this rank has its parameters, its server may still reply to other ranks. */
+        /* When this rank has received its parameters, its server may still have to reply to other ranks. */
+        r));
     sync_read_counters(e, &out->after[r->rank]);
     out->memory[r->rank] = *trainer_ledger(r->trainer);
     if (set->shards) out->own[r->rank] = set->shards->own_elements;
@@ -75,7 +77,7 @@ typedef struct shard_case {
     int divide;
 } shard_case;
 
-/* Two ranks add every chunk in the same order. More ranks do so only with two-shot. */
+/* Two ranks add every chunk in the same order. Three or more ranks do so only with two-shot. */
 static const shard_case cases[] = {
     {"wine_mlp", 1, "", 0, 0, false, 0},
     {"wine_mlp", 2, "", 0, 0, true, 0},
@@ -84,7 +86,8 @@ static const shard_case cases[] = {
     {"lenet", 5, "--algorithm two-shot", 0, 0, true, 0},
     {"resnet18", 2, "--algorithm two-shot", 32, 10, false, 0},
 };
-enum { CASES = sizeof cases / sizeof cases[0] - SANITIZED }; /* the last is too large under a sanitizer */
+/* Under a sanitizer the last one is left out, since it is too large. */
+enum { CASES = sizeof cases / sizeof cases[0] - SANITIZED };
 
 static const char *const policies[] = {"zero1", "zero2", "zero3", "fsdp"};
 enum { POLICIES = sizeof policies / sizeof policies[0] };
@@ -114,8 +117,8 @@ static void run(const shard_case *c, const char *policy, double clip_norm, resul
     run_engine(c, &sync_ring, policy, clip_norm, out);
 }
 
-/* Returns the result of cases[i] under a policy, without the values. The run is made only once for all tests
- * that need it. */
+/* Returns the result of cases[i] under a policy, without the values. The run is made once, for all tests that
+ * need its result. */
 static const result *run_of(int i, int policy)
 {
     static result found[CASES][POLICIES];
@@ -143,7 +146,7 @@ static void every_stage_is_bit_identical_to_ddp(void **state)
     }
 }
 
-/* The norm of shards is added up in another order. */
+/* The norm of sharded gradients is added up in another order, so results are equal only up to rounding. */
 static void with_clipping_every_stage_equals_ddp_to_rounding(void **state)
 {
     (void)state;
@@ -166,7 +169,7 @@ static int64_t peak(const result *r, int rank, ledger_class c)
 }
 
 /* With Adam a parameter takes 4 + 4 + 8 bytes. Of the state that a ZeRO stage shards, a rank holds exactly
- * the bytes of its shards. The whole units that are gathered for use are counted in classes of their own. */
+ * the bytes of its shards. Whole units that are gathered for use are counted in other memory classes. */
 static void a_stage_holds_its_shards_to_the_byte(void **state)
 {
     (void)state;
@@ -184,7 +187,7 @@ static void a_stage_holds_its_shards_to_the_byte(void **state)
                 assert_true(peak(cut, r, LEDGER_BUCKETS) <= (p >= 1 ? 4 * whole : 0));
                 assert_true((peak(cut, r, LEDGER_GATHERED) > 0) == (p >= 2));
                 assert_int_equal(cut->memory[r].classes[LEDGER_GATHERED].current,
-                                 0); /* No bytes are left after a step. */
+                                 0); /* After a step no bytes of this class are left. */
                 assert_int_equal(cut->memory[r].classes[LEDGER_BUCKETS].current, 0);
                 all += own;
             }
@@ -192,9 +195,9 @@ static void a_stage_holds_its_shards_to_the_byte(void **state)
         }
 }
 
-/* Shards by rows have other padding than shards of a unit's vector. Of P elements with padding, a ring's
- * all-reduce moves 2 (n - 1) / n P; a reduce-scatter and an all-gather as much; a second all-gather of all
- * units makes it 1.5 times that. */
+/* Shards by rows have other padding than shards of a unit's vector. For P elements with padding, the
+ * all-reduce of a ring moves 2 (n - 1) / n P. A reduce-scatter and an all-gather together move as much. A
+ * second all-gather of all units makes it 1.5 times as much. */
 static void stages_move_the_bytes_of_their_collectives(void **state)
 {
     (void)state;
@@ -214,7 +217,7 @@ static void stages_move_the_bytes_of_their_collectives(void **state)
     }
 }
 
-/* conv1 has 6 filters. Three of 5 ranks have two filters each, the other ranks none. */
+/* conv1 has 6 filters. Three of 5 ranks have two filters each, and the other ranks have none. */
 static void under_fsdp_later_ranks_may_have_nothing_of_a_parameter(void **state)
 {
     (void)state;
@@ -245,8 +248,9 @@ static void parameters_that_are_kept_for_the_backward_pass_are_gathered_once(voi
     free(dropped.values);
 }
 
-/* Ranks 0, 1 and ranks 2, 3 shard state. Ranks 0, 2 and ranks 1, 3 have the same shards. A group of one is
- * ddp, and a group of all ranks is the same as no group. */
+/* Ranks 0 and 1 shard state between them, and so do ranks 2 and 3. Ranks 0 and 2 have the same shards, and so
+ * have ranks 1 and 3. Groups of one rank give the result of ddp. A group of all ranks gives the same result
+ * as no group. */
 static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
 {
     (void)state;
@@ -268,7 +272,7 @@ static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
             }
             assert_int_equal(cut.own[0] + (g == 0 ? 0 : cut.own[1]) + (g < 2 ? 0 : cut.own[2] + cut.own[3]),
                              cut.elements);
-            for (int64_t i = 0; i < ddp.elements; i++) /* Two groups add in another order. */
+            for (int64_t i = 0; i < ddp.elements; i++) /* Two groups add in another order than ddp. */
                 assert_true(fabsf(cut.values[i] - ddp.values[i]) <= 1e-4F);
             free(cut.values);
         }
@@ -276,8 +280,8 @@ static void groups_cut_state_among_neighbors_and_replicate_it(void **state)
     free(ddp.values);
 }
 
-/* Within a group a step has a reduce-scatter and two all-gathers, and between groups an all-reduce of shards.
- */
+/* In a step, each group has a reduce-scatter and two all-gathers. Between the groups there is an all-reduce
+ * of shards. */
 static void groups_move_the_bytes_of_their_collectives(void **state)
 {
     (void)state;
@@ -296,7 +300,7 @@ static const shard_case mixed_cases[4] = {
     {"wine_mlp", 1, "--mixed-precision", 0, 0, false, 0},
     {"lenet", 2, "--mixed-precision --algorithm ring", 0, 0, true, 0},
     {"lenet", 3, "--mixed-precision --algorithm two-shot", 0, 0, false, 0},
-    /* Only with --long. */
+    /* runs only with --long */
     {"resnet18", 2, "--mixed-precision --algorithm two-shot", 32, 10, false, SHARED_DIVIDE_AFTER},
 };
 
@@ -318,7 +322,7 @@ static void with_mixed_precision_every_stage_is_bit_identical_to_ddp(void **stat
     }
 }
 
-/* 2 + 2 + 4 + 8 bytes per parameter with Adam; half of what float32 sends. */
+/* With Adam a parameter takes 2 + 2 + 4 + 8 bytes, and the ranks send half of the bytes of float32. */
 static void mixed_precision_halves_parameters_gradients_and_traffic(void **state)
 {
     (void)state;
@@ -340,7 +344,8 @@ static void mixed_precision_halves_parameters_gradients_and_traffic(void **state
     }
 }
 
-/* An update of 2^-12 of a parameter is lost in bfloat16, whose last bit is worth at least 2^-8 of it. */
+/* A bfloat16 parameter would lose an update of 2^-12 of its value, since its last bit is worth at least 2^-8
+ * of this value. */
 static void masters_add_up_updates_that_bfloat16_loses(void **state)
 {
     (void)state;
@@ -387,8 +392,8 @@ static status train_once(training_rank *r)
     return r->rank == 0 ? keep_values(r, training_context(r)) : STATUS_OK;
 }
 
-/* All batches are alike, so that the mean of 1024 is that of one; a sum in bfloat16 of as many equal numbers
- * ends at half of it. */
+/* All batches are the same, so the mean of 1024 batches is the gradient of one. If the sum of so many equal
+ * numbers were rounded to bfloat16 after each addition, it would end at half of the right sum. */
 static void sums_of_micro_batches_are_not_rounded_to_bfloat16(void **state)
 {
     (void)state;
@@ -434,8 +439,8 @@ static int64_t sent_by_all(const result *r, int world)
     return sum;
 }
 
-/* With a server on every rank, state is sharded as under zero1: gradients go to the rank that has the shard,
- * and parameters come back. */
+/* With a server on every rank, state is sharded as under zero1. Gradients are sent to the rank that has the
+ * shard, and this rank sends the parameters back. */
 static void a_server_on_every_rank_moves_the_bytes_of_zero1_and_gives_its_numbers(void **state)
 {
     (void)state;

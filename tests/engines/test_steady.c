@@ -1,5 +1,6 @@
-/* A steady step of the whole train loop allocates nothing: malloc and its kin are counted at link time.
- * Libraries count, too: the C library's heap does not grow from step 10 to the last one. */
+/* Tests that a steady step of the whole train loop allocates nothing. The linker wraps malloc and similar
+ * functions to count the calls of this project. Libraries must not allocate either: the C library's heap must
+ * not grow from step 10 to the last step. */
 #include "ps/ps.h"
 #include "ring/ring.h"
 #include "tests/common/data/allocations.h"
@@ -60,7 +61,7 @@ static const training_config cases[] = {
 };
 
 typedef struct sight {
-    int own;     /* Allocations of this project's code so far. */
+    int own;     /* Number of allocations that this project's code has made so far. */
     size_t heap; /* Bytes in use in all arenas of the C library. */
 } sight;
 
@@ -89,8 +90,8 @@ static status train(training_rank *r)
     return look(r, &f->end);
 }
 
-/* libzmq allocates memory for messages under way. Its queues grow by chunks of 256 messages, and a queue that
- * has used up a chunk keeps it as a spare. */
+/* libzmq allocates memory for messages in flight. Queues grow by chunks of 256 messages. When a queue has
+ * used up a chunk, it keeps the chunk as a spare. */
 enum { SPARE_CHUNKS = 160 << 10, UNDER_WAY = 4 << 10 };
 
 static void a_steady_step_allocates_nothing(void **state)

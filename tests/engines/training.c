@@ -54,9 +54,9 @@ static status set_params(const training *t, trainer *r)
 typedef struct value_source {
     batch_source base;
     const training *training;
-    int64_t first, count; /* Samples of a step, of one rank or of all ranks. */
-    float *inputs;        /* The elements are int32 for tokens. */
-    void *targets;        /* The elements are float, or int32 for classes. */
+    int64_t first, count; /* Samples of a step, either of one rank or of all ranks. */
+    float *inputs;        /* If the samples are tokens, the elements are int32. */
+    void *targets;        /* The elements are float, or int32 if the targets are classes. */
 } value_source;
 
 static status source_next(batch_source *base, int64_t step, batch_view *out)
@@ -160,7 +160,7 @@ static status run_on_devices(training *t, training_rank *r, const trainer_config
     trainer_join_devices(r->stages, sources, t->config.stages);
     TRY(t->function(r));
     for (int s = 0; s < t->config.stages; s++) TRY(sync_flush(trainer_engine(r->stages[s])));
-    return local_ranks_barrier(r->group); /* No rank may leave while a peer needs it. */
+    return local_ranks_barrier(r->group); /* No rank may leave while another rank needs it. */
 }
 
 static status run_rank(local_ranks *group, int rank, void *context)
@@ -210,7 +210,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, local_ranks_connect(group, rank, r.trainer), out);
     TRY_GOTO(rc, t->function(&r), out);
     TRY_GOTO(rc, sync_flush(trainer_engine(r.trainer)), out);
-    rc = local_ranks_barrier(group); /* No rank may leave while a peer needs it. */
+    rc = local_ranks_barrier(group); /* No rank may leave while another rank needs it. */
 out:
     if (r.source) batch_source_close(&r.source);
     for (int s = 0; s < r.stage_count; s++) trainer_close(&r.stages[s]);
@@ -290,7 +290,8 @@ typedef struct gradient {
     int64_t elements;
 } gradient;
 
-/* Every rank contributes its part of the average. Rank 0 puts the average into PyTorch's order. */
+/* Adds the part of each rank to the average of gradients. Rank 0 converts the average into PyTorch's
+ * order. */
 static status take_gradient(training_rank *r)
 {
     gradient *g = training_context(r);

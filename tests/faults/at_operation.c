@@ -1,9 +1,10 @@
 /* at_operation PID OPERATION STEP SIGNAL: sends a rank a signal in the middle of an operation.
  *
- * The rank is stopped as soon as its status slot shows the operation (the compute thread's or the agent's)
- * at the step or later. If the rank is still in the operation after it has stopped, it gets the signal. So a
- * rank dies where the test wants it to die, and nowhere else. Prints the content of the slot. A rank that
- * hold_rank.so has stopped is continued when it is watched, so that even its first steps are seen. */
+ * Stops the rank as soon as its status slot shows the operation (of the compute thread or of the agent) at
+ * this step or a later one. If the rank is still in the operation after it has stopped, sends the signal. So
+ * the rank dies in this operation, and not elsewhere. Prints the content of the slot. If hold_rank.so has
+ * stopped the rank at its start, at_operation continues it when it begins to watch, so that it sees even the
+ * first steps. */
 #include "common/net/status_table.h"
 
 #include <fcntl.h>
@@ -34,7 +35,7 @@ static const char *variable(const char *environment, size_t bytes, const char *n
     return NULL;
 }
 
-/* Opens the status table of the rank's job, which the environment of the rank names. */
+/* Opens the status table of the rank's job. The rank's environment has the name of the table. */
 static status attach(target *t)
 {
     static char environment[ENVIRONMENT_BYTES];
@@ -87,7 +88,8 @@ static bool wait_until_stopped(pid_t pid)
     char state = state_of(pid);
     for (; state != 'T' && state != '-' && state != 'Z'; state = state_of(pid))
         clock_sleep_ns(50 * NS_PER_US);
-    clock_sleep_ns(NS_PER_MS); /* The process has stopped. Now waits until all of its threads have. */
+    /* The process has stopped, but some of its threads may still run. Waits until all have stopped. */
+    clock_sleep_ns(NS_PER_MS);
     return state == 'T';
 }
 

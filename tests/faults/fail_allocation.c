@@ -1,6 +1,7 @@
-/* To be preloaded: the FAIL_AT-th allocation of one process fails, once. The process is rank FAIL_RANK of a
- * job, or the launcher if FAIL_RANK is "launcher". If FAIL_LIST is set, no allocation fails. The process
- * writes the numbers of its allocations to that file, one number for each chain of callers. */
+/* Preloaded into the processes of a job. One process is chosen: rank FAIL_RANK, or the launcher if FAIL_RANK
+ * is "launcher". Allocation number FAIL_AT of this process fails, once. If FAIL_LIST is set, no allocation
+ * fails. Instead the process writes the numbers of its allocations to that file, one number for each chain of
+ * callers. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <execinfo.h>
@@ -21,7 +22,7 @@ void *__libc_realloc(void *old, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 
 static atomic_long calls;
-static atomic_int chosen; /* 0 if it is not yet known whether this process is the one. */
+static atomic_int chosen; /* 0 if it is not yet known whether this process is the chosen one. */
 static long fail_at;
 static int list = -1;
 static _Thread_local bool inside; /* Set while backtrace() runs, which allocates at its first call. */

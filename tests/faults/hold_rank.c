@@ -1,5 +1,5 @@
-/* To be preloaded: stops the rank HOLD_RANK of the job HOLD_JOB before its main(), so that it is late however
- * fast the machine is. */
+/* Preloaded into ranks. Stops rank HOLD_RANK of job HOLD_JOB before its main(), so that this rank is late on
+ * a machine of any speed. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* intruder TOKEN RANK NAME...: a stranger at a job's sockets. It becomes the user nobody, connects to each
- * abstract socket NAME as rank RANK of the job with this token would, reports that the rank has ended, and
- * reads messages for the rank. Prints "there" after it has tried for a while, then the bytes that it
- * received. Exits with 0 if it received nothing. */
+/* intruder TOKEN RANK NAME...: a stranger that connects to a job's sockets. It becomes the user nobody, and
+ * connects to each abstract socket NAME as rank RANK of the job with this token would. It reports that the
+ * rank has ended, and reads messages that are meant for the rank. Prints "there" after it has tried for a
+ * while, then the bytes that it received. Exits with 0 if it received nothing. */
 #include "common/base/clock.h"
 #include "common/net/message_wire.h"
 #include "common/net/zmq_socket.h"

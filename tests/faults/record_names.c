@@ -1,4 +1,4 @@
-/* To be preloaded: appends the name of every abstract unix socket that the process binds to the file
+/* Preloaded into a process. Appends the name of every abstract unix socket that the process binds to the file
  * RECORD_NAMES. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +22,8 @@ static void record(const char *name, int length)
 int bind(int fd, const struct sockaddr *address, socklen_t bytes)
 {
     const struct sockaddr_un *un = (const struct sockaddr_un *)address;
-    size_t before = offsetof(struct sockaddr_un, sun_path) + 1; /* the zero byte of an abstract name */
+    /* The family, and the zero byte before an abstract name. */
+    size_t before = offsetof(struct sockaddr_un, sun_path) + 1;
     if (address->sa_family == AF_UNIX && bytes > before && un->sun_path[0] == '\0')
         record(un->sun_path + 1, (int)(bytes - before));
     int (*next)(int, const struct sockaddr *, socklen_t) = NULL;

@@ -1,6 +1,6 @@
-/* bench_cuda [ELEMENTS]: measures the share of the GPU's bandwidth that passes over an arena reach. Prints a
- * JSON object: GB/s of a copy, of SGD with momentum and of Adam, each the median of several launches by the
- * GPU's own clock, and their share of the copy. */
+/* bench_cuda [ELEMENTS]: measures how much of the GPU's memory bandwidth the passes over an arena reach.
+ * Prints a JSON object: GB/s of a copy, of SGD with momentum and of Adam, and the rates of both optimizers
+ * divided by the rate of the copy. A rate is the median of several launches, timed by the GPU's clock. */
 #include "common/device/device.h"
 #include "common/memory/piece.h"
 

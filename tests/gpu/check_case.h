@@ -1,4 +1,4 @@
-/* One case on the device `cuda` and on the reference. */
+/* Compares one case on the device `cuda` with the reference. */
 #ifndef TESTS_GPU_CHECK_CASE_H
 #define TESTS_GPU_CHECK_CASE_H
 
@@ -9,7 +9,7 @@
  * than `tolerance`. */
 void check_case_on(device *d, const op_case *c, int times, double tolerance);
 
-/* Opens a device, and runs the case once on it. */
+/* Opens the device of `setting`, and runs check_case_on() once. */
 void check_case(const op_case *c, device_setting setting, double tolerance);
 
 #endif

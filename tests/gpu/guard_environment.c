@@ -1,5 +1,5 @@
-/* To be preloaded: ends the process if a thread other than the first one adds a variable to the environment.
- */
+/* Preloaded into a process. Ends the process if a thread other than the main thread adds a variable to the
+ * environment. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

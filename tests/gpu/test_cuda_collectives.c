@@ -1,5 +1,6 @@
-/* NCCL's collectives in stream order: kinds, groups, more calls than fit in the queue, and a rank that
- * leaves. Ranks are threads that share a GPU, which NCCL itself refuses: on the emulator only. */
+/* Tests NCCL's collectives in stream order: kinds, groups, more calls than fit in the queue, and a rank that
+ * leaves. The ranks are threads that share a GPU, which NCCL itself refuses. So these tests run only on the
+ * emulator. */
 #include "common/base/clock.h"
 #include "common/collectives/collective.h"
 #include "common/collectives/nccl/collective_nccl.h"
@@ -94,7 +95,7 @@ static void expect_well(const rank ranks[RANKS])
         if (ranks[r].code != STATUS_OK) fail_msg("rank %d: %s", r, ranks[r].error.message);
 }
 
-/* Loads the values: element i of rank r is 100 (r + 1) + i. */
+/* Loads the initial values: element i of rank r is 100 (r + 1) + i. */
 static status load(rank *r)
 {
     for (int i = 0; i < 4 * COUNT; i++) r->values[i] = (float)(100 * (r->rank + 1) + i);
@@ -150,7 +151,7 @@ static void calls_run_one_after_another_in_the_order_of_the_stream(void **contex
         }
 }
 
-/* Runs calls in groups of two neighbors, which are split off from the world. */
+/* Splits the world into groups of two neighbors, and runs calls in these groups. */
 static status run_groups(rank *r)
 {
     collective_group *pair;
@@ -191,8 +192,8 @@ static status sum_float64(rank *r, collective_group *group)
                               r->stream, &ticket);
 }
 
-/* The sums of layers, in float64 and in place: over {0, 3} and {1, 2}, then over {0} and {1, 2, 3}, then over
- * all. Rank r has 10^r, so that every other order and every other group has another result. */
+/* Sums layers in float64, in place: first over {0, 3} and {1, 2}, then over {0} and {1, 2, 3}, then over all
+ * ranks. Rank r has 10^r, so that any other order or group would have another result. */
 static status run_group_sums(rank *r)
 {
     static const int pairs[2][2] = {{0, 3}, {1, 2}}, alone[] = {0}, rest[] = {1, 2, 3};
@@ -227,8 +228,8 @@ static void group_sums_of_all_ranks_and_of_subgroups_follow_each_other(void **co
             assert_float_equal(ranks[r].values[i], (1001 + 3 * (110 + 110 + 1001)) * (i + 1), 0);
 }
 
-/* Rank 0 sends a part to each, and each sends it on to its neighbor; the last one's comes back to rank 0, all
- * to all ranks. */
+/* Rank 0 sends a different part to each other rank. Each of them sends its part on to the next rank, and the
+ * last one sends its part to rank 0. Then rank 0 broadcasts a part. */
 static status run_pairs(rank *r)
 {
     int64_t base = r->rank ? 0 : COUNT;
@@ -253,7 +254,7 @@ static void sends_and_receives_of_pairs_stand_between_collectives(void **context
     expect_well(ranks);
     for (int r = 0; r < RANKS; r++)
         for (int i = 0; i < COUNT; i++) {
-            int before = r > 1 ? r - 1 : RANKS - 1; /* whose part the neighbor has sent */
+            int before = r > 1 ? r - 1 : RANKS - 1; /* the rank that has sent its part to this one */
             if (r > 0) assert_float_equal(ranks[r].values[i], 100 + r + i, 0);
             if (r != 1) assert_float_equal(ranks[r].values[COUNT + i], 100 + before + i, 0);
             assert_float_equal(ranks[r].values[2 * COUNT + i], 100 + 2 * COUNT + i, 0);
@@ -291,8 +292,8 @@ static void the_host_waits_where_too_much_is_in_flight(void **context)
     for (int r = 0; r < RANKS; r++) assert_float_equal(ranks[r].values[3], 253, 0);
 }
 
-/* Rank 3 leaves with its calls made in part: the others' wait ends with an error, and not with partial sums.
- */
+/* Rank 3 leaves when it has made only some of its calls. The wait of the other ranks must end with an error,
+ * and not with partial sums. */
 static status run_until_one_leaves(rank *r)
 {
     TRY(load(r));

@@ -1,5 +1,5 @@
-/* The device `cuda` beyond its operations: memory, copies, conversions, fences, time. Runs on a GPU, and on
- * the emulator. */
+/* Tests parts of the device `cuda` other than operations: memory, copies, conversions, fences, time. Runs on
+ * a GPU and on the emulator. */
 #include "common/base/clock.h"
 #include "common/device/device.h"
 #include "common/memory/piece.h"
@@ -25,7 +25,7 @@ static const double EXACT = 2e-5;
 static void large_uploads_come_back(void **context)
 {
     (void)context;
-    enum { COUNT = 5 << 20 }; /* more than two staging buffers of 8 MiB hold */
+    enum { COUNT = 5 << 20 }; /* more than two staging buffers of 8 MiB can hold */
     device *d = device_setting_open(cuda);
     device_stream *s;
     device_memory memory;
@@ -55,7 +55,7 @@ static void memory_starts_as_zero(void **context)
     device_memory memory;
     unsigned char back[1000];
     must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
-    /* The second allocation may return the memory that the first round freed. */
+    /* In the second round an allocation may return the memory that the first round freed. */
     for (int round = 0; round < 2; round++) {
         must(device_allocate(d, DEVICE_MEMORY_PRIVATE, sizeof back, &memory));
         must(device_download(s, back, memory.data, DTYPE_U8, DTYPE_U8, sizeof back));
@@ -155,7 +155,7 @@ static void what_another_rank_shows_is_copied_and_added_as_on_the_host(void **co
     free(sum);
 }
 
-/* Small pieces with gaps, as padding leaves them. */
+/* The pieces are small, with gaps like padding between them. */
 static void updates_leave_what_they_wrote_in_bfloat16_beside_it(void **context)
 {
     (void)context;
@@ -249,7 +249,8 @@ static void updates_reach_every_piece_and_nothing_else(void **context)
     device_close(&d);
 }
 
-/* Shapes beyond the table's: several tiles, every width of attention, more rows than a column's part. */
+/* Shapes that the table does not have: several tiles, every head size of attention, more rows than one block
+ * sums of a column. */
 static void shapes_of_several_tiles_agree_with_the_reference(void **context)
 {
     (void)context;
@@ -263,7 +264,7 @@ static void shapes_of_several_tiles_agree_with_the_reference(void **context)
         check_case(&c, cuda, EXACT);
         check_case(&c, tf32,
                    heads[i].width <= 64 ? EXACT + 8 * 0x1p-10
-                                        : EXACT); /* Wider ones are multiplied in float32. */
+                                        : EXACT); /* Wider heads are multiplied in float32. */
     }
     case_batchnorm(&c, (batchnorm_attributes){8, 13, 11, 70, 1e-5, 0.1, ACTIVATION_RELU, true, false, 1},
                    (case_options){0});
@@ -340,7 +341,8 @@ static void failed_fences_end_waits_with_the_error(void **context)
     must(device_stream_open(d, DEVICE_STREAM_COMPUTE, &s));
     must(device_fence_open(d, &fence));
     assert_int_equal(pthread_create(&thread, NULL, fail_later, fence), 0);
-    /* The host goes on and the failure releases the stream, unless the fence has failed already. */
+    /* The host goes on, and the failure releases the stream. If the fence has failed already, the wait
+     * returns the error at once. */
     status rc = device_stream_wait(s, fence, 5);
     if (rc == STATUS_OK) rc = device_stream_synchronize(s);
     pthread_join(thread, NULL);

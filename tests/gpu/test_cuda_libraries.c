@@ -1,6 +1,6 @@
-/* What the device `cuda` asks of libraries and of the GPU, counted by the emulator: launches, streams that
- * are set, algorithms that are timed, and what runs where a library refuses. On a GPU nothing counts, and
- * only values are checked. */
+/* Tests how the device `cuda` uses libraries and the GPU. The emulator counts launches, calls that set
+ * streams, and algorithms that are timed, and shows which kernel runs when a library refuses. On a GPU there
+ * are no counts, and only values are checked. */
 #include "common/device/cuda/cuda_module.h"
 #include "common/reduce/half.h"
 #include "tests/common/device/op_families.h"
@@ -135,7 +135,7 @@ static void the_fastest_product_is_taken_where_algorithms_are_timed(void **conte
     if (!emulated()) skip();
     must(device_open(&config, &d));
     control->slow_first = true;
-    check_case_on(d, &c, 1, EXACT); /* Algorithms are timed when they are used the first time. */
+    check_case_on(d, &c, 1, EXACT); /* Algorithms are timed at their first use. */
     int64_t first = control->first_products, fast = control->fast_products;
     check_case_on(d, &c, 2, EXACT);
     assert_int_equal(control->first_products - first, 0);
@@ -168,8 +168,8 @@ static int64_t launches_of_linear(activation act, bool slow_sums)
     return control->launches - before;
 }
 
-/* The epilogue may make the product slower than a pass over dy is; with an activation that pass is there
- * anyway. */
+/* A product whose epilogue sums the bias's gradient may be slower than a plain product and an additional pass
+ * over dy. If there is an activation, there is a pass over dy anyway. */
 static void a_biass_gradient_is_summed_by_itself_where_that_is_faster(void **context)
 {
     (void)context;
@@ -183,7 +183,8 @@ static void a_biass_gradient_is_summed_by_itself_where_that_is_faster(void **con
     assert_true(control->fast_products > fast);
 }
 
-/* The graph of a convolution gives what the reference has; gradients that are added to take an algorithm. */
+/* The graph of a convolution must give the values of the reference. Gradients that are added to existing ones
+ * use an algorithm instead of a graph. */
 static void a_convolution_runs_as_a_graph_where_that_is_faster(void **context)
 {
     (void)context;
@@ -203,7 +204,7 @@ static void a_convolution_runs_as_a_graph_where_that_is_faster(void **context)
     device_close(&d);
 }
 
-/* In bfloat16 the stored results are rounded to 2^-8, and so are the probabilities. */
+/* In bfloat16 the stored results and the probabilities are rounded to 2^-8. */
 static void attention_runs_as_a_graph_where_that_is_faster(void **context)
 {
     (void)context;
@@ -319,14 +320,14 @@ static void small_sums_of_columns_are_taken_by_one_launch(void **context)
                    (case_options){0});
     check_case(&c, cuda, EXACT);
     if (!emulated()) skip();
-    assert_int_equal(launches_of(&c, 0), 2); /* statistics, y */
-    assert_int_equal(launches_of(&c, 1), 2); /* sums, dx */
+    assert_int_equal(launches_of(&c, 0), 2); /* one launch for the statistics, one for y */
+    assert_int_equal(launches_of(&c, 1), 2); /* one launch for the sums, one for dx */
 }
 
 /* ---- a token that occurs often ---------------------------------------------------------------- */
 
-/* Adding so many values of 0.1 in float32 one after another has an error of 1e-4 of the result. Adding them
- * in parts has not. */
+/* If so many values of 0.1 are added in float32 one after another, the error is 1e-4 of the result. If they
+ * are added in parts, the error is much smaller. */
 static void a_frequent_tokens_gradient_is_summed_in_parts(void **context)
 {
     (void)context;

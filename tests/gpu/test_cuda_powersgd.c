@@ -1,5 +1,5 @@
-/* PowerSGD's kernels compared with the CPU's, step after step with the error that remains. Runs on a GPU, and
- * on the emulator. */
+/* Compares PowerSGD's kernels with those of the CPU over several steps, including the error that remains
+ * after each step. Runs on a GPU and on the emulator. */
 #include "common/base/random.h"
 #include "ring/hooks/powersgd_module.h"
 #include "tests/common/device/op_devices.h"
@@ -15,7 +15,8 @@
 
 static const device_setting cuda = {"cuda", 1, 0};
 
-/* A convolution's weights, k by c r s; 1 by 1 they lie in PyTorch's order. */
+/* Weights of a convolution as a matrix of k rows and c r s columns. For 1 by 1 kernels they are in PyTorch's
+ * order. */
 typedef struct matrix_case {
     int64_t k, c, r;
     int rank;
@@ -85,7 +86,7 @@ static void close_sides(sides *x)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
 }
 
-/* Sets the same gradient on both sides: a matrix of low rank, plus noise. */
+/* Sets the same gradient on both sides: a matrix of low rank plus noise. */
 static void set_gradients(sides *x, int step)
 {
     for (int64_t i = 0; i < x->elements; i++) {
@@ -108,8 +109,9 @@ static void compare(sides *x, const char *what, const float *expected, const flo
         difference += pow((double)x->plain[i] - expected[i], 2);
         size += pow(x->host.m[i], 2);
     }
-    /* Columns after the leading ones consist of noise, which amplifies what sums in another order differ by:
-     * from step to step more, since the warm start turns all columns towards the leading ones. */
+    /* The columns after the leading ones consist of noise, which amplifies the difference between sums in
+     * different orders. It grows from step to step, since the warm start turns all columns towards the
+     * leading ones. */
     if (!(sqrt(difference) <= 1e-3 * sqrt(size)))
         fail_msg(
             "%s of %lld x %lld: found a difference of %g, expected at most 1e-3 of the gradient's norm of %g",

@@ -13,7 +13,7 @@
 
 typedef struct size_case {
     model_options options;
-    int64_t parameters;    /* Number of parameters in torchvision or Hugging Face. */
+    int64_t parameters;    /* Number of parameters that the model has in torchvision or Hugging Face. */
     int64_t multiply_adds; /* Multiply-adds of convolutions and linear layers in the forward pass of one
                               sample, or 0 if they are not checked. */
 } size_case;
@@ -94,7 +94,7 @@ static void every_listed_model_builds_with_its_defaults(void **state)
     }
 }
 
-/* Engines that move parameters by unit move a block of Inception as one. */
+/* Engines that move parameters by units move each block of Inception as one unit. */
 static void each_block_of_inception_is_a_unit(void **state)
 {
     (void)state;

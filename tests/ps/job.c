@@ -37,7 +37,7 @@ static void parse_options(job *j)
     const char *positional[32];
     int positional_count = 0;
     assert_ok(options_parse(&binding, 1, count, words, positional, &positional_count));
-    /* No option keeps a pointer into `text`: the only text option has its default. */
+    /* No option keeps a pointer into `text`, since the only text option has its default. */
     assert_int_equal(positional_count, 0);
 }
 
@@ -279,7 +279,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     TRY_GOTO(rc, run->function(group, &r), out);
     if (r.error[0])
         TRY_GOTO(rc, (fail)(STATUS_MISMATCH, "%s", r.error),
-                 out); /* parentheses: cmocka has a macro fail() */
+                 out); /* in parentheses, since cmocka has a macro fail() */
     if (run->servers == 0) rc = local_ranks_barrier(group);
 out:
     job_rank_close(&r);

@@ -18,7 +18,7 @@ static void live(processes *all, int member, process_function function, void *co
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     process_outcome *me = &all->members[member];
-    all->pids[member] = getpid(); /* Other members may use it before the parent has set it. */
+    all->pids[member] = getpid(); /* Other members may need the process id before the parent has set it. */
     status rc = function(all, member, context);
     error_record record;
     error_copy(&record);

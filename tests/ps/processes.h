@@ -12,11 +12,11 @@ enum { PROCESSES_MAX = 16, PROCESS_OFFER_MAX = 1 << 18, PROCESS_FIGURES = 4096 }
 
 /* Outcome of a member, in memory that all members share. */
 typedef struct process_outcome {
-    int wait_status;  /* from waitpid(), after the end */
+    int wait_status;  /* the wait status of waitpid(), set when the member has ended */
     int64_t ended_ns; /* 0 while the member runs */
-    status code;      /* result of the function, or STATUS_COUNT if it did not return */
+    status code;      /* the result of the function, or STATUS_COUNT if the function did not return */
     char message[1024];
-    double figures[PROCESS_FIGURES]; /* for the function */
+    double figures[PROCESS_FIGURES]; /* values that the function may set */
     size_t handshake_bytes;
     char handshake[PROCESS_OFFER_MAX];
 } process_outcome;
@@ -29,22 +29,22 @@ typedef struct processes {
     process_outcome members[];
 } processes;
 
-/* Faults of a member. */
+/* The fault of a member. */
 typedef enum process_act {
     ACT_NOTHING,
-    ACT_DIE,     /* SIGKILL in the middle of a step */
-    ACT_FREEZE,  /* SIGSTOP */
+    ACT_DIE,     /* dies by SIGKILL in the middle of a step */
+    ACT_FREEZE,  /* is stopped by SIGSTOP */
     ACT_LEAVE,   /* ends normally, before the other members */
     ACT_LATE,    /* starts half a second late */
-    ACT_MISLEAD, /* the handshake has an address without a listener */
+    ACT_MISLEAD, /* sends a handshake that names an address without a listener */
     ACT_DIFFER,  /* has another configuration */
 } process_act;
 
 typedef status (*process_function)(processes *all, int member, void *context);
 
-/* Forks `count` members and waits for all of them. Kills members that run longer than `limit_s`, and the last
- * member if it is stopped. Returns NULL if there is no memory. The caller frees the result with
- * processes_free(). */
+/* Forks `count` members and waits until all have ended. Kills members that run longer than `limit_s`. Also
+ * kills the last running member if it is stopped. Returns NULL if there is no memory. The caller frees the
+ * result with processes_free(). */
 processes *processes_run(int count, process_function function, void *context, int limit_s);
 void processes_free(processes *all);
 

@@ -1,5 +1,5 @@
-/* Tests the figures of the engine (bytes sent, memory by class, averaged gradients), and its smaller stages
- * (sums over the ranks, micro-batches, flushes). */
+/* Tests the numbers that the engine reports (bytes sent, memory by class, averaged gradients), and its
+ * smaller functions (sums over the ranks, micro-batches, flushes). */
 #include "ps/engine_impl.h"
 #include "tests/ps/job.h"
 #include "tests/support/check.h"
@@ -30,8 +30,9 @@ static void run_case(const job_config *config, job_function function, void *cont
 
 /* ---- bytes over links -------------------------------------------------------------------------- */
 
-/* Returns the bytes that a rank sends in STEPS steps after the first pull: the gradients of all other shards,
- * and the parameters of this rank's shard to every other rank. Rank 0 also sends the buffers. */
+/* Returns the bytes that a rank sends in STEPS steps after the first pull. They are the gradients of all
+ * other shards, and the parameters of this rank's shard for every other rank. Rank 0 also sends the
+ * buffers. */
 static double expected_bytes_sent(const job_rank *r)
 {
     const ps_engine *e = (const ps_engine *)r->engine;
@@ -152,7 +153,7 @@ static void memory_is_where_the_servers_are(void **state)
 /* ---- averaged gradients ------------------------------------------------------------------------ */
 
 typedef struct gradient_check {
-    atomic_int seen; /* elements compared */
+    atomic_int seen; /* number of elements that were compared */
 } gradient_check;
 
 static status check_gradients(local_ranks *group, job_rank *r)

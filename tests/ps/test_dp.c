@@ -1,5 +1,6 @@
-/* Tests the policy `dp`: PyTorch's chunks, the same result as one rank with the whole batch, bit-identical
- * results for every way to transfer tensors, and the memory of each phase by the formula. */
+/* Tests the policy `dp`: it forms PyTorch's chunks, gives the same result as one rank with the whole batch,
+ * gives bit-identical results for every way to transfer tensors, and needs the memory of each phase that the
+ * formula says. */
 #include "common/base/random.h"
 #include "common/net/status_table.h"
 #include "common/net/transport_impl.h"
@@ -22,11 +23,11 @@ enum { STEPS = SANITIZED ? 2 : 3, MOST_RANKS = 5, OPTIONS_SIZE = 512 };
 /* ---- a job ------------------------------------------------------------------------------------- */
 
 typedef struct training {
-    const char *file, *options; /* the golden file gives model and data */
+    const char *file, *options; /* `file` is a golden file, from which the model and the data come */
     const sync_engine_type *engine;
     const char *policy;
     int world;
-    int64_t samples; /* samples of the whole batch, or 0 for full batches */
+    int64_t samples; /* number of samples in the whole batch, or 0 for full batches */
     const optimizer_options *optimizer;
     transport_fault_kind fault; /* fault of a message from rank 1 */
 
@@ -34,7 +35,7 @@ typedef struct training {
     nn_model *model;
     status_table *table;
     transport_hub *hub;
-    bool threads; /* ranks have a transport hub */
+    bool threads; /* true if ranks have a transport hub */
     uint64_t token, hash;
     _Alignas(16) char storage[OPTIONS_SIZE];
     ledger ledgers[MOST_RANKS];
@@ -44,11 +45,11 @@ typedef struct training {
     float *params; /* [parameters] in PyTorch's order */
 } training;
 
-/* A source that cuts its batches to `samples` samples, like the last batch of an epoch. */
+/* A source that shortens its batches to `samples` samples, like the last batch of an epoch. */
 typedef struct short_source {
     batch_source base;
     batch_source *whole;
-    int64_t samples, rows; /* rows: targets per sample */
+    int64_t samples, rows; /* `rows` is the number of targets per sample */
 } short_source;
 
 static status short_next(batch_source *base, int64_t step, batch_view *out)
@@ -123,7 +124,7 @@ static status train(local_ranks *group, int rank, void *context)
     status rc;
     TRY_GOTO(rc, trainer_open(&config, &r), out);
     TRY_GOTO(rc, param_set_initialize(trainer_params(r), trainer_stream(r), 7 + (uint64_t)rank),
-             out); /* ranks differ; rank 0's values are used */
+             out); /* ranks have different parameters, and rank 0's must be used */
     TRY_GOTO(rc, golden_source_open(f, t->model, 0, f->world, &source.whole), out);
     TRY_GOTO(rc, local_ranks_connect(group, rank, r), out);
     if (t->fault && rank == 1) {
@@ -273,13 +274,14 @@ static void the_bits_do_not_depend_on_how_tensors_travel_or_how_long_they_live(v
 typedef struct whole_case {
     const char *file, *options;
     int world;
-    int64_t samples; /* in the batch; 0 for a full batch */
+    int64_t samples; /* number of samples in the batch, or 0 for a full batch */
 } whole_case;
 
-/* Uneven chunks, ranks without samples, and one rank. Results differ only by the order of sums. */
+/* Chunks of different sizes, ranks without samples, and one rank. The results differ only by the order of
+ * sums. */
 static const whole_case whole_cases[] = {
     {"wine_mlp_w4", "", 4, 0},
-    {"wine_mlp_w4", "", 4, 9},              /* 3, 3, 3, 0 */
+    {"wine_mlp_w4", "", 4, 9},              /* samples of the ranks: 3, 3, 3, 0 */
     {"wine_mlp_w4", "--payload zmq", 4, 5}, /* 2, 2, 1, 0 */
     {"wine_mlp_w4", "", 4, 1},              /* 1, 0, 0, 0 */
     {"bert_tiny_w2_global_loss", "--payload zmq", 2, 5},
@@ -386,7 +388,7 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof memory_cases / sizeof memory_cases[0]; i++) {
         const memory_case *c = &memory_cases[i];
-        if (SANITIZED && strncmp(c->file, "resnet18", 8) == 0) continue; /* would take 20 s */
+        if (SANITIZED && strncmp(c->file, "resnet18", 8) == 0) continue; /* this case would take 20 s */
         training t = {.file = c->file,
                       .options = c->options,
                       .engine = &sync_ps,
@@ -415,7 +417,7 @@ static void the_ledger_of_every_phase_is_what_the_formula_says(void **state)
     }
 }
 
-/* Compares device 0 and device 1 with the absolute figures of the table, from P and S. */
+/* Compares device 0 and device 1 with the absolute bytes of the table, which follow from P and S. */
 static void device_0_and_another_hold_what_the_table_says(void **state)
 {
     (void)state;

@@ -18,12 +18,12 @@ typedef struct fault_case {
     const char *name;
     job_config config;
     process_act act;
-    int member;                 /* member with the fault */
-    transport_fault_kind fault; /* fault of a message that the member sends */
-    bool of_server;             /* the server of the member sends that message */
-    status code;                /* expected code of the other members */
-    const char *text;           /* part of their messages */
-    bool all;                   /* all messages must contain `text`; else one is enough */
+    int member;                 /* member that has the fault */
+    transport_fault_kind fault; /* fault of a message that this member sends */
+    bool of_server;             /* true if the server of the member sends this message */
+    status code;                /* status with which the other members must end */
+    const char *text;           /* text that their messages contain */
+    bool all;                   /* true if all messages must contain `text`, false if one is enough */
 } fault_case;
 
 static const fault_case cases[] = {
@@ -190,7 +190,7 @@ static void set_fault(const fault_case *c, job_rank *r)
 {
     ps_engine *e = (ps_engine *)r->engine;
     ps_port *port = c->of_server ? &e->server->port : &e->worker->shared.port;
-    transport_inject(port->transport, c->fault, 2); /* later messages reveal a dropped one */
+    transport_inject(port->transport, c->fault, 2); /* a dropped message is found when later ones arrive */
 }
 
 static status run_steps(const fault_case *c, processes *all, job_rank *r)

@@ -7,7 +7,7 @@
 typedef struct golden_case {
     const char *file, *device, *policy;
     int64_t servers;
-    int server_optimizer; /* 0 for the policy's default, 2 for off */
+    int server_optimizer; /* 0 for the policy's default, 2 to switch it off */
     int payload;
     ps_dp_loss loss;
 } golden_case;

@@ -1,4 +1,4 @@
-/* Tests the parts separately: policies and options, the plan, queues, handshakes. */
+/* Tests parts of the parameter server separately: policies and options, the plan, queues, handshakes. */
 #include "common/base/random.h"
 #include "common/sync/average.h"
 #include "models/models.h"
@@ -32,7 +32,7 @@ static void options_override_policies_and_nonsense_is_refused(void **state)
         const char *policy, *options;
         int world;
         status code;
-        const char *says; /* expected error, or NULL and the expected policy: */
+        const char *says; /* expected error, or NULL if the settings that follow are expected */
         ps_policy is;
     } cases[] = {
 #define BYTEPS .partition_bytes = 4096000, .credit_bytes = 16384000, .server_optimizer = true
@@ -188,7 +188,8 @@ static void check_keys(const planned *m, const ps_plan *plan, int servers, int64
                 in_param = 0;
             }
         }
-        /* Each server has a contiguous share of all elements, and the key lies in the share of its server. */
+        /* Each server has a contiguous share of all elements, and a key must lie in the share of its own
+         * server. */
         assert_true(at >= total * key->server / servers &&
                     at + key->elements <= total * (key->server + 1) / servers);
         at += key->elements;
@@ -201,8 +202,8 @@ static void check_keys(const planned *m, const ps_plan *plan, int servers, int64
     }
 }
 
-/* Walks over the operations and checks that no operation reads or writes a parameter or gradient after the
- * push. */
+/* Walks over the operations, and checks that none reads or writes a parameter or gradient after it has been
+ * pushed. */
 static void check_pushes(const planned *m, const ps_plan *plan)
 {
     const nn_program *p = m->program;
@@ -323,7 +324,7 @@ static void a_queue_keeps_order_and_reports_when_it_is_full(void **state)
 
 typedef struct range_counts {
     atomic_int seen[2][50000];
-    atomic_int threads[8]; /* number of ranges per thread */
+    atomic_int threads[8]; /* number of ranges that each thread has added */
 } range_counts;
 
 static const sync_staging on_cpu = {.on_host = true};
@@ -410,7 +411,8 @@ static void differences_between_handshakes_are_named(void **state)
         const char *says; /* expected error, or NULL */
     } cases[] = {
         {handshake_of("wine_mlp", "", &sgd, false), NULL},
-        {handshake_of("wine_mlp", "", &faster, false), NULL}, /* every push has the learning rate */
+        /* The learning rate may differ, since every push contains it. */
+        {handshake_of("wine_mlp", "", &faster, false), NULL},
         {handshake_of("wine_mlp", "--servers 2", &sgd, false),
          "found 'servers 1, placement 0' and 'servers 2, placement 0'"},
         {handshake_of("wine_mlp", "--partition-bytes 4K", &sgd, false),
@@ -444,7 +446,7 @@ static void garbage_is_refused_as_a_handshake(void **state)
     assert_fails(ps_handshake_read(&(sync_blob){NULL, 0}, "rank 1", &own), STATUS_PROTOCOL,
                  "rank 1: expected 'psring parameter server 4', got ''");
     for (size_t cut = 0; cut + 1 < whole.bytes;
-         cut += 7) { /* without only the last byte the handshake is complete */
+         cut += 7) { /* the handshake is complete even if its last byte is cut off */
         sync_blob part = {whole.data, cut};
         if (ps_handshake_read(&part, "rank 1", &own) == STATUS_OK)
             assert_int_equal(ps_handshake_compare(&whole, "rank 0", &part, "rank 1"), STATUS_PROTOCOL);

@@ -1,5 +1,5 @@
-/* Trains a network for some steps and checks that the results are bit-identical: with sync for any number of
- * servers, partition size and payload, with ssp without staleness, and with the two-shot all-reduce of the
+/* Trains a network for some steps, and checks that results are bit-identical: with sync for any number of
+ * servers, partition size and payload, with ssp and a staleness of 0, and with the two-shot all-reduce of the
  * ring engine. */
 #include "common/base/random.h"
 #include "common/net/status_table.h"

@@ -90,7 +90,7 @@ static void bounded_staleness_ends_with_the_bits_of_sync(void **state)
     RUN(cases, train_and_compare, NULL);
 }
 
-/* All values are integers and powers of two. Sums are exact, so the order of updates does not matter. */
+/* All values are integers or powers of two. So sums are exact, and the order of updates does not matter. */
 static status train_asynchronously(local_ranks *group, job_rank *r)
 {
     (void)group;
@@ -126,7 +126,7 @@ static void asynchronous_updates_are_all_made(void **state)
     RUN(cases, train_asynchronously, NULL);
 }
 
-/* Flushes when rank 0 has made no step and other ranks have, as after an early signal. */
+/* Flushes when rank 0 has made no step but the other ranks have, as after an early signal. */
 static status stop_before_the_first_step(local_ranks *group, job_rank *r)
 {
     (void)group;
@@ -173,10 +173,12 @@ static void clipping_works_where_pushes_are_applied_one_by_one(void **state)
 
 typedef struct lead_watch {
     int64_t bound;
-    _Atomic int64_t begun[8], pushed[8]; /* steps begun, and steps whose push has begun */
+    /* Number of steps that a rank has begun, and of steps whose push has begun. */
+    _Atomic int64_t begun[8], pushed[8];
 } lead_watch;
 
-/* Rank 0 waits in each step until rank 1 is ahead by the bound. No rank may be ahead by more. */
+/* In each step, rank 0 waits until rank 1 is ahead by the bound. No rank may be ahead by more than the
+ * bound. */
 static status train_in_step(local_ranks *group, job_rank *r)
 {
     (void)group;

@@ -53,7 +53,7 @@ static void a_steady_step_allocates_nothing(void **state)
         job_open(&cases[i], &j);
         j.context = &counted;
         assert_ok(job_run(&j, train));
-        assert_true(allocations_so_far() > before); /* counting works */
+        assert_true(allocations_so_far() > before); /* shows that allocations are counted */
         if (counted != 0)
             fail_msg("%s, %s: %d allocations in %d steps, expected 0",
                      cases[i].policy ? cases[i].policy : "sync", cases[i].options ? cases[i].options : "",

@@ -17,7 +17,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { SLACK = SANITIZED ? 4 : 1 }; /* sanitizers delay frees */
+enum { SLACK = SANITIZED ? 4 : 1 }; /* sanitizers free memory late */
 enum { STEPS = 12, LARGEST_GROWTH_KIB = SLACK * (200 << 10) };
 
 typedef struct stranger {
@@ -111,17 +111,18 @@ static void speak_garbage(const stranger *s, uint64_t token, int rank)
     uint8_t header[MESSAGE_HEADER_BYTES];
     message_header push = {.kind = MESSAGE_PUSH, .sender = rank, .token = token, .count = 1000, .key = 3};
     size_t used = message_pack(&push, header);
-    for (size_t cut = 0; cut < used; cut++) zmq_send(socket, header, cut, 0); /* truncated */
+    for (size_t cut = 0; cut < used; cut++) zmq_send(socket, header, cut, 0); /* headers that are cut off */
     for (int i = 0; i < 64; i++) {
         uint64_t noise[8];
         for (int j = 0; j < 8; j++) noise[j] = random_bits(2, (uint64_t)(8 * i + j));
         zmq_send(socket, noise, sizeof noise, 0);
     }
-    zmq_send(socket, big, nest(big, 60000, 20000), 0);                     /* nested, below the size limit */
-    zmq_send(socket, big, nest(big, 200000, 60000), 0);                    /* nested, above the limit */
+    zmq_send(socket, big, nest(big, 60000, 20000), 0); /* nested, below the size limit */
+    /* Nested, and above the size limit. */
+    zmq_send(socket, big, nest(big, 200000, 60000), 0);
     for (size_t i = 0; i + 1 < BIG; i += 2) big[i] = 0x0a, big[i + 1] = 0; /* 10 million empty submessages */
     zmq_send(socket, big, BIG, 0);
-    zmq_send(socket, header, used, ZMQ_SNDMORE); /* unannounced frames */
+    zmq_send(socket, header, used, ZMQ_SNDMORE); /* frames that the header does not announce */
     for (int i = 0; i < 100; i++) zmq_send(socket, big, 1000, ZMQ_SNDMORE);
     zmq_send(socket, big, 1000, 0);
     zmq_send(socket, header, used, ZMQ_SNDMORE);

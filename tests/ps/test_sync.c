@@ -71,7 +71,7 @@ static const sync_case cases[] = {
       .processes = true,
       .options = "--server-placement own --servers 3 --transport tcp --payload zmq",
       .optimizer = CLIPPED,
-      .scale = 1}}, /* exact sums, because norms are added server by server */
+      .scale = 1}}, /* makes sums exact, since the norms of servers are added one after another */
     {"servers of their own that only sum",
      {.world = 2,
       .processes = true,
@@ -106,7 +106,8 @@ static void parameters_are_those_of_plain_loops(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j;
         job_config config = cases[i].config;
-        if (config.scale == 0) config.scale = 0.3; /* sums round, so a wrong order changes the result */
+        /* The factor 0.3 makes sums round, so that a wrong order changes the result. */
+        if (config.scale == 0) config.scale = 0.3;
         job_open(&config, &j);
         status rc = job_run(&j, train);
         if (rc != STATUS_OK) fail_msg("%s: %s: %s", cases[i].name, status_name(rc), error_message());

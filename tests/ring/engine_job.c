@@ -212,7 +212,7 @@ static status rank_of_job(rank_context *context)
     if (rc == STATUS_OK) rc = sync_handshake(rank.engine, &job->handshakes[context->rank]);
     pthread_barrier_wait(&job->barrier);
     if (rc == STATUS_OK) rc = sync_connect(rank.engine, job->handshakes);
-    pthread_barrier_wait(&job->barrier); /* until here all ranks read the handshakes */
+    pthread_barrier_wait(&job->barrier); /* ranks read each other's handshakes until this barrier */
     if (rc == STATUS_OK) rc = job->body(&rank);
     close_rank(&rank);
     return rc;

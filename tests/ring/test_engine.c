@@ -36,8 +36,10 @@ static status check_bytes(engine_rank *r)
     sync_counters c;
     sync_read_counters(r->engine, &c);
     int64_t n = r->context->world, elements = r->params->logical_bytes / dtype_size(r->params->type);
-    int64_t least = STEPS * 2 * (n - 1) * elements * 2 / n; /* 2 bytes: the smallest type sent */
-    least -= STEPS * r->params->model->param_count * 64;    /* chunks end at cache lines */
+    /* 2 bytes per element, for the smallest type that is sent */
+    int64_t least = STEPS * 2 * (n - 1) * elements * 2 / n;
+    /* Chunks end at cache lines, so some are shorter. */
+    least -= STEPS * r->params->model->param_count * 64;
     if (c.bytes_sent < least || c.bytes_received < least || (n == 1 && c.bytes_sent != 0))
         return rank_error(STATUS_MISMATCH, "found %lld bytes sent and %lld received, expected at least %lld",
                           (long long)c.bytes_sent, (long long)c.bytes_received, (long long)least);
@@ -174,7 +176,8 @@ static double fraction(int rank, int param, int64_t i)
 
 typedef struct hook_case {
     const char *word;
-    double relative; /* tolerance relative to the largest gradient: a rounding per rank and one of the sum */
+    /* Tolerance, relative to the largest gradient: a rounding on each rank, and one of the sum. */
+    double relative;
 } hook_case;
 
 static status run_hook(engine_rank *r)

@@ -13,7 +13,7 @@
 
 static atomic_bool counting;
 static atomic_int allocations;
-static atomic_int failing; /* number of the allocation that fails, from 1, or 0 */
+static atomic_int failing; /* number of the allocation that fails, from 1, or 0 if none fails */
 
 void *__real_malloc(size_t size);
 void *__real_calloc(size_t count, size_t size);
@@ -121,7 +121,8 @@ static status run_failures(engine_rank *r)
         status rc = open_another(r);
         atomic_store(&counting, false);
         bool reached = atomic_load(&allocations) >= k;
-        if (!reached && rc == STATUS_OK) return STATUS_OK; /* there are fewer than k allocations */
+        /* All allocations have succeeded, since there are fewer than k. */
+        if (!reached && rc == STATUS_OK) return STATUS_OK;
         if (rc != STATUS_SYSTEM || !strstr(error_message(), "no memory"))
             return rank_error(STATUS_MISMATCH, "allocation %d failed: found %s '%s'", k, status_name(rc),
                               error_message());

@@ -1,4 +1,4 @@
-/* Checks the error on every rank after one rank fails. */
+/* Tests the errors of all ranks after one rank has failed. */
 #include "tests/ring/engine_job.h"
 
 #include "common/base/clock.h"
@@ -12,10 +12,10 @@
 
 #include <cmocka.h>
 
-enum { WORLD = 3, ODD = 1 }; /* the rank that differs or fails */
+enum { WORLD = 3, ODD = 1 }; /* ODD is the rank that differs from the others, or fails */
 
-/* Checks that all errors have `code`, the error of the odd rank the text `own`, and the other errors the text
- * `others`. */
+/* Checks that all errors have the status `code`. The message of the odd rank must contain `own`, and the
+ * other messages must contain `others`. */
 static void expect_errors(const char *what, const rank_context *results, status code, const char *own,
                           const char *others)
 {

@@ -67,8 +67,8 @@ static void a_matrix_of_low_rank_is_restored(void **state)
     }
 }
 
-/* If the matrix does not change, the warm start converges to the best approximation, the largest singular
- * value with its vectors. */
+/* If the matrix does not change, the warm start converges to the best approximation of rank 1: the largest
+ * singular value with its vectors. */
 static void warm_start_converges_to_the_best_approximation(void **state)
 {
     (void)state;
@@ -84,7 +84,8 @@ static void warm_start_converges_to_the_best_approximation(void **state)
         last = norm(x.error, ROWS * COLS) / norm(original.m, ROWS * COLS);
         if (step == 0) first = last;
     }
-    double best = sqrt(16 + 4) / sqrt(64 + 16 + 4); /* norm of the other two singular values, 4 and 2 */
+    /* Norm of the singular values that remain, 4 and 2, divided by the norm of all. */
+    double best = sqrt(16 + 4) / sqrt(64 + 16 + 4);
     if (last > first || fabs(last - best) > 0.05)
         fail_msg("found %g, after %g; expected about %g", last, first, best);
 }
@@ -161,7 +162,8 @@ static status check_gradient(engine_rank *r, int64_t step, int param, double tol
     float *plain = malloc((size_t)p->elements * sizeof *plain);
     status rc = param_set_export(r->params, r->stream, r->params->grads.data, param, DTYPE_F32, plain);
     for (int64_t i = 0; rc == STATUS_OK && i < p->elements; i++) {
-        double right = outer(0, step, i / cols, i % cols) * (double)(n + 1) / 2; /* mean of rank + 1 */
+        /* The mean over the ranks of rank + 1, times outer(). */
+        double right = outer(0, step, i / cols, i % cols) * (double)(n + 1) / 2;
         if (fabs(plain[i] - right) > tolerance * right)
             rc = rank_error(STATUS_MISMATCH, "step %lld, %s[%lld] is %.9g, expected %.9g within %g",
                             (long long)step, p->name, (long long)i, (double)plain[i], right, tolerance);

@@ -1,5 +1,5 @@
-/* Tests the engine apart from its sums: start, buffers, order of buckets, ranks without data, unused
- * parameters, records and ledger. */
+/* Tests parts of the engine other than sums of gradients: start, buffers, order of buckets, ranks without
+ * data, unused parameters, records and ledger. */
 #include "tests/ring/engine_job.h"
 
 #include "common/base/clock.h"
@@ -111,8 +111,8 @@ static void buffers_are_those_of_rank_0_if_the_policy_broadcasts_them(void **sta
 
 /* ---- order ------------------------------------------------------------------------------------ */
 
-/* Gradients become ready in a different order on every rank. From the second step on all ranks use buckets in
- * rank 0's order. */
+/* Gradients become ready in a different order on every rank. From the second step on, all ranks form buckets
+ * in the order of rank 0. */
 static status run_order(engine_rank *r)
 {
     const nn_program *p = r->job->program;
@@ -124,7 +124,8 @@ static status run_order(engine_rank *r)
         TRY(job_check_gradients(r, s));
     }
     const bucket_schedule *list = ring_buckets(r->engine);
-    for (int i = 0; i < p->ready_count; i++) /* all have one type, so the list has this order */
+    /* All gradients have the same type, so the list has this order. */
+    for (int i = 0; i < p->ready_count; i++)
         if (list->tensors[i] != p->ready_order[(i + 3) % p->ready_count])
             return rank_error(STATUS_MISMATCH,
                               "place %d of rank %d's buckets: found parameter %d, expected %d", i,
@@ -145,7 +146,7 @@ static void buckets_are_rebuilt_in_rank_0_s_order(void **state)
 
 /* ---- ranks without data ----------------------------------------------------------------------- */
 
-/* Rank 0 has data only in step 0, rank 1 always, rank 2 up to step 1. */
+/* Rank 0 has data only in step 0, rank 1 in all steps, and rank 2 in steps 0 and 1. */
 static bool has_data(int rank, int64_t step)
 {
     return rank == 1 || (rank == 0 && step == 0) || (rank == 2 && step <= 1);
@@ -199,7 +200,7 @@ static void a_rank_without_data_contributes_zeros(void **state)
 
 /* ---- unused parameters ------------------------------------------------------------------------ */
 
-/* fc2.bias has no gradient on rank 0, fc1.bias on no rank. */
+/* On rank 0 fc2.bias has no gradient. fc1.bias has no gradient on any rank. */
 static status run_unused(engine_rank *r)
 {
     bool skip[32] = {false};
@@ -267,8 +268,9 @@ static void sums_over_the_ranks_run_between_buckets(void **state)
 
 /* ---- algorithms -------------------------------------------------------------------------------- */
 
-/* Numbers of collectives that the engine posts: all-reduces of gradients, and others. `controls` counts calls
- * that use two-shot with any --algorithm. CMakeLists.txt wraps collective_post(). */
+/* Numbers of collectives that the engine posts. Bucket calls are all-reduces of gradients, and own calls are
+ * all others. The `controls` are the calls among them that use two-shot with any --algorithm. CMakeLists.txt
+ * wraps collective_post(). */
 static _Atomic int bucket_calls, bucket_controls, own_calls, own_controls;
 
 status __real_collective_post(collective_group *group, const collective_call *call, collective_ticket *out);
@@ -364,7 +366,8 @@ static void the_times_of_every_bucket_are_recorded(void **state)
 
 typedef struct ledger_case {
     const char *policy, *word, *other;
-    double begin, backward, reduce, after; /* bucket bytes, in units of parameter bytes */
+    /* Bytes of buckets in each phase, in units of the parameters' bytes. */
+    double begin, backward, reduce, after;
 } ledger_case;
 
 static status run_ledger(engine_rank *r)

@@ -15,7 +15,7 @@ static shared_options shared;
 static option_binding bindings[] = {{.table = &ring_option_table, .storage = &options},
                                     {.table = &shared_option_table, .storage = &shared}};
 
-/* Resolves a policy with options as on the command line. */
+/* Resolves a policy with the options `words`, as the command line does. */
 static status resolve(const char *policy, char *const *words, int count, ring_settings *out)
 {
     const char *positional[16];
@@ -45,7 +45,8 @@ typedef struct bucket_case {
     int64_t bytes[6];
 } bucket_case;
 
-/* Derived from the systems' rules, gradients ready in exact reverse order of registration. */
+/* Derived from the rules of the systems, for gradients that become ready in exactly the reverse order of
+ * registration. */
 static const bucket_case bucket_cases[] = {
     {"ddp", NULL, false, 1, {102228128}},
     {"ddp", NULL, true, 5, {8196000, 31502336, 26255360, 26550272, 9724160}},

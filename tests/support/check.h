@@ -24,7 +24,7 @@ static inline void must(status rc)
     if (rc != STATUS_OK) fail_msg("%s: %s", status_name(rc), error_message());
 }
 
-/* Does the same, with the expression in the message. */
+/* Does what must() does, with the expression in the message. */
 #define assert_ok(expression)                                                                                \
     do {                                                                                                     \
         status assert_ok_ = (expression);                                                                    \
@@ -33,7 +33,7 @@ static inline void must(status rc)
     } while (0)
 
 /* Fails unless the expression returns `code`, with a message of one line that contains `text`. Clears the
- * record. */
+ * recorded error. */
 #define assert_fails(expression, code, text)                                                                 \
     do {                                                                                                     \
         status assert_fails_ = (expression);                                                                 \

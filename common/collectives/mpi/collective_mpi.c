@@ -1,7 +1,7 @@
 /* Collectives through Open MPI. MPI needs contiguous operands and int counts, so a call runs in segments.
- * Contiguous operands are passed to MPI directly, other operands through a staging buffer. Before the
- * first segment the members exchange their descriptions of the call, because MPI may hang or mix data if
- * they differ. */
+ * Contiguous operands are passed to MPI directly, and other operands through a staging buffer. Before the
+ * first segment the members exchange descriptions of the call, because MPI may hang or mix data if the
+ * members make different calls. */
 #include "common/collectives/collective_impl.h"
 #include "common/collectives/mpi/mpi_module.h"
 #include "common/collectives/pieces.h"
@@ -12,7 +12,7 @@
 enum {
     STAGING_BYTES = 1 << 20,
     PAIR_STAGING_BYTES = 64 << 10,
-    MOST_COUNT = 1 << 30,  /* Elements per segment; MPI counts in int. */
+    MOST_COUNT = 1 << 30,  /* Largest number of elements in a segment. MPI counts in int. */
     DESCRIPTION_WORDS = 6, /* kind, op, type, root, tag, count */
 };
 
@@ -27,14 +27,14 @@ typedef struct mpi_queue {
     /* The call in progress. */
     mpi_phase phase;
     const collective_call *call;
-    /* [members + 1][DESCRIPTION_WORDS]: one per member, then this rank's. A send or receive has the peer as
-     * its only member. */
+    /* [members + 1][DESCRIPTION_WORDS] A description from each member, and at the end this rank's. A send or
+     * receive has the peer as its only member. */
     int64_t *descriptions;
     piece_buffer in, out;
     /* `apart` is true if MPI gets two buffers and does not work in place. */
     bool staged, apart;
-    /* Range of elements of the present segment. Offsets count from the start of each part if the call is cut
-     * into parts (collective_is_cut()), else from the start of the buffer. */
+    /* First element, number of elements, and end of the present segment. They count from the start of each
+     * part if the call has parts (collective_is_cut()), else from the start of the buffer. */
     int64_t segment_at, segment_count, segment_end;
 } mpi_queue;
 
@@ -114,7 +114,7 @@ static status end_check(mpi_queue *q)
     for (int r = 0; r < member_count(q); r++) {
         const int64_t *theirs = q->descriptions + r * DESCRIPTION_WORDS;
         for (int w = 0; w < DESCRIPTION_WORDS; w++) {
-            /* A send matches a receive, and the root of each is the other's rank. */
+            /* A send matches a receive. The root of each is the rank of the other. */
             bool differs = theirs[w] != own[w] && !(q->pair && (w == 0 || w == 3));
             if (differs) return differ(q, q->pair ? q->call->root : r, theirs);
         }
@@ -154,8 +154,8 @@ static piece_buffer staging(const mpi_queue *q, int64_t element)
     return (piece_buffer){.base = q->staging + element * dtype_size(q->call->type)};
 }
 
-/* Output that must not overlap the input has a second area in the staging buffer. Returns the index of the
- * first element of this area. */
+/* Returns the index of the first element of a second area in the staging buffer. The output is in this area
+ * if it must not overlap the input. */
 static int64_t second_half(const mpi_queue *q)
 {
     return q->apart ? segment_limit(q) : q->base.group->size * segment_limit(q);

@@ -4,12 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* State of MPI in this process. Global, since MPI's callbacks have no context argument. */
+/* State of MPI in this process. It is global, because MPI's callbacks have no context argument. */
 static struct {
     mpi_module_reduce reduce;
     MPI_Datatype half, bfloat;
-    MPI_Op ops[REDUCE_OP_COUNT]; /* Reductions of float16 and bfloat16. */
-    int give_up;                 /* Exit code of an abort, else 0. */
+    MPI_Op ops[REDUCE_OP_COUNT]; /* MPI operations that reduce float16 and bfloat16. */
+    int give_up;                 /* Exit code with which to abort, or 0 to end normally. */
 } mpi;
 
 static MPI_Datatype datatype(dtype type)
@@ -63,7 +63,7 @@ static void finalize(void)
     int done = 0;
     MPI_Finalized(&done);
     if (done) return;
-    /* After a failure MPI_Finalize would wait for peers. */
+    /* After a failure MPI_Finalize would wait for the peers. */
     if (mpi.give_up) MPI_Abort(MPI_COMM_WORLD, mpi.give_up);
     MPI_Finalize();
 }

@@ -18,9 +18,9 @@ enum { MPI_MODULE_VERSION = 1 };
 typedef void (*mpi_module_reduce)(dtype type, reduce_op op, void *out, const void *a, const void *b,
                                   int64_t count);
 
-/* A call with MPI's arguments. Operands are contiguous. NULL means MPI_IN_PLACE: the root of a scatter may
- * pass NULL as `out`, and the other calls may pass NULL as `in`. counts and places describe the part of each
- * rank; out_counts and out_places describe the received parts of all_to_all. */
+/* A call with the arguments of MPI's function. Operands are contiguous. NULL means MPI_IN_PLACE. The root of
+ * a scatter may pass NULL as `out`, and other calls may pass NULL as `in`. counts and places describe the
+ * part of each rank. out_counts and out_places describe the received parts of all_to_all. */
 typedef struct mpi_module_call {
     int kind; /* collective_kind */
     reduce_op op;
@@ -32,18 +32,19 @@ typedef struct mpi_module_call {
     void *out;
 } mpi_module_call;
 
-/* Functions return 0 or MPI's error code. */
+/* All functions that return int return 0 or MPI's error code. */
 typedef struct mpi_module {
     int version;
-    /* Initializes MPI (MPI_THREAD_SERIALIZED) unless it is initialized. `reduce` reduces the types that
-     * MPI does not have. */
+    /* Initializes MPI (MPI_THREAD_SERIALIZED), unless it has been initialized already. MPI calls `reduce` for
+     * types that it does not support. */
     int (*open)(mpi_module_reduce reduce, int *rank, int *size);
     int (*group_open)(const int *ranks, int count, void **group);
     void (*group_close)(void *group);
     int (*start)(void *group, const mpi_module_call *call, void *request);
     int (*test)(void *request, bool *done);
     void (*error_text)(int code, char *text, int size);
-    void (*give_up)(int exit_code); /* Makes the process abort MPI at exit instead of finalizing MPI. */
+    /* Makes the process abort MPI when it exits, instead of finalizing MPI. */
+    void (*give_up)(int exit_code);
     int request_bytes;
 } mpi_module;
 

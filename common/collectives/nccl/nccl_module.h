@@ -16,13 +16,13 @@ enum { NCCL_MODULE_VERSION = 2, NCCL_ID_BYTES = 128 };
 
 typedef struct nccl_comm nccl_comm;
 
-/* One NCCL operation of a call, over `count` contiguous elements. */
+/* The kind of one NCCL operation of a call. An operation has `count` contiguous elements. */
 typedef enum nccl_kind { NCCL_ALL_REDUCE, NCCL_REDUCE, NCCL_BROADCAST, NCCL_SEND, NCCL_RECEIVE } nccl_kind;
 typedef struct nccl_part {
     nccl_kind kind;
     reduce_op op;
     dtype type;
-    int peer; /* The root, or the other rank of a send or receive. */
+    int peer; /* Rank of the root, or of the other rank of a send or receive. */
     int64_t count;
     const void *in;
     void *out;
@@ -49,8 +49,8 @@ typedef struct nccl_module {
     status (*begin)(nccl_comm *comm);
     status (*add)(nccl_comm *comm, device_stream *s, const nccl_part *part);
     status (*end)(nccl_comm *comm);
-    /* Ends this rank's operations in flight, with partial results. Peers detect the abort on their own.
-     * May wait for the GPU and for a call of another thread. close() must still be called. */
+    /* Ends this rank's operations in flight, which leaves partial results. The peers have to detect the abort
+     * on their own. May wait for the GPU, and for a call of another thread. close() must still be called. */
     void (*abort)(nccl_comm *comm);
     /* Waits for the operations in flight, then frees the communicator. */
     void (*close)(nccl_comm **comm);

@@ -10,11 +10,12 @@
 
 static const int64_t PERIOD_NS = NS_PER_S / 10;
 
-/* Numbers of the last calls that the watchdog has seen enqueued, started and completed. */
+/* The numbers of the last calls that have been enqueued, started and completed, as far as the watchdog has
+ * seen. */
 typedef struct sight {
     uint64_t enqueued, started, completed;
     int64_t changed_ns;
-    collective_call call; /* Call number completed + 1, if that call is enqueued. */
+    collective_call call; /* The call with number completed + 1, if it has been enqueued. */
 } sight;
 
 static void copy_numbers(nccl_world *w, sight *now, device_stream **stream, int64_t *entered_ns)
@@ -118,7 +119,8 @@ static status look(nccl_world *w, sight *seen)
 
 static bool sleep_until_next(nccl_world *w)
 {
-    doorbell_sleep(&w->base.bell, 0, clock_now_ns() + PERIOD_NS); /* Only nccl_watchdog_close() rings. */
+    /* Only nccl_watchdog_close() rings this doorbell. */
+    doorbell_sleep(&w->base.bell, 0, clock_now_ns() + PERIOD_NS);
     pthread_mutex_lock(&w->lock);
     bool goes_on = !w->stopping && !w->ended;
     pthread_mutex_unlock(&w->lock);

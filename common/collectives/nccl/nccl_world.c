@@ -1,6 +1,6 @@
-/* Communicators, and the end of a world. A function of NCCL may never return. A separate thread therefore
- * calls each function that communicates with other ranks, and this thread is abandoned when the time limit is
- * over. */
+/* Makes communicators, and ends a world. A function of NCCL may never return. Therefore each function that
+ * communicates with other ranks is called in a separate thread. When the time limit has passed, this thread
+ * is abandoned. */
 #include "common/collectives/nccl/nccl_world.h"
 
 #include "common/base/log.h"
@@ -38,7 +38,7 @@ bool nccl_fail(nccl_world *w, const error_record *why)
 
 /* Arguments and result of a call in a separate thread. The thread that uses the struct last frees it. */
 typedef struct limited {
-    atomic_bool left; /* One of the threads no longer uses the struct. */
+    atomic_bool left; /* Set when the first of the two threads no longer uses the struct. */
     status (*run)(struct limited *l);
     const nccl_module *module;
     device *device;

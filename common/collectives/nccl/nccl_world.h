@@ -21,8 +21,8 @@ enum { NCCL_MOST_GROUPS = 8 };
 typedef struct nccl_world {
     collective_world base;
     const nccl_module *module;
-    device_memory scratch; /* Buffer of barriers. */
-    device_stream *stream; /* Stream of the calls. NULL before the first call. */
+    device_memory scratch; /* Buffer that the all-reduce of a barrier uses. */
+    device_stream *stream; /* Stream on which calls are enqueued, or NULL before the first call. */
     int64_t anchored_ns;   /* Time at which the stream's clock was last read. */
 
     pthread_mutex_t lock;
@@ -34,11 +34,11 @@ typedef struct nccl_world {
     /* Whether the compute thread is inside NCCL with call number base.enqueued.posted + 1. */
     bool entered;
     int64_t entered_ns;
-    bool ended; /* NCCL must not be called any more. */
+    bool ended; /* True if NCCL must not be called any more. */
     bool stopping;
     error_record failure;
 
-    atomic_bool failed; /* Set once, after `failure`. */
+    atomic_bool failed; /* Set once, after `failure` has been written. */
     pthread_t watchdog;
     bool has_watchdog;
 } nccl_world;
@@ -63,13 +63,13 @@ static inline int nccl_end_mark(uint64_t number)
 bool nccl_start_thread(void *(*run)(void *argument), void *argument, pthread_t *out);
 /* Returns STATUS_OK, or the error that ended the world. May be called from any thread. */
 status nccl_check(nccl_world *w);
-/* Records a failure. Returns false if there already is one. May be called from any thread. */
+/* Records a failure. Returns false if a failure has already been recorded. May be called from any thread. */
 bool nccl_fail(nccl_world *w, const error_record *why);
 /* Ends the world after a failure. Called by the watchdog. Does not return if collective_config.lost is
  * set. */
 void nccl_end(nccl_world *w, const error_record *why);
-/* Makes the communicator of the world, or splits `parent`. If NCCL does not return in time, fails with
- * STATUS_PEER, or ends the process if collective_config.lost is set. */
+/* Makes the communicator of the world, or splits `parent` unless it is NULL. If NCCL does not return in time,
+ * the function fails with STATUS_PEER, or ends the process if collective_config.lost is set. */
 status nccl_comm_make(nccl_world *w, nccl_comm *parent, int color, int key, nccl_comm **out);
 /* Closes the communicators. Aborts the communicators first if calls are in flight or the world failed. */
 void nccl_comms_close(nccl_world *w);

@@ -11,16 +11,16 @@
 
 typedef struct sim_world {
     collective_world base;
-    sim_actor *agent; /* Actor of the last post, woken when a call is done. */
-    bool moved;       /* Whether a call was completed since the last progress. */
+    sim_actor *agent; /* Actor that made the last post. It is woken when a call is done. */
+    bool moved;       /* True if a call has been completed since the last progress. */
 } sim_world;
 
-/* The queue of the calls of all members, or the queue of the sends from one member to another. */
+/* A queue that all members of a group share, or a queue for the sends from one member to another. */
 typedef struct sim_calls {
     collective_queue base;
-    sim_group *shared; /* Group of the members. NULL for a pair before its first call. */
+    sim_group *shared; /* The group in virtual time. NULL for a pair of ranks before its first call. */
     int member;
-    bool joined; /* Whether this member has joined call number completed + 1. */
+    bool joined; /* True if this member has joined call number completed + 1. */
     status failure;
 } sim_calls;
 
@@ -51,14 +51,14 @@ static bool in_host_memory(const collective_buffer *b)
     return b->base && !b->pieces.pieces && !sim_address(b->base);
 }
 
-/* Returns the running call of a member, or NULL if its rank is not present. */
+/* Returns the running call of a member, or NULL if the simulation does not run this member's rank. */
 static const collective_call *call_of(const sim_calls *q, int member)
 {
     sim_calls *other = q->shared->members[member].told.context;
     return other ? &present(other)->call : NULL;
 }
 
-/* Copies operands in host memory. Ranks that are not present have the same data as member 0. */
+/* Copies operands in host memory. A rank that the simulation does not run has the same data as member 0. */
 static void take_from(const collective_call *to, const collective_call *from, int64_t first, int64_t count)
 {
     size_t size = (size_t)dtype_size(to->type);
@@ -100,7 +100,8 @@ static void on_moving(void *context)
 {
     sim_calls *q = context;
     present(q)->times.started_ns = sim_to_ns(simulation_now(simulation_of(q)));
-    bool late = q->shared->members[q->member].at == q->shared->at; /* No member joined later. */
+    /* True if no other member joined later than this one. */
+    bool late = q->shared->members[q->member].at == q->shared->at;
     present(q)->times.last_rank = member_of(q, late ? q->member : q->shared->last);
     pass_on(q);
     sim_device_begin_communication(device_of(q), load_of(q));
@@ -108,7 +109,7 @@ static void on_moving(void *context)
 
 static status join_next(sim_calls *q, sim_time at);
 
-/* The kinds of NCCL's model. Other kinds are not possible in virtual time. */
+/* For each kind, whether virtual time supports it, and the kind in NCCL's model. */
 static const struct {
     bool possible;
     sim_collective as;
@@ -117,9 +118,10 @@ static const struct {
                                   [COLLECTIVE_ALL_GATHER] = {true, SIM_ALL_GATHER},
                                   [COLLECTIVE_REDUCE_SCATTER] = {true, SIM_REDUCE_SCATTER},
                                   [COLLECTIVE_ALL_REDUCE] = {true, SIM_ALL_REDUCE},
-                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST}, /* Two ranks. */
+                                  [COLLECTIVE_SEND] = {true, SIM_BROADCAST}, /* a collective of two ranks */
                                   [COLLECTIVE_RECEIVE] = {true, SIM_BROADCAST},
-                                  [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}}; /* No bytes. */
+                                  /* A collective without bytes. */
+                                  [COLLECTIVE_BARRIER] = {true, SIM_ALL_REDUCE}};
 
 static const collective_algorithm names[] = {[SIM_RING] = COLLECTIVE_ALGORITHM_RING,
                                              [SIM_TREE] = COLLECTIVE_ALGORITHM_TREE,
@@ -247,8 +249,8 @@ static status sim_progress(collective_world *world, int64_t now_ns, int64_t *dea
     return STATUS_OK;
 }
 
-/* Events resume the ranks, so waits and wake-ups do nothing. If a rank ends early, no more events happen,
- * and the simulation reports which rank waits for which. */
+/* Events resume the ranks, so waits and wake-ups do nothing. If a rank ends early, no more events happen.
+ * Then the simulation reports which rank waits for which other rank. */
 const collective_type collective_sim = {
     .name = "sim",
     .algorithms = COLLECTIVE_HAS(RING) | COLLECTIVE_HAS(TWO_SHOT) | COLLECTIVE_HAS(TREE) |

@@ -38,7 +38,7 @@ typedef struct conv2d_state {
     conv2d_pass pass;
     int64_t block;               /* number of channels per block in the weights' layout; 1 for RSCK */
     conv2d_primitive *primitive; /* NULL except for `direct` */
-    size_t bias_offset;          /* backward_weights: offset of the bias sums in the workspace */
+    size_t bias_offset;          /* offset in the workspace of the bias sums of backward_weights */
 } conv2d_state;
 
 static inline const conv2d_state *conv2d_state_of(const host_kernel *kernel)

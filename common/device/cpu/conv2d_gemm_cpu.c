@@ -17,7 +17,7 @@ typedef struct pixel_job {
     const conv2d_attributes *attributes;
     float *image; /* [n, h, w, c] */
     float *rows;
-    int64_t at; /* index of the output pixel that the first row belongs to */
+    int64_t at; /* index of the output pixel to which the first row belongs */
 } pixel_job;
 
 static int64_t pixels(const conv2d_attributes *a)

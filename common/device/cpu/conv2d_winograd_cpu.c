@@ -11,7 +11,8 @@
 #include "common/base/least.h"
 
 typedef struct winograd_tiles {
-    int64_t down, across, count; /* tiles per image in each direction; tiles of all images */
+    /* Number of tiles per image in each direction, and number of tiles of all images. */
+    int64_t down, across, count;
 } winograd_tiles;
 
 static int64_t winograd_ceiling(int64_t a, int64_t b)

@@ -132,8 +132,9 @@ static void transposed_gemm(const host_kernel *kernel, const cpu_gemm_shape *s, 
  * multiple of 1 KiB apart compete for few sets of the cache. Therefore the copies have PADDING floats between
  * rows. */
 enum { COPIED_ROWS = 256, PADDING = 16 };
-enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 }; /* smallest m and n for c = a b; largest m * n */
-enum { COPIED_GRADIENT = 1 << 15 };                  /* smallest m * n for c = a^T b */
+/* For c = a b, the smallest m and n, and the largest m * n. */
+enum { COPIED_SIDE = 128, COPIED_RESULT = 1 << 20 };
+enum { COPIED_GRADIENT = 1 << 15 }; /* For c = a^T b, the smallest m * n. */
 
 static bool copied_gemm_pays(const cpu_isa *isa, const cpu_gemm_shape *s)
 {

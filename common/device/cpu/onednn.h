@@ -22,7 +22,7 @@ typedef struct onednn_tensor {
 
 typedef struct onednn_convolution {
     dnnl_prop_kind_t pass;    /* dnnl_forward_training, dnnl_backward_data or dnnl_backward_weights */
-    onednn_tensor x, w, b, y; /* b is used only by the forward pass */
+    onednn_tensor x, w, b, y; /* only the forward pass uses b */
     dnnl_dims_t strides, padding;
 } onednn_convolution;
 

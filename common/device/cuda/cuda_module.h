@@ -30,7 +30,7 @@ typedef struct cuda_found {
 
 typedef struct cuda_probe {
     char toolkit[32];       /* version of the toolkit that built the module, for example "13.0" */
-    char architectures[96]; /* "75 80 90 and PTX" */
+    char architectures[96]; /* GPU architectures for which the module has code, such as "75 80 90 and PTX" */
     cuda_found driver, cudnn, cublaslt;
     bool emulated; /* true if kernels run on the host instead of a GPU, for tests */
     int gpu_count;
@@ -42,7 +42,7 @@ typedef struct cuda_module {
     /* CUDA_MODULE_LAYOUT. The value in the module differs from the value in the program if the module and the
      * program were built from different headers. */
     size_t layout;
-    int (*count_gpus)(void);        /* 0 if no GPU can be used */
+    int (*count_gpus)(void);        /* returns 0 if no GPU can be used */
     void (*probe)(cuda_probe *out); /* this call is slow, because it opens every library */
     const device_backend *backend;
 } cuda_module;

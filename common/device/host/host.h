@@ -21,7 +21,8 @@ HOST_OTHERS(HOST_DECLARE)
 #define HOST_SLOT(name) .name = host_##name,
 #define HOST_STREAM_SLOTS                                                                                    \
     HOST_STREAMS(HOST_SLOT).stream_bytes = sizeof(host_stream), .fence_bytes = sizeof(host_fence)
-/* Initializes the slots that cpu and reference share: all except for opening, layouts and kernels. */
+/* Initializes the slots that cpu and reference share. These are all slots except for opening, layouts and
+ * kernels. */
 #define HOST_BACKEND_SLOTS HOST_SHARED(HOST_SLOT) HOST_OTHERS(HOST_SLOT) HOST_STREAM_SLOTS
 
 typedef struct host_stream {
@@ -49,7 +50,7 @@ typedef struct host_call {
     const host_kernel *kernel;
     const op_desc *op; /* description of the operation, which is stored in `kernel` */
     void *const *operands;
-    const op_scalars *scalars; /* may be NULL */
+    const op_scalars *scalars; /* NULL if the operation reads no scalars */
     void *workspace;
 } host_call;
 
@@ -89,7 +90,7 @@ void host_gather_rows(const host_call *call);
 void host_scatter_rows(const host_call *call);
 
 /* host_concat_rows() concatenates or splits rows [first, end), depending on the operation. host_concat() does
- * so for all rows. Elements may have any type. */
+ * this for all rows. Elements may have any type. */
 void host_concat_rows(const host_call *call, int64_t first, int64_t end);
 void host_concat(const host_call *call);
 

@@ -74,7 +74,8 @@ void host_concat_rows(const host_call *call, int64_t first, int64_t end)
     for (int i = 0; i < CONCAT_MOST; i++) whole += a->c[i] * size;
     for (int i = 0; i < CONCAT_MOST; before += a->c[i] * size, i++) {
         int64_t bytes = a->c[i] * size;
-        char *all = (char *)call->operands[CONCAT_FWD_Y] + first * whole + before; /* y, or dy */
+        /* The whole tensor: y, or dy. */
+        char *all = (char *)call->operands[CONCAT_FWD_Y] + first * whole + before;
         char *part = call->operands[CONCAT_FWD_X + i];
         if (!part || !bytes) continue;
         part += first * bytes;

@@ -7,8 +7,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-/* Time for which a wait spins before it sleeps. A wake-up costs about 50 us, but if ranks share cores, a
- * spinning thread takes the core from the thread it waits for. */
+/* Time for which a wait spins before it sleeps. A wake-up costs about 50 us. But if ranks share cores, a
+ * spinning thread may hold the core that the awaited thread needs. */
 enum { SPIN_NS = 30000 };
 
 int host_processors(void)
@@ -49,7 +49,8 @@ status host_stream_signal(device_stream *s, device_fence *f, uint64_t value)
     return STATUS_OK;
 }
 
-/* Returns true if the fence has been reached or has failed, and sets *result. */
+/* Returns true if the wait has ended, because the fence has been reached or has failed. Sets *result to the
+ * result of the wait. */
 static bool settled(host_fence *f, uint64_t value, status *result)
 {
     if (atomic_load_explicit(&f->value, memory_order_acquire) >= value) {

@@ -31,7 +31,8 @@ static status plan_open(device *d)
     device_config planned = d->config;
     planned.name = colon ? colon + 1 : "cpu";
     planned.rank = 0;
-    planned.world = 1; /* any rank will do, because only the layouts and kernels of the device are used */
+    /* Any world size will do, because only the layouts and kernels of the device are used. */
+    planned.world = 1;
     TRY(device_open(&planned, &((plan_device *)d)->planned));
     const device_info *info = &planned_by(d)->info;
     d->info = (device_info){.name = device_plan.name,

@@ -105,7 +105,8 @@ void reference_conv2d_backward_weights(const host_call *call)
     memset(sums, 0, (size_t)(a->k * a->c * a->r * a->s) * sizeof *sums);
     for (int64_t i = 0; i < row_count(a); i++) {
         pixel_row row = row_at(a, i);
-        matrix_view pixels = {x + row.input, 1, a->stride * a->c}; /* transposed */
+        /* The row of pixels as a transposed matrix. */
+        matrix_view pixels = {x + row.input, 1, a->stride * a->c};
         reference_matmul(a->c, a->k, row.count, pixels, dy + row.output, a->k, sums + row.weights, a->k);
     }
     copy_weights(a, add ? ADD_TO_GRADIENT : TO_GRADIENT, false, dw, sums);

@@ -5,7 +5,7 @@
 #include <math.h>
 
 typedef struct softmax_row {
-    double largest, sum; /* largest logit; sum of exp(logit - largest) */
+    double largest, sum; /* the largest logit, and the sum of exp(logit - largest) */
     int64_t argmax;      /* index of the largest logit, the first if several are equal */
 } softmax_row;
 

@@ -18,7 +18,9 @@ static double gradient_at(const host_call *call, int64_t i)
  *
  *   g = scale grad + weight_decay p
  *   b = momentum b + (1 - dampening) g, or b = g at the first step
- *   p -= lr d, and d is g + momentum b with Nesterov momentum, b with plain momentum, g without momentum */
+ *   p -= lr d
+ *
+ * where d is g + momentum b with Nesterov momentum, b with plain momentum, and g without momentum. */
 void reference_sgd(const host_call *call)
 {
     const optimizer_attributes *a = &call->op->u.optimizer;

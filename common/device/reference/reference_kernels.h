@@ -28,8 +28,8 @@ void reference_column_sums(const double *x, int64_t rows, int64_t columns, bool 
 
 double reference_activate(activation act, double x);
 
-/* Returns dy * act'(x). `kept` is the tensor that backward operations receive: y for RELU, x for the
- * others. */
+/* Returns dy * act'(x). `kept` is the tensor that backward operations receive: y for RELU, and x for other
+ * activations. */
 double reference_activate_backward(activation act, double kept, double dy);
 
 /* ---- the loops of convolutions and linear layers --------------------------------------------------- */

@@ -59,11 +59,11 @@ void sim_device_end_communication(device *d, sim_load load);
 /* Makes the current actor spend the time of a launch that does not run a kernel. */
 void sim_device_spend_launch(device *d);
 
-/* Makes the current actor spend the time of an operation and the time of waiting for its result. For agents
- * that compute on tensors. Does nothing on a device that only plans memory. */
+/* Makes the current actor spend the time of an operation, and the time of a wait for its result. Agents that
+ * compute on tensors use this function. It does nothing on a device that only plans memory. */
 void sim_device_spend_op(device *d, const op_desc *op);
 
-/* Returns true if launches are synchronous and tensors are in the host's memory, as on a CPU. */
+/* Returns true if launches are synchronous and tensors are in host memory, as on a CPU. */
 bool sim_device_is_host(device *d);
 
 /* Returns true for an address in the memory of a virtual device, which must not be accessed. */

@@ -35,7 +35,7 @@ void sim_fence_close(device_fence *base)
     sim_fence *f = (sim_fence *)base;
     for (sim_stream *s = f->streams; s; s = s->next_waiting) {
         s->waits_on = NULL;
-        s->failed = true; /* because a closed fence cannot end the wait */
+        s->failed = true; /* a closed fence cannot end the wait, so the stream fails */
     }
     free(f->history);
 }

@@ -25,33 +25,35 @@ typedef struct sim_device {
     bool synchronous; /* true if launches are synchronous, as on a CPU */
     /* True if a launch overlaps with its kernel: the operation takes the longer of the two times. */
     bool hides_launches;
-    /* Host time of a launch, host time of a wait, and fixed time of a kernel. */
+    /* Time of the host for a launch, time of the host for a wait, and time of every kernel in addition to its
+     * work. */
     sim_time launch, synchronize, overhead;
-    sim_time launch_alone; /* host time of a launch without an interpreter */
+    sim_time launch_alone; /* value of `launch` without the time for an interpreter */
     bool contends;         /* true if other ranks of the machine slow down kernels */
     double slowdown;       /* factor by which a slow GPU, too few cores and a slow stream lengthen kernels */
-    double slowdown_alone; /* the factor without the slow stream */
+    double slowdown_alone; /* value of `slowdown` without the factor of a slow stream */
     sim_actor *core;       /* core that the compute thread and the rank's agents share */
     /* Fraction of the agents' working time that the compute thread loses if cores are scarce, else 0. */
     double host_share;
-    bool at_work;              /* true while the compute thread is in core_work() of stream_sim.c */
-    int communicating;         /* number of collectives and copies that move data now */
-    sim_load load;             /* share of this GPU that collectives and copies use */
-    uint64_t jitter, launches; /* seed of random numbers, or 0 without jitter; number of launches so far */
+    bool at_work;      /* true while the compute thread is in core_work() of stream_sim.c */
+    int communicating; /* number of collectives and copies that move data now */
+    sim_load load;     /* share of this GPU that collectives and copies use */
+    /* Seed of random numbers, or 0 without jitter, and number of launches so far. */
+    uint64_t jitter, launches;
     /* Bytes in use, largest number of bytes that were in use, and address of the next allocation. */
     uint64_t memory_used, memory_most, memory_next;
     sim_route up, down;
-    double copy_rate; /* bytes per picosecond without other traffic */
+    double copy_rate; /* bytes that a copy moves per picosecond if there is no other traffic */
     sim_peer *peers;
     error_record *failure;
 } sim_device;
 
 typedef enum command_kind {
-    COMMAND_KERNEL, /* value: picoseconds that the kernel takes without communication */
-    COMMAND_COPY,   /* value: bytes; object: the route */
-    COMMAND_MARK,   /* slot: the slot of the mark */
-    COMMAND_SIGNAL, /* value; object: the fence */
-    COMMAND_WAIT    /* value; object: the fence */
+    COMMAND_KERNEL, /* `value` is the time in picoseconds that the kernel takes without communication */
+    COMMAND_COPY,   /* `value` is the number of bytes, and `object` is the route */
+    COMMAND_MARK,   /* `slot` is the slot of the mark */
+    COMMAND_SIGNAL, /* `value` is the value of the fence, and `object` is the fence */
+    COMMAND_WAIT    /* `value` is the value of the fence, and `object` is the fence */
 } command_kind;
 
 typedef struct sim_command {
@@ -71,7 +73,7 @@ struct sim_stream {
     sim_stream *next;
     /* Event at the time at which the stream must be advanced next (stream_run.c). */
     sim_event event;
-    sim_command *commands; /* ring */
+    sim_command *commands; /* ring buffer */
     uint32_t head, count, capacity;
     sim_time at;
     sim_time slowed; /* time that kernels lost to communication so far */

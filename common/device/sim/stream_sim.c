@@ -18,7 +18,8 @@ status sim_stream_open(device_stream *base)
     d->streams = s;
     s->at = simulation_now(d->simulation);
     int hops = d->up.count > d->down.count ? d->up.count : d->down.count;
-    if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX; /* routes to other GPUs are longer */
+    /* Routes to another GPU of the process are longer. */
+    if (d->simulation->config.per_process > 1) hops = SIM_ROUTE_MAX;
     TRY(sim_event_init(sim_queue_of(d), &s->event, rank, sim_stream_advance, s));
     TRY(sim_flow_init(&d->simulation->network, &s->flow, rank, hops, NULL, sim_stream_copied, s));
     s->flow.what = "copy";
@@ -110,7 +111,8 @@ status sim_launch(device_stream *base, device_kernel *base_kernel, void *const *
                                                 .parts = kernel->parts});
     TRY(work(s, duration));
     sim_time begun = d->hides_launches ? at - d->launch : at;
-    bool hidden = d->hides_launches && duration < d->launch; /* the launch takes longer than the kernel */
+    /* True if the launch takes longer than the kernel, and hides it. */
+    bool hidden = d->hides_launches && duration < d->launch;
     sim_record(d, s->base.role, what, begun, hidden ? begun + duration : s->at);
     return STATUS_OK;
 }
@@ -120,7 +122,7 @@ static status pack_range(device_stream *s, int64_t count)
 {
     device_kernel *kernel;
     op_desc op;
-    memset(&op, 0, sizeof op); /* clears the padding, too, because descriptions are compared as bytes */
+    memset(&op, 0, sizeof op); /* clears the padding, too, because operations are compared as bytes */
     op.kind = OP_divide;
     op.type = DTYPE_F32;
     op.u.elementwise.count = count;

@@ -15,7 +15,7 @@
 
 enum { TURNS = 2000 };
 
-/* Two sides alternate: side 0 adds one when the sum is even, side 1 when it is odd. */
+/* Two sides alternate: side 0 adds one to the sum when the sum is even, side 1 when it is odd. */
 typedef struct table {
     doorbell bell[2];
     atomic_int sum;

@@ -1,5 +1,6 @@
-/* Random numbers are a pure function of (seed, name, index): published values of its parts, and values of
- * the whole worked out by a few lines of Python with big integers. */
+/* Random numbers are a pure function of (seed, name, index). Compares the parts of this function with
+ * published values, and the whole function with values that a few lines of Python computed with big integers.
+ */
 #include "common/base/random.h"
 
 #include <math.h>
@@ -12,7 +13,7 @@
 static void name_hash_is_fnv1a(void **context)
 {
     (void)context;
-    /* Fowler, Noll, Vo: test vectors of the 64-bit FNV-1a */
+    /* Test vectors of the 64-bit FNV-1a hash (Fowler, Noll, Vo). */
     assert_true(random_fnv1a64("") == UINT64_C(0xcbf29ce484222325));
     assert_true(random_fnv1a64("a") == UINT64_C(0xaf63dc4c8601ec8c));
     assert_true(random_fnv1a64("foobar") == UINT64_C(0x85944171f73967e8));
@@ -75,7 +76,7 @@ static void values_are_exact_in_float32_and_in_range(void **context)
 }
 
 /* The mean of n draws of u is 1/2 within 5 sqrt(1 / 12 n). The mean of n normal draws is 0 within 5 /
- * sqrt(n), and their mean square is 1 within 5 sqrt(2 / n). */
+ * sqrt(n), and the mean of their squares is 1 within 5 sqrt(2 / n). */
 static void moments_are_those_of_the_distributions(void **context)
 {
     (void)context;

@@ -120,7 +120,8 @@ static void record_is_carried_between_threads(void **context)
     assert_non_null(finished);
     assert_string_equal(error_message(), "of this thread");
     assert_int_equal(error_adopt(&carried), STATUS_PEER);
-    assert_string_equal(error_message(), "of this thread"); /* The message that was recorded first. */
+    assert_string_equal(error_message(),
+                        "of this thread"); /* The thread keeps the message that it recorded first. */
     error_clear();
     assert_int_equal(error_adopt(&carried), STATUS_PEER);
     assert_int_equal(error_code(), STATUS_PEER);

@@ -1,4 +1,4 @@
-/* Numbers and units from text and back; the nearest word; growing strings. */
+/* Converts numbers and units from text and back, finds the nearest word, and appends to growing strings. */
 #include "common/base/text.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static const parsed bytes[] = {
     {"25mib", true, 26214400},
     {"25MB", true, 25000000},
     {"25mb", true, 25000000},
-    {"25Mb", false, 0}, /* Elsewhere this means megabits. */
+    {"25Mb", false, 0}, /* The suffix "Mb" usually means megabits. */
     {"25b", true, 25},
     {"4T", true, INT64_C(1) << 42},
     {"1TiB", true, INT64_C(1) << 40},
@@ -87,7 +87,7 @@ static const parsed rates[] = {
     {"8bit/s", true, 1},
     {"2B/s", true, 2},
     {"0.1TB/s", true, 100000000000},
-    {"10gb/s", false, 0}, /* bits or bytes? */
+    {"10gb/s", false, 0}, /* The b could mean bits or bytes. */
     {"10GBps", false, 0},
     {"10G/s", false, 0},
     {"10mbit/s", false, 0},

@@ -30,7 +30,7 @@ typedef struct rank_state {
     checkpoint_subject subject;
 } rank_state;
 
-/* If `optimizer` is NULL, the rank has Adam. Skips the test if the device is not available. */
+/* Opens a rank. If `optimizer` is NULL, the rank has Adam. Skips the test if the device is not available. */
 void rank_open(rank_state *r, const char *device, const model_options *options,
                const optimizer_options *optimizer);
 void rank_close(rank_state *r);
@@ -44,12 +44,12 @@ void expect_same_rank(const rank_state *found, const rank_state *wanted);
 void expect_same_parameters(const rank_state *found, const rank_state *wanted);
 
 status rank_save(rank_state *r, const char *path, const checkpoint_progress *progress);
-/* `progress` may be NULL. */
+/* Loads the checkpoint. `progress` may be NULL. */
 status rank_load(rank_state *r, const char *path, checkpoint_progress *progress);
 
 extern const model_options toy_model, lenet_model, bert_model, gpt2_model;
-/* Convolution, BatchNorm and ReLU, twice, and a classifier, for images of 6x6. Names are as in a ResNet. The
- * model is not in models/. */
+/* A model of two blocks of convolution, BatchNorm and ReLU, and a classifier, for images of 6x6. Parameters
+ * are named as in a ResNet. The model is not in models/. */
 extern const model_options small_model;
 extern const checkpoint_progress some_progress;
 

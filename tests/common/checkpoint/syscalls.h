@@ -1,5 +1,6 @@
-/* The system calls with which a file is saved, wrapped by the linker (CMakeLists.txt): each is counted, and
- * one of them can fail, write less than asked, or be the last that the process makes. */
+/* Wrappers of the system calls that save a file; the linker puts them in place of the C library's functions
+ * (CMakeLists.txt). Each call is counted. A plan can make one call fail, write less than asked, or be the
+ * last call of the process. */
 #ifndef TESTS_COMMON_CHECKPOINT_SYSCALLS_H
 #define TESTS_COMMON_CHECKPOINT_SYSCALLS_H
 
@@ -23,13 +24,15 @@ typedef enum syscall_name {
 } syscall_name;
 
 typedef struct syscall_plan {
-    int kill_before; /* Number of the call, from 1, at which SIGKILL ends the process, or 0 for none. */
-    bool half; /* True if that call, in case it is a write, writes half of its bytes before the process is
-                  killed. */
-    int fail_at[SYSCALL_COUNT]; /* Number of the call of each name, from 1, that fails, or 0 for none. */
-    int error;                  /* The errno of a call that fails. */
-    size_t most;                /* Most bytes that one write accepts, or 0 for no limit. */
-    bool interrupted;           /* True if every second write and fsync fails with EINTR. */
+    int kill_before; /* Number of the call, from 1, before which SIGKILL ends the process, or 0 to kill at no
+                        call. */
+    /* True if a write at which the process is killed first writes half of its bytes. */
+    bool half;
+    /* For each name, number of the call, from 1, that fails, or 0 if none fails. */
+    int fail_at[SYSCALL_COUNT];
+    int error;        /* The errno of a call that fails. */
+    size_t most;      /* Largest number of bytes that one write accepts, or 0 for no limit. */
+    bool interrupted; /* True if every second write and fsync fails with EINTR. */
 } syscall_plan;
 
 /* Sets the plan, and starts to count from the beginning. */

@@ -1,4 +1,4 @@
-/* Where a file may be written, what it replaces, and with which permissions. */
+/* Tests in which places a file may be written, what the file replaces, and which permissions it gets. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include "common/checkpoint/atomic_file.h"

@@ -1,4 +1,4 @@
-/* What is saved is what is loaded, and the checkpoint of another run is refused. */
+/* A loaded checkpoint equals the saved one, and a checkpoint of another run is refused. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include <stdlib.h>

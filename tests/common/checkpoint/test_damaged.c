@@ -1,4 +1,4 @@
-/* A damaged or edited file is refused, and the rank that was to load it stays as it was. */
+/* A damaged or edited file is refused, and the rank that tried to load it keeps its state. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Files that this program has not written, made by hand: which files load, what the log says, and which files
- * are refused. test_pytorch.c does the same with files that PyTorch has written. */
+/* Files made by hand, as another program may write them. Tests which files load, what the log says, and which
+ * files are refused. test_pytorch.c does the same with files that PyTorch has written. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The toy's four tensors: 100 + 10 + 50 + 5 elements. */
+/* The four tensors of the toy model have 100 + 10 + 50 + 5 elements. */
 #define ENTRY(name, dtype, shape, offsets)                                                                   \
     "\"" name "\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define FIRST                                                                                                \

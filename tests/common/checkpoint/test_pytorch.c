@@ -1,5 +1,6 @@
-/* Checkpoints both ways between this program and PyTorch with its safetensors package: pytorch.py is the
- * other side. The interpreter is $PSRING_PYTHON, or python3; without the packages the tests are skipped. */
+/* Exchanges checkpoints in both directions between this program and PyTorch with its safetensors package.
+ * pytorch.py is the other side, and runs in the interpreter $PSRING_PYTHON, or python3. The tests are skipped
+ * if the packages are missing. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include "common/base/random.h"
@@ -16,7 +17,7 @@ enum { SEED = 7, COARSE = 64, SKIPS = 77 };
 typedef struct setting {
     void *folder;
     bool skips;
-    char *results; /* A line for each check of pytorch.py. */
+    char *results; /* Output of pytorch.py, one line for each of its checks. */
 } setting;
 
 static const model_options resnet_model = {.name = "resnet18", .image = 32, .classes = 10};
@@ -55,7 +56,7 @@ static void fill_by_name(rank_state *r)
     checkpoint_contents_free(&c);
 }
 
-/* Parameters and buffers have the values that pytorch.py gave them. */
+/* Checks that parameters and buffers have the values that pytorch.py gave them. */
 static void expect_values(rank_state *r, const char *file)
 {
     checkpoint_contents c;
@@ -101,8 +102,8 @@ static void write_ours(const char *folder)
     }
 }
 
-/* Writes a checkpoint, and another one after one more update. PyTorch will use the same gradients for this
- * update. */
+/* Writes a checkpoint, updates the parameters once more, and writes another checkpoint. PyTorch will use the
+ * same gradients for its update. */
 static void write_step(const char *folder, const char *kind, const optimizer_options *o)
 {
     rank_state r, gradients;
@@ -220,7 +221,8 @@ static void checkpoints_of_pytorch_load_and_the_optimizer_starts_fresh(void **st
     setting *s = setting_or_skip(state);
     for (size_t i = 0; i < sizeof loaded / sizeof loaded[0]; i++) {
         const char *path = theirs(s, loaded[i].file);
-        if (access(path, F_OK) != 0 && strcmp(loaded[i].file, "resnet18") == 0) continue; /* no torchvision */
+        if (access(path, F_OK) != 0 && strcmp(loaded[i].file, "resnet18") == 0)
+            continue; /* torchvision is not installed */
         rank_state r, untouched;
         checkpoint *c;
         rank_open(&r, "cpu", loaded[i].model, NULL);

@@ -1,5 +1,5 @@
-/* A run that is saved, ended, loaded into newly opened objects and continued is bit-identical to a run that
- * was never interrupted: losses, parameters, buffers, optimizer state. */
+/* A run is saved, ended, loaded into newly opened objects and continued. Losses, parameters, buffers and
+ * optimizer state are bit-identical to a run without interruption. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include "common/data/batches.h"
@@ -19,7 +19,7 @@ typedef struct resume_case {
 } resume_case;
 
 /* The cases use everything that depends on the number of the step: schedules, warm-up, bias corrections, and
- * the first update, which dampening does not affect. Runs stop within an epoch, and at the end of one. */
+ * the first update, which dampening does not affect. Some runs stop within an epoch, others at its end. */
 static const resume_case cases[] = {
     {.model = {.name = "toy"},
      .data = "synthetic",

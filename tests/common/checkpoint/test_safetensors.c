@@ -1,4 +1,5 @@
-/* The format: what is decoded, and that every malformed header is refused with reason and place. */
+/* Tests the decoder of the safetensors format: the decoded values, and that it refuses every malformed header
+ * with the reason and the position. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include "common/checkpoint/checkpoint_impl.h"
@@ -11,7 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A copy on the heap without a terminator, so that the address sanitizer sees reads beyond its end. */
+/* Decodes a copy on the heap without a terminator, so that the address sanitizer sees reads beyond its end.
+ */
 static status decode(const char *text, int64_t data_bytes, safetensors_header *h)
 {
     static char *copy;

@@ -1,5 +1,5 @@
-/* A save that is killed at any system call leaves the old file or the new one; one that fails says why,
- * keeps the old file and leaves nothing behind. */
+/* A save that is killed at any system call leaves either the old file or the new one. A save that fails says
+ * why, keeps the old file and leaves no other file behind. */
 #include "tests/common/checkpoint/fixture.h"
 
 #include "tests/common/checkpoint/syscalls.h"
@@ -25,7 +25,9 @@ typedef struct two_states {
     char path[512];
 } two_states;
 
-enum { TENSORS = 15 + 2 * 9 }; /* Tensors of the small model with the state of Adam. */
+enum {
+    TENSORS = 15 + 2 * 9
+}; /* Tensors of the small model: 15, and two states of Adam for each of its 9 parameters. */
 
 static void open_states(two_states *s, const char *folder)
 {
@@ -46,8 +48,8 @@ static void close_states(two_states *s)
     rank_close(&s->loaded);
 }
 
-/* Loads the file, and compares it with the old or the new state, whichever its progress names. Returns true
- * if the file holds the new state. */
+/* Loads the file. The progress in the file tells whether the file must equal the old or the new state.
+ * Compares the file with this state. Returns true if the file holds the new state. */
 static bool holds_new(two_states *s)
 {
     checkpoint_progress progress;
@@ -107,8 +109,9 @@ static void a_save_killed_at_any_call_leaves_the_old_file_or_the_new(void **stat
 {
     int old, new;
     kill_everywhere(*state, "c", false, false, &old, &new);
-    assert_true(old > TENSORS + 2); /* Besides the calls that open the file, there is one write per tensor,
-                                       and the header is written twice. */
+    /* A kill at any write leaves the old file. There is one write per tensor, and the header is written
+     * twice. A kill at a call that opens the file also leaves the old one. */
+    assert_true(old > TENSORS + 2);
     assert_true(new >= 2);
 }
 
@@ -264,7 +267,7 @@ static int run_in_child(int (*body)(two_states *s), two_states *s)
     return WEXITSTATUS(result);
 }
 
-/* Returns 0 if a save that must fail fails with STATUS_IO. */
+/* Tries a save that must fail. Returns 0 if it fails with STATUS_IO. */
 static int save_that_must_fail(two_states *s, const char *message)
 {
     status rc = rank_save(&s->new, s->path, &new_progress);

@@ -53,8 +53,8 @@ void case_arena_close(case_arena *arena)
 
 /* ---- values ----------------------------------------------------------------------------------- */
 
-/* Small integers, so that sums are exact in every type; products of 16 ranks stay powers of two that
- * float16 holds. */
+/* The values are small integers, so that sums are exact in every type. Products of 16 ranks are powers of two
+ * that float16 holds. */
 static int value_of(const collective_case *c, int rank, int64_t i)
 {
     int64_t mixed = (i * 7 + rank * 3 + i / 5) % 7;
@@ -108,7 +108,7 @@ static double reduced(const collective_case *c, int n, int64_t i)
     return c->type == DTYPE_F64 ? (double)r / n : (double)((float)r / (float)n);
 }
 
-/* Returns element i of the whole buffer, which comes from the rank whose part contains it. */
+/* Returns element i of the whole buffer. The value comes from the rank whose part contains this element. */
 static double gathered(const collective_case *c, int n, int64_t i)
 {
     int from = 0;
@@ -136,7 +136,7 @@ static double expected(const collective_case *c, int n, int me, int64_t i)
         return value_of(c, (int)(i / part), collective_part_begin(c->count, n, me) + i % part);
     }
     default:
-        return value_of(c, c->root, i); /* COLLECTIVE_RECEIVE: the values come from the root. */
+        return value_of(c, c->root, i); /* For COLLECTIVE_RECEIVE the values come from the root. */
     }
 }
 
@@ -155,7 +155,7 @@ static bool in_pieces(const collective_case *c, int which)
     return c->memory == CASE_PIECES || c->memory == CASE_PRIVATE_PIECES || unlike;
 }
 
-/* Returns the offset of element i of a spread buffer. */
+/* Returns the offset of element i in a buffer, which has gaps if it is in pieces. */
 static int64_t spread(bool pieces, int64_t i)
 {
     return pieces ? i / RUN * STRIDE + i % RUN : i;
@@ -246,8 +246,8 @@ static void fill(const collective_case *c, const operands *o, int me)
         store(c->type, o->in.area, spread(o->in.pieces, o->in.first + i), value_of(c, me, o->in.first + i));
 }
 
-/* Compares the areas with their expected content: guard bytes, inputs over the guard bytes, and outputs over
- * both. */
+/* Compares both areas with their expected content. The expected content starts as guard bytes, then the
+ * inputs are written, and the outputs last. */
 static status compare(const collective_case *c, const operands *o, int n, int me)
 {
     char text[160];
@@ -286,7 +286,7 @@ static status compare(const collective_case *c, const operands *o, int n, int me
     return STATUS_OK;
 }
 
-/* Each rank sends to the next one. The root of a receive is the sender. */
+/* Each rank sends to the next rank, and receives from the previous rank, the root of the receive. */
 static status run_send(collective_group *group, case_arena *arena, collective_case sends)
 {
     int n = collective_group_size(group), me = collective_group_rank(group);

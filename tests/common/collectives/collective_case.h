@@ -5,15 +5,15 @@
 #include "common/net/shm.h"
 #include "tests/common/collectives/ranks.h"
 
-/* Where the operands of a call lie. */
+/* The memory that holds the operands of a call. */
 typedef enum case_memory {
-    CASE_WINDOW,  /* Contiguous in a window, so that peers reach them. */
-    CASE_PRIVATE, /* In memory that no peer reaches. */
-    CASE_MIXED,   /* Rank 0's operands in private memory, those of the others in windows. */
-    CASE_PIECES,  /* In a window, in pieces with gaps between them. */
+    CASE_WINDOW,  /* The operands are contiguous in a window, so that peers reach them. */
+    CASE_PRIVATE, /* The operands are in memory that no peer reaches. */
+    CASE_MIXED,   /* The operands of rank 0 are in private memory, those of other ranks in windows. */
+    CASE_PIECES,  /* The operands are in a window, in pieces with gaps between them. */
     CASE_PRIVATE_PIECES,
-    CASE_SHIFTED, /* In a window, at a different offset on every rank. */
-    CASE_UNLIKE,  /* In a window, with `out` in pieces and `in` contiguous. */
+    CASE_SHIFTED, /* The operands are in a window, at a different offset on every rank. */
+    CASE_UNLIKE,  /* In a window, `out` is in pieces and `in` is contiguous. */
     CASE_MEMORY_COUNT
 } case_memory;
 
@@ -27,18 +27,19 @@ typedef struct collective_case {
     case_memory memory;
 } collective_case;
 
-/* A rank's memory for cases of up to `most` elements of 8 bytes; allocated once. */
+/* Memory of a rank for cases of up to `most` elements of 8 bytes. It is allocated once for all cases. */
 typedef struct case_arena {
     shm_segment window;
     char *private;
-    piece *pieces; /* The pieces of in, then those of out. */
+    piece *pieces; /* The pieces of `in`, followed by the pieces of `out`. */
     int64_t most;
 } case_arena;
 
 status case_arena_open(int64_t most, case_arena *out);
 void case_arena_close(case_arena *arena);
 
-/* Posts the call, waits and compares. STATUS_MISMATCH names the case and the first wrong element. */
+/* Posts the call, waits, and compares the result. If it is wrong, the message of STATUS_MISMATCH names the
+ * case and the first wrong element. */
 status case_run(collective_group *group, case_arena *arena, const collective_case *c);
 
 char *case_format(const collective_case *c, char *buffer, size_t size);

@@ -1,4 +1,5 @@
-/* The collective cases through MPI, one process per rank: run under mpirun. Prints TAP, and what failed.
+/* Runs the collective cases through MPI, one process per rank, under mpirun. Prints TAP, and the reason of
+ * each failure.
  *
  *   mpi_cases cases|order|differ [library|ring] */
 #include "common/base/random.h"
@@ -26,7 +27,7 @@ static status run_cases(collective_group *group, case_arena *arena, int n)
                                          (int)(draw >> 8 & 0xff) % n,
                                          variant % 2 != 0,
                                          variant < 2 ? CASE_PRIVATE : CASE_PRIVATE_PIECES};
-                    if (kind == COLLECTIVE_RECEIVE) continue; /* Every send case includes the receive. */
+                    if (kind == COLLECTIVE_RECEIVE) continue; /* A send case already includes the receive. */
                     if (kind == COLLECTIVE_ALL_TO_ALL) c.in_place = false;
                     TRY(case_run(group, arena, &c));
                 }
@@ -48,8 +49,8 @@ static status run_difference(collective_group *group)
     return collective_run(group, &call);
 }
 
-/* Every element sums the same three values. In a ring each chunk is summed in an order of its own, in which
- * 2^25 absorbs 1 or does not, so results differ between chunks. Other algorithms sum all elements in the same
+/* Every element sums the same three values. A ring sums each chunk in a different order of ranks, and in some
+ * orders 2^25 absorbs 1. So results differ between chunks. Other algorithms sum all elements in the same
  * order. */
 static status run_order(collective_group *group, bool ring)
 {
@@ -68,7 +69,7 @@ static status run_order(collective_group *group, bool ring)
                : rank_error(STATUS_MISMATCH, "sums are %s in all chunks", alike ? "alike" : "unlike");
 }
 
-/* Asks for another algorithm after MPI has read its parameters, which it does only once. */
+/* Asks for another algorithm too late: MPI reads its parameters only once, and has already read them. */
 static status run_another_algorithm(const collective_config *config)
 {
     bool ring = config->algorithm == COLLECTIVE_ALGORITHM_RING;

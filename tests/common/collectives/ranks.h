@@ -10,14 +10,14 @@ enum { RANKS_MAX = 16 };
 
 typedef struct rank_context {
     int rank, world;
-    uint64_t token; /* Token of this run of ranks. */
+    uint64_t token; /* Token that all ranks of this run share. */
     const void *shared;
-    error_record error; /* Result: the error of the rank. */
+    error_record error; /* Error with which the rank ended. */
 } rank_context;
 
 typedef status (*rank_function)(rank_context *context);
 
-/* Runs `function` as ranks 0 .. world - 1; results[rank].error says how each ended. */
+/* Runs `function` as ranks 0 .. world - 1. Writes the error of each rank to results[rank].error. */
 void ranks_run(int world, rank_function function, const void *shared, rank_context *results);
 
 /* Runs ranks as ranks_run() does. The test fails with the first error of a rank. */
@@ -26,7 +26,7 @@ void ranks_run_well(int world, rank_function function, const void *shared);
 /* Opens a world in shared memory that uses the named algorithm. */
 status ranks_open_world(const char *algorithm, const collective_config *config, collective_world **out);
 
-/* Opens a world as above, with a stall timeout of 20 s and the given windows. */
+/* Opens a world as ranks_open_world() does, with a stall timeout of 20 s and the given windows. */
 status ranks_open(const rank_context *context, const char *algorithm, const collective_window *windows,
                   int window_count, collective_world **out);
 collective_config ranks_config(const rank_context *context);

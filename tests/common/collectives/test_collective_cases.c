@@ -25,8 +25,9 @@ enum { TYPES = sizeof types / sizeof types[0], KINDS = sizeof kinds / sizeof kin
 typedef struct plan {
     const char *implementation;
     int64_t inline_bytes, staging_bytes;
-    int sampled_in; /* Under a sanitizer only one case in `sampled_in` runs. */
-    bool full;      /* True if every count runs with every type, operation and place. */
+    int sampled_in; /* Under a sanitizer, one of `sampled_in` cases runs, and the others are left out. */
+    /* True if every count runs with every type and operation, both in place and not. */
+    bool full;
 } plan;
 
 static bool is_prime(int64_t p)
@@ -36,8 +37,8 @@ static bool is_prime(int64_t p)
     return p > 1;
 }
 
-/* Returns true for small counts, counts near n, 1009, and primes. Above four ranks only every tenth prime is
- * counted, and which primes these are depends on the number of ranks. */
+/* Returns true if this count is to be tested: small counts, counts near n, 1009, and primes. Above four ranks
+ * only every tenth prime is tested. The number of ranks determines which primes. */
 static bool is_counted(int64_t count, int n)
 {
     if (count == 0 || count == 1 || (count >= n - 1 && count <= n + 1) || count == 1009) return true;
@@ -62,7 +63,8 @@ static status run_if_taken(const plan *p, collective_group *g, case_arena *arena
     return case_run(g, arena, c);
 }
 
-/* Runs every kind at every count. Type, operation, place, root and memory change from case to case. */
+/* Runs every kind at every count. Type, operation, root, memory, and whether the call is in place change from
+ * case to case. */
 static status run_all_counts(const plan *p, collective_group *g, case_arena *arena, int n)
 {
     uint64_t index = (uint64_t)n << 32;
@@ -83,8 +85,8 @@ static status run_all_counts(const plan *p, collective_group *g, case_arena *are
     return STATUS_OK;
 }
 
-/* Runs reductions in every type, operation and place at counts that do not divide evenly. Above four ranks
- * only every third of these counts is used, and which these are depends on the number of ranks. */
+/* Runs reductions with every type and operation, in place and not, at counts that do not divide evenly. Above
+ * four ranks only every third of these counts is tested. The number of ranks determines which counts. */
 static status run_all_types(const plan *p, collective_group *g, case_arena *arena, int n)
 {
     static const collective_kind reductions[] = {COLLECTIVE_ALL_REDUCE, COLLECTIVE_REDUCE,
@@ -113,7 +115,8 @@ static bool reduces(collective_kind kind)
     return kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE || kind == COLLECTIVE_REDUCE_SCATTER;
 }
 
-/* Runs each count with each kind, type, operation and place. Root and memory change from case to case. */
+/* Runs each count with each kind, type and operation, in place and not. Root and memory change from case to
+ * case. */
 static status run_everything(const plan *p, collective_group *g, case_arena *arena, int n)
 {
     uint64_t index = 0;
@@ -172,7 +175,7 @@ out:
 
 static void run_cases(const char *implementation, int64_t inline_bytes, int64_t staging_bytes)
 {
-    plan p = {implementation, inline_bytes, staging_bytes, 110, false}; /* 500 cases in all */
+    plan p = {implementation, inline_bytes, staging_bytes, 110, false}; /* about 500 cases run */
     for (int n = 1; n <= 16; n++) ranks_run_well(n, rank_of_cases, &p);
 }
 

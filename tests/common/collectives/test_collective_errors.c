@@ -1,4 +1,4 @@
-/* Errors between ranks, and the message on each of them: ranks as threads. */
+/* Tests errors between ranks, and the message that each rank reports. Ranks are threads. */
 #include "common/base/clock.h"
 #include "tests/common/collectives/ranks.h"
 
@@ -184,7 +184,7 @@ static status run_wake(rank_context *context, collective_world *world, collectiv
     bool worked;
     TRY(collective_progress(world, clock_now_ns(), &deadline, &worked));
     collective_wake(world);
-    collective_wait(world, CLOCK_NEVER); /* already woken */
+    collective_wait(world, CLOCK_NEVER); /* collective_wake() came before, so this returns at once */
     TRY(collective_progress(world, clock_now_ns(), &deadline, &worked));
     if (pthread_create(&thread, NULL, wake_later, world) != 0) return rank_error(STATUS_SYSTEM, "no thread");
     collective_wait(world, CLOCK_NEVER);

@@ -1,5 +1,5 @@
-/* Collectives over an emulated link: right results, and never faster than the link. There are no upper
- * bounds: the machine may be slow. */
+/* Runs collectives over an emulated link. Results must be right, and calls never faster than the link. The
+ * tests set no upper bounds of times, since the machine may be slow. */
 #include "common/base/clock.h"
 #include "tests/common/collectives/ranks.h"
 
@@ -21,8 +21,8 @@ typedef struct link_case {
     double bytes_part; /* Part of the buffer's bytes that the busier direction of a rank's link carries. */
 } link_case;
 
-/* A ring: 2(n-1) steps, 2(n-1)/n of the buffer. Two-shot: reduce-scatter and all-gather with all peers at
- * once; below 32 KiB every rank reads all operands. */
+/* A ring takes 2(n-1) steps, and sends 2(n-1)/n of the buffer. Two-shot exchanges with all peers at once, in
+ * a reduce-scatter and an all-gather. Below 32 KiB every rank reads the operands of all ranks instead. */
 static const link_case cases[] = {
     {"ring", COLLECTIVE_ALL_REDUCE, 2, MOST, 2, 1.0},    {"ring", COLLECTIVE_ALL_REDUCE, 4, MOST, 6, 1.5},
     {"ring", COLLECTIVE_ALL_REDUCE, 4, 400, 6, 1.5},     {"ring", COLLECTIVE_ALL_GATHER, 4, MOST, 3, 0.75},
@@ -125,8 +125,8 @@ static status rank_that_notes(rank_context *context)
     return ranks_in_world(context, "two-shot", &config, note_when_calls_started);
 }
 
-/* The link begins to carry a call when the last rank has arrived, not when this rank got a processor to see
- * it. */
+/* The link begins to carry a call when the last rank has posted it. A rank that gets a processor later does
+ * not delay this time. */
 static void a_call_starts_at_the_same_time_on_all_ranks(void **state)
 {
     (void)state;

@@ -134,7 +134,7 @@ static void processes_agree_with_a_plain_loop(void **state)
             fail_msg("rank %d ended with 0x%x: %s", r, children[r].end, children[r].text);
 }
 
-/* The message of every remaining rank contains both texts. */
+/* Checks that the message of every remaining rank contains both texts. */
 static void expect_end(const char *mode, const char *text, const char *other_text)
 {
     child children[WORLD];

@@ -1,4 +1,4 @@
-/* Groups, order, bytes: ranks as threads. */
+/* Tests groups, the order of calls and sums, and counted bytes. Ranks are threads. */
 #include "common/base/clock.h"
 #include "common/net/shm.h"
 #include "tests/common/collectives/ranks.h"
@@ -45,8 +45,8 @@ static bool is_member(int g, int rank)
     return false;
 }
 
-/* All calls are posted before the first is waited for; every rank begins with a different group, and waits in
- * reverse order. */
+/* Every rank posts the calls of all groups before it waits for the first one. Each rank posts to the groups
+ * from a different one on, and waits for them in reverse order. */
 static status interleave(rank_context *context, collective_group *const *groups)
 {
     static const int64_t counts[GROUPS] = {GROUP_COUNT, 1, 100, GROUP_COUNT};
@@ -112,7 +112,8 @@ static float fraction(int rank, int64_t i)
 
 enum { ORDER_COUNT = 1000 };
 
-/* Chunk c of the ring is summed from rank c on; two-shot from rank 0 on. */
+/* Returns the sum in the order of the algorithm. The ring sums chunk c from rank c on, and two-shot sums from
+ * rank 0 on. */
 static float in_order(bool ring, int n, int64_t i)
 {
     int first = 0;

@@ -1,5 +1,5 @@
-/* Counts allocations of the project's code in a test program that is linked with ALLOCATION_WRAPS: the
- * linker puts the functions of allocations.c in place of the C library's. */
+/* Counts the allocations of the project's code. A test program that is linked with ALLOCATION_WRAPS calls the
+ * functions of allocations.c instead of the C library's. */
 #ifndef TESTS_COMMON_DATA_ALLOCATIONS_H
 #define TESTS_COMMON_DATA_ALLOCATIONS_H
 

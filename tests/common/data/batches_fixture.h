@@ -1,4 +1,4 @@
-/* Sources of batches over small synthetic sets, and recordings of what they give. */
+/* Opens sources of batches over small synthetic sets, and records the batches. */
 #ifndef TESTS_COMMON_DATA_BATCHES_FIXTURE_H
 #define TESTS_COMMON_DATA_BATCHES_FIXTURE_H
 
@@ -8,13 +8,13 @@
 
 enum { SAMPLES = 23, TESTS = 11, FEATURES = 3, PICTURE = 8 * 8 * 3, BATCH = 4 };
 
-extern const data_form vector_form;  /* FEATURES features, 5 classes */
+extern const data_form vector_form;  /* vectors of FEATURES values, 5 classes */
 extern const data_form picture_form; /* 3x8x8, 5 classes */
 
-/* Opens a set with SAMPLES for training and TESTS for evaluation; seed 5. */
+/* Opens a set of SAMPLES training samples and TESTS test samples, drawn with seed 5. */
 dataset *open_synthetic(const data_form *form);
 
-/* Returns a configuration for batches of BATCH from the training part, in the form of the set; seed 11, one
+/* Returns a configuration for batches of BATCH training samples in the form of the set, with seed 11 and one
  * thread. */
 batches_config training(const dataset *set, int rank, int world);
 
@@ -24,12 +24,12 @@ batch_source *open_source(const batches_config *config);
 size_t input_bytes(const batch_source *s, const batch_view *b);
 size_t target_bytes(const batch_source *s, const batch_view *b);
 
-/* Figures, inputs and targets of the batches of steps [first, end), one batch after another. */
+/* For each batch of steps [first, end): the numbers that describe the batch, its inputs, and its targets. */
 typedef struct recording {
     uint8_t bytes[1 << 18];
     size_t size;
 } recording;
-/* Bytes of the figures that stand before the inputs of each batch. */
+/* Bytes of the numbers that stand before the inputs of each batch. */
 enum { RECORDED_FIGURES = 6 * sizeof(int64_t) };
 
 void record(const batches_config *config, int64_t first, int64_t end, recording *out);

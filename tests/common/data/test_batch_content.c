@@ -1,4 +1,4 @@
-/* Inputs and targets of batches: evaluation, regression, tokens, images. */
+/* Tests inputs and targets of batches for evaluation, regression, tokens, and images. */
 #include "tests/common/data/batches_fixture.h"
 
 #include "common/ops/op.h"

@@ -1,4 +1,4 @@
-/* Which samples batches hold, and that they depend on nothing else. */
+/* Tests which samples each batch holds, and that nothing else changes the content of a batch. */
 #include "tests/common/data/batches_fixture.h"
 
 #include "tests/common/data/allocations.h"
@@ -144,7 +144,7 @@ static void seeds_and_epochs_change_order_and_augmentation(void **state)
     dataset_close(&set);
 }
 
-/* Finds each sample's augmented picture of an epoch, on whichever rank it was used for training. */
+/* Collects the augmented pictures of all samples in an epoch. Any rank may have used a sample. */
 static void collect_pictures(const dataset *set, int world, int64_t epoch, float pictures[SAMPLES][PICTURE])
 {
     int32_t order[SAMPLES];
@@ -186,7 +186,7 @@ static void a_samples_augmentation_does_not_depend_on_the_ranks(void **state)
 typedef struct rank_thread {
     const dataset *set;
     int rank, world;
-    /* Number of times that each sample came. The first feature identifies the sample. */
+    /* Number of times that each sample occurred. The first feature identifies the sample. */
     int64_t counts[SAMPLES];
     status result;
 } rank_thread;

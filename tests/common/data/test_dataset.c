@@ -1,4 +1,4 @@
-/* Every data set that is read from files: what it holds, and what is said when it cannot be read. */
+/* Tests every data set that is read from files: its content, and the message if it cannot be read. */
 #include "tests/common/data/fixture.h"
 
 #include "common/data/sampler.h"

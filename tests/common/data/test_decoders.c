@@ -1,4 +1,4 @@
-/* IDX, CIFAR-10 and CSV: what is read, and what every kind of damage is answered with. */
+/* Tests the decoders of IDX, CIFAR-10 and CSV: the decoded values, and the error for every kind of damage. */
 #include "tests/common/data/fixture.h"
 
 #include "common/data/decoders.h"
@@ -138,7 +138,7 @@ static void damaged_cifar10_files_are_refused_with_the_place(void **state)
 
 static status decode_csv(const char *text, csv_table *table)
 {
-    /* Without a terminating zero, so that reading past the end shows under the address sanitizer. */
+    /* The copy has no terminating zero, so that the address sanitizer sees reads past the end. */
     size_t size = strlen(text);
     uint8_t *bytes = malloc(size ? size : 1);
     memcpy(bytes, text, size);

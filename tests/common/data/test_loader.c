@@ -1,4 +1,5 @@
-/* The loader with makers that the tests control: order, jumps, errors, sleeping, closing, memory. */
+/* Tests the loader with batch makers that the test controls: order, jumps, errors, sleeping, closing, memory.
+ */
 #include "tests/common/data/fixture.h"
 
 #include "common/base/clock.h"
@@ -22,7 +23,7 @@ typedef struct fake {
     int64_t slow;    /* Step that waits until `released` is set, or -1 for none. */
     atomic_bool released;
     atomic_int made, at_once, most_at_once, closed;
-    /* The lowest step that a worker has begun to make, plus 1, or 0 if there is none. */
+    /* The lowest step that a worker has begun to make, plus 1, or 0 if no step has begun. */
     atomic_int lowest;
     atomic_int workers[LOADER_MAX_THREADS]; /* Number of batches that each worker is making. */
     atomic_bool collided;                   /* True if one worker made two batches at the same time. */
@@ -202,7 +203,7 @@ static void a_jump_over_a_batch_in_the_making_discards_it(void **state)
     batch_view held[3];
     batch_source *source = open_loader(&f, 2, 0);
     while (f.lowest != 1) clock_sleep_ns(NS_PER_MS); /* Waits until a worker makes step 0. */
-    /* Takes one of the 3 buffers, not the one that step 0 is written to. */
+    /* Takes one of the 3 buffers, but not the one in which step 0 is being made. */
     take_and_return(source, 11);
     f.released = true;
     for (int64_t step = 12; step < 30; step++) take_and_return(source, step);

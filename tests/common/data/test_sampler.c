@@ -1,5 +1,5 @@
-/* Positions against PyTorch's DistributedSampler, DataLoader and torch.chunk; orders against an
- * independent computation, and as permutations. */
+/* Compares positions with PyTorch's DistributedSampler, DataLoader and torch.chunk. Compares orders with an
+ * independent computation, and checks that they are permutations. */
 #include "tests/common/data/fixture.h"
 
 #include "common/base/random.h"
@@ -20,7 +20,7 @@ static sampler open_sampler(sampler_mode mode, int64_t samples, int world, int64
     return s;
 }
 
-/* Writes the positions of a rank, with steps divided by |, as in "0 2 4|6". */
+/* Writes the positions of a rank as text, with a | between steps, as in "0 2 4|6". */
 static void render(const sampler *s, int rank, char *text)
 {
     text[0] = '\0';
@@ -125,15 +125,16 @@ static void an_order_is_a_permutation_that_changes_with_the_epoch(void **state)
             seen[orders[epoch][i]] = true;
         }
     }
-    int same = 0; /* Positions at which two permutations agree. 1 is expected of independent permutations. */
+    int same =
+        0; /* Number of positions at which both permutations agree. 1 is expected if they are independent. */
     for (int i = 0; i < SAMPLES; i++) same += orders[0][i] == orders[1][i];
     assert_in_range(same, 0, 8);
     sampler_shuffle(&s, 43, 1, orders[0]);
-    /* As in DistributedSampler, the sum of seed and epoch decides. */
+    /* As in DistributedSampler, the order depends on the sum of seed and epoch. */
     assert_memory_equal(orders[0], orders[2], sizeof orders[0]);
 }
 
-/* Checks that each sample is equally likely at each place: chi-square over 20 x 20 cells. */
+/* Checks that each sample is equally likely at each position: chi-square over 20 x 20 cells. */
 static void all_places_are_equally_likely(void **state)
 {
     (void)state;
@@ -154,8 +155,8 @@ static void all_places_are_equally_likely(void **state)
 static void a_split_is_stratified_and_complete(void **state)
 {
     (void)state;
-    /* The first line is Wine: scikit-learn's train_test_split(test_size=0.2, stratify=y) holds out as many.
-     */
+    /* The first line is the split of Wine. scikit-learn's train_test_split(test_size=0.2, stratify=y) holds
+     * out the same numbers. */
     static const struct {
         int counts[3], held_out[3];
     } cases[] = {{{59, 71, 48}, {12, 14, 10}},

@@ -1,4 +1,4 @@
-/* Synthetic data, the words of --data, and what a model takes. */
+/* Tests synthetic data, the syntax of --data, and which data sets fit a model. */
 #include "tests/common/data/fixture.h"
 
 #include "common/data/batches.h"

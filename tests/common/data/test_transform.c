@@ -1,4 +1,4 @@
-/* Normalization against torchvision's values; padding, window and flip against a plain computation. */
+/* Compares normalization with torchvision's values, and padding, window and flip with a plain computation. */
 #include "tests/common/data/fixture.h"
 
 #include "common/data/transform.h"
@@ -27,7 +27,7 @@ static data_form tokens(int64_t sequence, int64_t vocabulary, data_target target
                        .classes = vocabulary};
 }
 
-/* Describes a set of the given form whose pixels are normalized to x / 255 - channel. */
+/* Describes a set of the given form. A pixel x of channel c is normalized to x / 255 - c. */
 static data_description describe(data_form form)
 {
     data_description d = {.name = "test", .form = form};
@@ -61,8 +61,8 @@ static void pixels_are_normalized_as_by_torchvision(void **state)
     }
 }
 
-/* Puts the picture into the middle of a black one, cuts the window out, and flips it, pixel by pixel, with an
- * array for each stage. */
+/* Puts the picture into the middle of a black one, cuts the window out, and flips the window, pixel by pixel.
+ * Each stage has a separate array. */
 static void naive(const uint8_t *stored, int c, int h, int w, int pad, const augment_draw *draw, int size,
                   uint8_t out[40][40][3])
 {

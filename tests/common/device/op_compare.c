@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* A tensor may be zero except for rounding, such as the gradient of a softmax over one element. Its error is
- * measured against the magnitude of the inputs, about 0.6. */
+/* A result may be zero except for rounding, such as the gradient of a softmax over one element. Then the
+ * magnitude of the inputs, about 0.6, is the measure of its error. */
 static const double SCALE_FLOOR = 0.05;
 
 /* Returns the number of terms in the sum for one element of the result. */
@@ -24,7 +24,7 @@ static double terms_of(const op_desc *op)
     case OP_linear_backward_weights:
         return (double)op->u.linear.m;
     default:
-        return 64; /* sequences, rows and windows of the table */
+        return 64; /* sequences, rows and windows of the table have at most this length */
     }
 }
 

@@ -1,4 +1,4 @@
-/* The devices on which operation tests run, besides the reference. */
+/* The devices on which the operation tests run. */
 #ifndef TESTS_COMMON_DEVICE_OP_DEVICES_H
 #define TESTS_COMMON_DEVICE_OP_DEVICES_H
 
@@ -10,9 +10,9 @@ typedef struct device_setting {
     int precision; /* A device_precision. */
 } device_setting;
 
-/* The reference first, then the devices under test: the cpu with one thread and with two, or cuda
- * (tests/gpu), whichever the program was linked with. What the reference must do itself is tested next to the
- * cpu: there device_setting_first is 0, elsewhere 1. */
+/* The first setting is the reference device. The devices under test follow: the cpu with one thread and with
+ * two, or cuda (tests/gpu), depending on the files that the program was linked with. Programs for the cpu
+ * also test the reference device itself, so their device_setting_first is 0. For cuda it is 1. */
 enum { DEVICE_SETTINGS = 3 };
 extern const device_setting device_settings[DEVICE_SETTINGS];
 extern const int device_setting_first, device_setting_count;

@@ -1,5 +1,6 @@
-/* Builders of cases, one a family of operations: forward, then its gradients. Output sizes (p, q) are
- * filled in. Tensors are named as in op.h's comments ("x", "w", "dy"). */
+/* Builders of cases, one for each family of operations. A case runs the forward operation, and then the
+ * operations that compute its gradients. The builder fills in output sizes (p, q). Tensors have the names of
+ * op.h's comments ("x", "w", "dy"). */
 #ifndef TESTS_COMMON_DEVICE_OP_FAMILIES_H
 #define TESTS_COMMON_DEVICE_OP_FAMILIES_H
 
@@ -7,9 +8,9 @@
 
 typedef enum case_alias {
     ALIAS_NONE,
-    ALIAS_IN_PLACE, /* The forward operation overwrites an input if op.h allows it, and dx uses dy's memory.
-                     */
-    ALIAS_RESIDUAL_IN_DY, /* BatchNorm: dresidual uses dy's memory. */
+    ALIAS_IN_PLACE,       /* The forward operation overwrites an input if op.h allows it, and dx uses dy's
+                           * memory. */
+    ALIAS_RESIDUAL_IN_DY, /* For BatchNorm: dresidual uses dy's memory. */
 } case_alias;
 
 typedef struct case_options {
@@ -17,10 +18,10 @@ typedef struct case_options {
     bool micro_batch; /* Value of op_scalars.accumulate. */
     case_alias alias;
     int64_t rows;    /* Value of op_scalars.rows. */
-    bool large_mean; /* BatchNorm: x is 8 + r, so the mean is large. */
+    bool large_mean; /* For BatchNorm: x is 8 + r, so its mean is large. */
 } case_options;
 
-/* Returns a text for names of cases, such as " in place". */
+/* Returns a text that describes the options in the name of a case, such as " in place". */
 const char *case_options_text(case_options o);
 
 void case_conv2d(op_case *c, conv2d_attributes a, case_options o);
@@ -33,7 +34,7 @@ void case_syncbatchnorm(op_case *c, batchnorm_attributes a, case_options o);
 void case_layernorm(op_case *c, layernorm_attributes a, case_options o);
 void case_activation(op_case *c, elementwise_attributes a, case_options o);
 void case_add(op_case *c, elementwise_attributes a, case_options o);
-/* The channels of a.c, images of a.rows pixels. */
+/* Concatenates tensors of the channels in a.c, over images of a.rows pixels. */
 void case_concat(op_case *c, concat_attributes a);
 void case_maxpool(op_case *c, pool_attributes a);
 void case_avgpool(op_case *c, pool_attributes a);
@@ -45,7 +46,7 @@ void case_rows(op_case *c, rows_attributes a, case_options o);
 void case_cross_entropy(op_case *c, loss_attributes a, case_options o);
 void case_mean_squared_error(op_case *c, loss_attributes a, case_options o);
 
-/* Updates of two pieces of an arena of a.count elements. */
+/* An update of two pieces in an arena of a.count elements. */
 typedef struct case_update {
     double learning_rate, weight_decay, gradient_scale;
     int64_t step; /* Number of the step, from 0. */

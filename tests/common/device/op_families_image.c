@@ -79,7 +79,8 @@ static batchnorm_tensors batchnorm_forward_tensors(op_case *c, const batchnorm_a
     return t;
 }
 
-/* dresidual is dy itself if no operation stands between them. */
+/* Adds the tensors of the backward pass. If there is neither an activation nor dy2, the residual's gradient
+ * is dy itself, and no tensor is added for it. */
 static void batchnorm_backward_tensors(op_case *c, const batchnorm_attributes *a, case_options o,
                                        batchnorm_tensors *t)
 {
@@ -100,8 +101,8 @@ static void batchnorm_backward_tensors(op_case *c, const batchnorm_attributes *a
     if (a->residual && t->dresidual) case_gradient(c, t->residual, t->dresidual, false);
 }
 
-/* Returns which tensors the backward operation receives. y and the residual are passed only if op.h reads
- * them. */
+/* Returns a mask of the tensors that the backward operation receives. y and the residual are passed only if
+ * op.h says that the operation reads them. */
 static int mask_of(const batchnorm_attributes *a, const batchnorm_tensors *t)
 {
     return a->act == ACTIVATION_RELU ? t->y : CASE_NONE;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Lets only the first rows of a tensor with `columns` columns count. */
+/* Declares only the first rows of a tensor with `columns` columns as used. */
 static void limit_rows(op_case *c, int tensor, int64_t rows)
 {
     if (tensor && rows > 0) c->tensors[tensor].used = rows * c->tensors[tensor].columns;
@@ -50,7 +50,7 @@ void case_linear(op_case *c, linear_attributes a, case_options o)
         ->layout = w;
     op.kind = OP_linear_backward_data;
     case_add_step(c, &op, (int[OP_MAX_OPERANDS]){dy, w, dx}, 1 << LINEAR_BWD_DATA_DX)->layout = w;
-    /* With so many kinks, some are closer to x than the step of a finite difference. */
+    /* A large layer has so many kinks that some are closer to x than the step of a finite difference. */
     if (a.act == ACTIVATION_RELU && a.out > 1024) return;
     case_objective(c, y, dy);
     case_gradient(c, x, dx, o.accumulate);

@@ -35,7 +35,8 @@ void case_embedding(op_case *c, embedding_attributes a, case_options o)
                   1 << EMB_BWD_DTABLE | 1 << EMB_BWD_DPOSITION | 1 << EMB_BWD_DTYPE);
 }
 
-/* Adds q, k and v, or their gradients: three tensors, or three views of one tensor. */
+/* Adds the tensors q, k and v, or their gradients, either as three tensors or as three views of one
+ * tensor. */
 static void three(op_case *c, const attention_attributes *a, case_fill fill, bool packed,
                   const char *const names[4], int out[4])
 {

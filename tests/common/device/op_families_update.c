@@ -3,7 +3,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* Makes two pieces with gaps before, between and after them, like padding. A short arena is one piece. */
+/* Divides an arena into two pieces, with gaps like padding before, between and after the pieces. A short
+ * arena is a single piece. */
 static void cut_pieces(op_case *c, int64_t count)
 {
     c->pieces[0] = (piece){0, count};

@@ -12,15 +12,15 @@
 /* Guard bytes around every tensor. Read as bfloat16, float or double they are NaN. */
 enum { GUARD_BYTES = 64, GUARD_VALUE = 0xff };
 
-/* Updates and operations over arenas have no tensors in bfloat16. */
+/* Returns false for updates and for operations over arenas: they have no tensors in bfloat16. */
 static bool has_activations(const op_case *c)
 {
     op_kind kind = c->steps[0].op.kind;
     return op_class_of(kind) != OP_CLASS_OPTIMIZER && kind != OP_divide && kind != OP_fill;
 }
 
-/* All tensors are bfloat16 except W and B, gradients of parameters, statistics, and the targets of a
- * regression. */
+/* If the device stores activations as bfloat16, all tensors are bfloat16 except the parameters W and B,
+ * gradients of parameters, statistics, and the targets of a regression. */
 bool op_runner_is_bf16(const op_runner *r, int tensor)
 {
     static const char *const wide[] = {"mean", "invstd", "running_mean", "running_var", "lse", "targets"};
@@ -60,7 +60,7 @@ static size_t bytes_of(const op_runner *r, int tensor)
     return (size_t)(r->c->tensors[tensor].count * dtype_size(type_on(r, tensor)));
 }
 
-/* Finds the step and slot that use a parameter first: the operation of that step chooses the layout. */
+/* Chooses the layout of a parameter: the first operation that uses the parameter decides. */
 static void choose_layout(op_runner *r, int tensor)
 {
     for (int i = 0; i < r->c->step_count; i++)
@@ -143,7 +143,7 @@ static const device_layout *layout_of(const op_runner *r, int tensor)
     return parameter && !r->layouts[parameter].plain ? &r->layouts[parameter] : NULL;
 }
 
-/* Layouts are of the device's compute type. A copy in bfloat16 has the layout of the original. */
+/* A layout is made for the device's compute type. A copy of the parameter in bfloat16 has the same layout. */
 static void pack(const op_runner *r, int tensor, const double *values, void *to)
 {
     dtype type = device_get_info(r->device)->compute_type;

@@ -31,7 +31,7 @@ void op_runner_step(op_runner *r, int step, const case_state *from, case_state *
 /* Returns whether the device stores the tensor as bfloat16. */
 bool op_runner_is_bf16(const op_runner *r, int tensor);
 
-/* Rounds a state to what the device stores. */
+/* Rounds the values of a state to the types in which the device stores them. */
 void op_runner_round(const op_runner *r, case_state *state);
 
 #endif

@@ -1,5 +1,5 @@
-/* The table of cases that all operation tests go through: every operation, over shapes that include 1,
- * primes and what no vector width divides. */
+/* The table of cases that all operation tests run. It has every operation, with sizes of 1, with primes, and
+ * with sizes that are no multiple of a vector. */
 #ifndef TESTS_COMMON_DEVICE_OP_TABLE_H
 #define TESTS_COMMON_DEVICE_OP_TABLE_H
 
@@ -7,7 +7,7 @@
 
 enum { OP_TABLE_CAPACITY = 256 };
 
-/* Fills cases[0..OP_TABLE_CAPACITY) from the front; returns how many. */
+/* Fills `cases` from its first entry on. Returns the number of cases, at most OP_TABLE_CAPACITY. */
 int op_table_build(op_case *cases);
 
 #endif

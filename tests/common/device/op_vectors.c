@@ -71,7 +71,7 @@ void vector_check(const char *name, const json_t *result, const double *values, 
         squares += values[i] * values[i];
         sum += values[i];
     }
-    /* Results that are zero except for rounding are measured against inputs of magnitude 0.6. */
+    /* A result that is zero except for rounding is measured against inputs of magnitude 0.6. */
     double scale = fmax(norm, 0.1 * sqrt((double)count));
     check_figure(name, "the norm", sqrt(squares), norm, TOLERANCE * scale);
     check_figure(name, "the sum", sum, json_number_value(json_object_get(result, "sum")),

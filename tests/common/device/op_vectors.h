@@ -16,10 +16,11 @@ double vector_number(const json_t *c, const char *name);
 bool vector_flag(const json_t *c, const char *name);
 const char *vector_text(const json_t *c, const char *name);
 
-/* Writes the name of a case for a test, such as conv2d {"n": 2, ...}. Returns `buffer`. */
+/* Writes the name of a case for the list of tests, such as conv2d {"n": 2, ...}. Returns `buffer`. */
 char *vector_name(const json_t *c, char *buffer, size_t size);
 
-/* Fails unless norm, sum and sampled elements of `values` are PyTorch's, up to 1e-12 of the norm. */
+/* Fails unless the norm, the sum and the sampled elements of `values` equal PyTorch's up to 1e-12 of the
+ * norm. */
 void vector_check(const char *name, const json_t *result, const double *values, int64_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* Streams and fences of devices whose stream is the calling thread, across threads. No test measures
- * time: a wait that ends too early is seen by what had not happened yet. */
+/* Tests streams and fences of devices whose stream is the calling thread, with several threads. No test
+ * measures time. If a wait ends too early, the test sees that the awaited event has not happened yet. */
 #include "common/device/device.h"
 
 #include "common/base/clock.h"
@@ -145,7 +145,7 @@ static void wait_behind_a_failure_fails_too(void **context)
 }
 
 typedef struct failer {
-    device_fence **fences; /* [RACES] */
+    device_fence **fences; /* [RACES] One fence for each race. */
     atomic_int *arrived;
     error_record error;
     pthread_t thread;

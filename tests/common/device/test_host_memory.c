@@ -1,4 +1,4 @@
-/* Memory, copies and names of devices whose memory is the host's. */
+/* Tests memory, copies and names of devices whose memory is host memory. */
 #include "common/device/device.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* How test_op_devices.c compares results is strict enough: over its whole table, in every tensor that a step
- * writes. */
+/* Tests that the comparison of test_op_devices.c is strict enough: it finds errors in every tensor that a
+ * step of its table writes. */
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_runner.h"
@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* Makes an error in a copy of the result. Fails if the comparison does not notice the error. */
+/* Makes an error in a copy of the result. Fails if the comparison does not find the error. */
 typedef void (*check)(const op_case *c, const case_tensor *t, const double *exact, double *wrong,
                       double tolerance);
 

@@ -1,4 +1,4 @@
-/* The table of cases leaves no operation out, and no kind of size. */
+/* Tests that the table of cases has every operation, with every kind of size. */
 #include "tests/common/device/op_table.h"
 
 #include <setjmp.h>
@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-enum { VECTOR = 16 }; /* Elements of the widest register. */
+enum { VECTOR = 16 }; /* Number of elements in the widest vector register. */
 
 static bool is_prime(int64_t n)
 {

@@ -1,6 +1,6 @@
-/* Every device against the reference, every operation by itself over the whole table: both devices start
- * a step from the same values, rounded to what the device under test computes in. test_op_comparison.c tests
- * how results are compared. */
+/* Compares every device with the reference, each step of the table by itself. Both devices start a step from
+ * the same values, rounded to the types in which the device under test computes. test_op_comparison.c tests
+ * the comparison. */
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_runner.h"
@@ -47,7 +47,8 @@ static void compare_written(const op_runner *r, int step, int tensor, const case
                  (long long)i, found->values[tensor][i], expected->values[tensor][i]);
 }
 
-/* A step changes only what it writes, and repeats bit for bit. */
+/* Checks that a step changes only the tensors that it writes, and that a second run gives bit-identical
+ * results. */
 static void compare_runs(const op_case *c, int step, const case_state *before, const case_state *found,
                          const case_state *again)
 {
@@ -99,7 +100,7 @@ static const char *precision_name(int precision)
     return names[precision];
 }
 
-/* Returns true for cases of an operation that the words name, or for all cases if there are no words. */
+/* Returns true for cases of an operation that is in `names`, or for all cases if `names` is empty. */
 static bool is_wanted(const op_case *c, int words, char *const *names)
 {
     size_t length = strcspn(c->name, " ");

@@ -1,4 +1,4 @@
-/* The reference device's gradients against central differences of its forward operations:
+/* Compares the gradients of the reference device with central differences of its forward operations:
  *
  *   d f / d x_i = (f(x + h e_i) - f(x - h e_i)) / 2h + O(h^2),   f = sum of outputs times fixed weights */
 #include "tests/common/device/op_devices.h"
@@ -16,9 +16,10 @@
 
 #include <cmocka.h>
 
-/* h balances h^2 f''' / 6 against 1e-16 f / h; TOLERANCE is of the gradient's root mean square. */
+/* The step h balances the errors h^2 f''' / 6 and 1e-16 f / h. TOLERANCE is relative to the gradient's root
+ * mean square. */
 static const double STEP = 1e-5, TOLERANCE = 1e-7;
-enum { SAMPLES = SANITIZED ? 8 : 40 }; /* Number of elements tried in an input that has more. */
+enum { SAMPLES = SANITIZED ? 8 : 40 }; /* Number of elements tested in a larger input. */
 
 static double objective_of(const case_state *initial, const case_state *after)
 {

@@ -1,4 +1,4 @@
-/* SGD, Adam and AdamW over several steps: compared on every device with the algorithms of PyTorch's
+/* Runs several steps of SGD, Adam and AdamW on every device. Compares them with the algorithms of PyTorch's
  * documentation, which are written out here, and with results of torch.optim. */
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"

@@ -1,4 +1,5 @@
-/* What op.h promises in words, on figures small enough to work out by hand, on every device. */
+/* Tests the promises of op.h's comments on every device, with numbers that are small enough to compute by
+ * hand. */
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_families.h"
@@ -22,7 +23,7 @@ static void set(case_state *state, const char *name, const double *values)
     memcpy(state->values[tensor], values, (size_t)state->c->tensors[tensor].count * sizeof *values);
 }
 
-/* Runs all steps from `state`, in place, on the device of a setting. */
+/* Runs all steps from `state`, in place, on the device that the test's context names. */
 static void run(void **context, case_state *state)
 {
     device *d = device_setting_open(*(const device_setting *)*context);
@@ -73,7 +74,8 @@ static void first_of_equals_wins_in_maxpool(void **context)
     set(&state, "x", (double[]){-5, -5, -5, -5, -5, -5, -5, -5, -5});
     set(&state, "dy", (double[]){1, 2, 3, 4});
     run(context, &state);
-    /* Windows start at row and column -1 and 1; padding is counted in positions and never wins. */
+    /* Windows start at rows and columns -1 and 1. The indices count padding, but padding is never the largest
+     * element. */
     expect(&state, "y", (double[]){-5, -5, -5, -5});
     expect(&state, "index", (double[]){4, 3, 1, 0});
     expect(&state, "dx", (double[]){1, 2, 0, 3, 4, 0, 0, 0, 0});
@@ -90,7 +92,8 @@ static void ignored_rows_count_for_nothing(void **context)
     set(&state, "logits", (double[]){0, 0, 9, 1, 0, 0, 0, log(3)});
     set(&state, "targets", (double[]){0, LOSS_IGNORE, 0, 1});
     run(context, &state);
-    /* log 2 + log 2 + log 4/3; all three are right: of equals the first is the largest */
+    /* log 2 + log 2 + log 4/3. All three predictions are right, since the first of equal outputs is taken as
+     * the largest. */
     expect(&state, "sums", (double[]){2 * log(2) + log(4.0 / 3), 3});
     expect(&state, "dlogits", (double[]){-0.125, 0.125, 0, 0, -0.125, 0.125, 0.0625, -0.0625});
     case_state_close(&state);
@@ -152,7 +155,7 @@ static void weights_after_an_image_follow_its_columns(void **context)
     linear_attributes a = {.m = 1, .in = 6, .out = 1, .flat_c = 2, .flat_h = 1, .flat_w = 3};
     case_linear(&c, a, plain);
     case_state_open(&c, &state);
-    set(&state, "x", (double[]){1, 10, 2, 20, 3, 30});       /* (w, c): channels 1 2 3 and 10 20 30 */
+    set(&state, "x", (double[]){1, 10, 2, 20, 3, 30});       /* (w, c): the channels are 1 2 3 and 10 20 30 */
     set(&state, "w", (double[]){1, 0.5, 0.25, -1, -0.5, 2}); /* (c, w) */
     set(&state, "dy", (double[]){1});
     run(context, &state);
@@ -229,7 +232,7 @@ static void squares_are_added_over_the_pieces(void **context)
     case_state_close(&state);
 }
 
-/* x / 3 in the computation's type, not x times a rounded 1/3. */
+/* Tests that x / 3 is divided in the computation's type, and not multiplied by a rounded 1/3. */
 static void division_is_true_division(void **context)
 {
     enum { COUNT = 1000 };

@@ -1,4 +1,4 @@
-/* op_cost_of()'s bytes against the sizes of the operands that the table's cases have, slot by slot. */
+/* Compares the bytes of op_cost_of() with the sizes of the operands of the table's cases, slot by slot. */
 #include "tests/common/device/op_table.h"
 
 #include <setjmp.h>
@@ -62,8 +62,8 @@ static void check_step(const op_case *c, const case_step *step)
                  op_name(step->op.kind), c->name, cost.bytes_read, cost.bytes_written, read, written);
 }
 
-/* Returns true for operations that read, or add to, only some rows of an operand. test_cost.c has these
- * worked out by hand. */
+/* Returns true for operations that read only some rows of an operand, or add to some rows. test_cost.c
+ * compares them with figures worked out by hand. */
 static bool touches_some_rows(const op_desc *op)
 {
     return op->kind == OP_embedding_forward || op->kind == OP_embedding_backward ||

@@ -167,8 +167,8 @@ static void build_mean_squared_error(op_case *c, const json_t *v)
 }
 
 typedef struct family {
-    const char *name; /* Name in op_vectors.json. */
-    const char *text; /* Name in names of tests. */
+    const char *name; /* Name of the field in op_vectors.json. */
+    const char *text; /* Name of the field in the names of tests. */
     void (*build)(op_case *c, const json_t *v);
 } family;
 

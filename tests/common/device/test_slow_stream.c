@@ -1,5 +1,5 @@
-/* A slow stream of a real device (device_stream_slow_down()). Only lower bounds of times: a sleep may take
- * longer. */
+/* Tests a slow stream of a real device (device_stream_slow_down()). It checks only lower bounds of times,
+ * since a sleep may take longer. */
 #include "common/device/device.h"
 
 #include "common/base/clock.h"
@@ -62,7 +62,8 @@ static duration launch(const fixture *f, device_stream *s)
     return (duration){clock_now_ns() - begin, clock_cpu_ns(CLOCK_THREAD_CPUTIME_ID) - used};
 }
 
-/* A tenth less than three times: the processor time of the launches includes that of the sleeps. */
+/* The bound is a tenth less than three times the time: the processor time of the launches includes the
+ * sleeps. */
 static void what_is_launched_takes_the_factor_longer(void **context)
 {
     const fixture *f = *context;

@@ -1,5 +1,5 @@
-/* SyncBatchNorm on several simulated ranks, its sums added here, against one BatchNorm over the ranks'
- * samples together. */
+/* Runs SyncBatchNorm on several simulated ranks, and adds up their sums here. Compares the results with one
+ * BatchNorm over the samples of all ranks. */
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_devices.h"
 #include "tests/common/device/op_families.h"
@@ -28,7 +28,7 @@ typedef struct simulated_rank {
     op_case c;
     op_runner runner;
     case_state state;
-    int64_t first; /* Index in the whole batch of the rank's first sample. */
+    int64_t first; /* Index of the rank's first sample in the whole batch. */
 } simulated_rank;
 
 static bool is_per_sample(const op_case *whole, int tensor, int64_t samples)
@@ -38,7 +38,8 @@ static bool is_per_sample(const op_case *whole, int tensor, int64_t samples)
            t->count / t->columns % samples == 0;
 }
 
-/* A rank starts with its slice of every tensor of samples and with all of the others. */
+/* Opens a rank. It starts with its slice of every tensor that has samples, and with a copy of every other
+ * tensor. */
 static void rank_open(device *d, simulated_rank *r, const op_case *whole, const case_state *state,
                       batchnorm_attributes a, int64_t first, int64_t samples, case_options o)
 {
@@ -64,7 +65,7 @@ static void rank_close(simulated_rank *r)
     op_runner_close(&r->runner);
 }
 
-/* Runs a step on every rank, then replaces the named tensor by its sum over the ranks. */
+/* Runs a step on every rank, then replaces the named tensor by its sum over all ranks. */
 static void run_and_sum(simulated_rank *ranks, int world, int step, const char *sums)
 {
     for (int i = 0; i < world; i++) {
@@ -105,7 +106,8 @@ static void check_rank(const simulated_rank *r, int number, const op_case *whole
     }
 }
 
-/* Each rank has the gradient of its own samples. The sum of these must be the gradient of the whole batch. */
+/* Checks a gradient. Each rank has the gradient of its own samples, and the sum over the ranks must be the
+ * gradient of the whole batch. */
 static void check_summed(const simulated_rank *ranks, int world, const op_case *whole,
                          const case_state *expected, const char *name, double tolerance)
 {

@@ -1,4 +1,4 @@
-/* The ledger of one step with figures that can be followed by hand, and against a plain recount. */
+/* Compares the ledger of one step with figures that can be followed by hand, and with a plain recount. */
 #include "common/memory/ledger.h"
 
 #include "common/base/random.h"

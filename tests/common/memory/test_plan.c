@@ -1,5 +1,5 @@
-/* Placement of buffers with known lifetimes: never overlapping, never below the largest sum of concurrent
- * buffers. */
+/* Tests the placement of buffers with known lifetimes. Buffers that are needed at the same time must not
+ * overlap, so no plan can be smaller than the largest sum of buffers that are needed at the same time. */
 #include "common/memory/plan.h"
 
 #include "common/base/random.h"
@@ -13,7 +13,7 @@
 
 enum { MOST_RANGES = 60, STEPS = 40 };
 
-/* Returns the largest sum of aligned bytes that are needed in the same step. No plan can have fewer. */
+/* Returns the largest sum of aligned bytes that are needed in the same step. No plan can be smaller. */
 static int64_t lower_bound(const plan_range *ranges, int count)
 {
     int64_t most = 0;
@@ -123,8 +123,9 @@ static void known_lifetimes_are_placed_as_expected(void **context)
     }
 }
 
-/* Activations of a network: made one after another, used again in reverse order. Each forward value is needed
- * until its backward step; the peak is all of them, and greedy placement must reach it. */
+/* The activations of a network are made one after another, and used again in reverse order. Each is needed
+ * until its backward step. At the peak all of them are needed, and greedy placement must reach this lower
+ * bound. */
 static void forward_and_backward_reach_the_lower_bound(void **context)
 {
     (void)context;

@@ -1,6 +1,6 @@
-/* Strangers to a job are refused: over ipc every other user, over tcp and at the rendezvous every peer
- * without the key of the job. The stranger knows the address, the job's token and how a rank identifies
- * itself. */
+/* Tests that strangers to a job are refused. Over ipc every other user is a stranger. Over tcp and at the
+ * rendezvous every peer without the key of the job is one. The stranger of these tests knows the address, the
+ * job's token, and how a rank identifies itself. */
 #include "tests/common/net/rendezvous_test.h"
 
 #include "common/net/key.h"
@@ -26,7 +26,7 @@ enum {
 };
 #define OTHER_KEY "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
 
-/* What the stranger knows. It is written to the stranger's process when the pair is connected. */
+/* The stranger's knowledge. The parent sends it to the stranger's process when the pair is connected. */
 typedef struct secret_of_others {
     char address[128];
     const char *key;
@@ -38,7 +38,8 @@ static bool become_nobody(void)
     return setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0;
 }
 
-/* Claims to be rank 1 for half a second, sends what would end the job, and reads what is meant for rank 1. */
+/* Claims to be rank 1 for half a second. Sends messages that would end the job, and reads messages that are
+ * meant for rank 1. */
 static int intrude(const secret_of_others *s)
 {
     zsocket_context *context = NULL;
@@ -61,7 +62,8 @@ static int intrude(const secret_of_others *s)
         zmq_send(socket.zmq, header, used, ZMQ_DONTWAIT);
         if (zmq_recv(socket.zmq, got, sizeof got, ZMQ_DONTWAIT) >= 0) result = ADMITTED;
         for (zsocket_event event; (event = zsocket_next_event(&socket)) != ZSOCKET_NO_EVENT;)
-            /* Over ipc libzmq first accepts a connection, and then checks its user. */
+            /* Over ipc libzmq first accepts a connection and then checks its user, so only with a key does
+             * "up" mean admitted. */
             if (event == ZSOCKET_UP && s->key) result = ADMITTED;
         clock_sleep_ns(2 * NS_PER_MS);
     }
@@ -75,7 +77,7 @@ static transport_options options_of(int rank)
     return transport_defaults(rank, 3, TOKEN, FRAME_BYTES);
 }
 
-/* The client asks and the server answers. Messages arrive in order, and none is lost. */
+/* The client asks and the server answers. Checks that messages arrive in order, and that none is lost. */
 static void ask(net_pair *pair, int64_t step)
 {
     transport_message m;
@@ -241,7 +243,7 @@ static void public_numbers_are_the_same_everywhere_and_differ_by_secret_and_text
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_user_does_not_take_over_a_link_over_ipc), /* forks: first */
+        cmocka_unit_test(another_user_does_not_take_over_a_link_over_ipc), /* forks, so it comes first */
         cmocka_unit_test(nobody_takes_over_a_link_over_tcp_without_its_key),
         cmocka_unit_test(every_server_over_tcp_has_a_key_of_its_own),
         cmocka_unit_test(a_rank_with_another_key_is_refused_at_once_and_the_job_goes_on),

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <cmocka.h> /* last: it defines a macro fail() */
+#include <cmocka.h> /* must come last, since it defines a macro fail() */
 
 static void links_are_read_as_bandwidth_and_latency(void **state)
 {
@@ -49,7 +49,7 @@ static void malformed_links_are_refused(void **state)
     error_clear();
 }
 
-/* 1 byte takes 1 ns, the latency is 10 ns. */
+/* An adapter that needs 1 ns per byte, with a latency of 10 ns. */
 static net_adapter adapter(void)
 {
     return (net_adapter){.link = {.bytes_per_second = NS_PER_S, .latency_ns = 10}};
@@ -60,9 +60,9 @@ static void messages_leave_one_behind_the_other(void **state)
     (void)state;
     net_adapter a = adapter();
     assert_int_equal(net_adapter_send(&a, 100, 1000), 1110);
-    /* Sent at the same time, so it leaves after the first. */
+    /* This message is sent at the same time as the first one, so it leaves after the first one. */
     assert_int_equal(net_adapter_send(&a, 100, 1000), 1210);
-    assert_int_equal(net_adapter_send(&a, 100, 1500), 1610); /* The link was free again. */
+    assert_int_equal(net_adapter_send(&a, 100, 1500), 1610); /* The link has become free again. */
     assert_int_equal(net_adapter_send(&a, 0, 1500), 1610);
 }
 
@@ -72,7 +72,7 @@ static void what_comes_in_alone_is_not_delayed_and_what_comes_together_queues(vo
     net_adapter a = adapter();
     assert_int_equal(net_adapter_receive(&a, 100, 1000), 1000);
     assert_int_equal(net_adapter_receive(&a, 100, 1100), 1100);
-    assert_int_equal(net_adapter_receive(&a, 100, 1100), 1200); /* a second sender at the same time */
+    assert_int_equal(net_adapter_receive(&a, 100, 1100), 1200); /* from a second sender at the same time */
     assert_int_equal(net_adapter_receive(&a, 100, 1100), 1300);
     assert_int_equal(net_adapter_receive(&a, 100, 9000), 9000);
 }

@@ -60,7 +60,7 @@ static void a_header_survives_packing(void **state)
     }
 }
 
-/* Wire bytes built by hand, after the encoding's documentation. */
+/* The bytes are built by hand from the documentation of the encoding. */
 static void malformed_headers_are_refused(void **state)
 {
     (void)state;
@@ -117,8 +117,8 @@ static void every_truncation_of_a_header_is_refused(void **state)
     uint8_t bytes[MESSAGE_HEADER_BYTES];
     message_header out;
     size_t used = message_pack(&smallest, bytes);
-    /* The tail of a header is optional, so a header without it may be valid. The required fields must not be
-     * missing. */
+    /* The header ends with optional fields, so a header without them may be valid. The required fields must
+     * be there. */
     for (size_t n = 0; n < used - 19; n++) {
         uint8_t *exact = malloc(n + 1);
         memcpy(exact, bytes, n);
@@ -138,9 +138,9 @@ static void amplified_and_nested_bytes_are_refused_within_a_fixed_memory(void **
         uint8_t unit[2];
         size_t count;
     } cases[] = {
-        {{0x9A, 0x06}, MESSAGE_HEADER_CAP}, /* field 99, 6 bytes, over and over: fields within fields */
+        {{0x9A, 0x06}, MESSAGE_HEADER_CAP}, /* field 99 with 6 bytes, repeated: fields within fields */
         {{0x0A, 0x00}, MESSAGE_HEADER_CAP}, /* empty submessages */
-        {{0x08, 0x01}, MESSAGE_HEADER_CAP}, /* the same field again and again */
+        {{0x08, 0x01}, MESSAGE_HEADER_CAP}, /* the same field, repeated */
         {{0x0B, 0x0B}, MESSAGE_HEADER_CAP}, /* groups opened and never closed */
         {{0x08, 0x01}, 2 * MESSAGE_HEADER_CAP},
     };
@@ -181,8 +181,8 @@ static void the_digest_sees_every_bit_of_header_and_frames(void **state)
     assert_true(message_digest(&full, frames, 2) == original);
 }
 
-/* Checks that the digest of a message is the same on every processor: the value of the portable code of
- * xxHash. */
+/* Checks that the digest of a message is the same on every processor. xxHash's portable code gave the
+ * expected value. */
 static void every_instruction_set_sums_alike(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* The k-th allocation fails, for every k: no crash, no leak, "no memory". The linker puts our functions in
- * place of those that the code under test calls (--wrap); libraries keep theirs. */
+/* Lets the k-th allocation fail, for every k, and checks that nothing crashes or leaks, and that the error
+ * says "no memory". The linker (--wrap) replaces the allocation functions that the code under test calls, but
+ * not the functions that libraries call. */
 #include "tests/common/net/net_test.h"
 #include "tests/common/net/transport_fault.h"
 
@@ -141,7 +142,7 @@ static void every_allocation_may_fail(void **state)
     static const struct {
         const char *name;
         status (*use)(void);
-        int at_least; /* Least number of allocations that can fail. */
+        int at_least; /* Least number of allocations that the case is expected to make. */
     } cases[] = {
         {"table", use_status_table, 2},
         {"exchange", use_exchange, 2},

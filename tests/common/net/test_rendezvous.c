@@ -13,8 +13,8 @@ static int64_t soon(void)
     return clock_now_ns() + TEST_LIMIT_NS;
 }
 
-/* Gathers texts of these lengths: empty, less than a piece of 1 MiB, several pieces, and several pieces with
- * a part of one more. */
+/* Gathers texts of several lengths: empty, shorter than a piece of 1 MiB, several whole pieces, and several
+ * pieces and a part of one. */
 static status gather_texts(rendezvous *r, const rendezvous_options *o)
 {
     static const size_t lengths[MEET_MAX] = {100, 0, 2 << 20, (3 << 20) + 12345};
@@ -142,10 +142,10 @@ static void a_file_holds_the_address_until_the_end_and_a_stale_one_does_no_harm(
             all_ranks_meet_and_call(ranks, url, NULL, token);
             assert_int_not_equal(access(path, F_OK), 0);
         }
-    /* A file that another program may put there. Opening it must not block. */
+    /* Another program may have put a FIFO there. Opening it must not block. */
     assert_int_equal(mkfifo(path, 0600), 0);
     all_ranks_meet_and_call(ranks, url, NULL, 42);
-    assert_int_equal(rmdir(folder), 0); /* No temporary file is left either. */
+    assert_int_equal(rmdir(folder), 0); /* This succeeds only if no temporary file is left either. */
 }
 
 static void a_rank_that_comes_before_the_store_waits_for_it(void **state)
@@ -311,7 +311,7 @@ static void the_status_cell_shows_the_wait_and_counts_as_progress(void **state)
     assert_true(s.progress >= 3);
 }
 
-/* Works for 1.2 s without a call, then makes the call. The others have made it with a limit of 0.5 s. */
+/* Works for 1.2 s, then makes the call that the other ranks have already made with a limit of 0.5 s. */
 static status late_call(rendezvous *r, const rendezvous_options *o)
 {
     rank_slot *slot = status_table_slot(o->table, o->rank);
@@ -322,7 +322,7 @@ static status late_call(rendezvous *r, const rendezvous_options *o)
     return rendezvous_barrier(r, "late", clock_now_ns() + NS_PER_S / 2);
 }
 
-/* Runs the ranks with one table, or each with a table of its own. */
+/* Runs the ranks. If `own` is set, each rank has a separate status table, otherwise all share one. */
 static void meet_with_tables(meeting *ranks, int count, bool own)
 {
     status_table *tables[MEET_MAX];
@@ -353,7 +353,7 @@ static void a_call_waits_for_a_rank_that_makes_progress(void **state)
     }
 }
 
-/* Ranks that may be two steps ahead of each other; ranks 1 and 2 get a signal in step 50. */
+/* A rank may be up to two steps ahead of another one. Ranks 1 and 2 get a signal in step 50. */
 enum { STOPPERS = 3, AHEAD = 2 };
 static _Atomic int64_t steps_done[STOPPERS];
 

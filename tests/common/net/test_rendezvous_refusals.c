@@ -6,12 +6,12 @@
 #include <stdio.h>
 #include <zmq.h>
 
-/* How rank 1 differs from rank 0, and what both ranks report. */
+/* The difference between rank 1 and rank 0, and the message that both ranks report. */
 typedef struct refusal {
     const char *name;
     void (*change)(rendezvous_options *o);
     status code;
-    const char *text[2]; /* both values, on both ranks */
+    const char *text[2]; /* Both values, which the messages of both ranks must contain. */
 } refusal;
 
 static void other_program(rendezvous_options *o)
@@ -81,7 +81,7 @@ static status wait_for_the_stranger(rendezvous *r, const rendezvous_options *o)
     return rendezvous_barrier(r, "end", clock_now_ns() + TEST_LIMIT_NS);
 }
 
-/* Whichever of the two comes second is refused. */
+/* Two claim the same rank. The one that comes second is refused. */
 static void a_second_claim_to_a_rank_is_refused_and_the_first_stays(void **state)
 {
     (void)state;
@@ -123,7 +123,7 @@ static void a_rank_of_another_job_is_refused_and_this_job_goes_on(void **state)
     assert_null(strstr(other.message, "000000000000002a"));
 }
 
-/* Rank 1 of 2 and rank 2 of 3 of another job come to the address of a job whose ranks are all there. */
+/* A job is complete. Then rank 1 of 2 and rank 2 of 3 of another job come to the address of this job. */
 static status come_again(rendezvous *r, const rendezvous_options *o)
 {
     for (int rank = 1; rank < 3 && o->rank == 0; rank++) {
@@ -148,7 +148,7 @@ static void a_rank_that_comes_to_a_complete_job_is_refused_by_its_token(void **s
     for (int i = 0; i < 2; i++) meet_check(&ranks[i], STATUS_OK, "");
 }
 
-/* Rank 1 fails while rank 0 waits in a call, and rank 2 waits elsewhere. */
+/* Rank 1 fails while rank 0 waits in a call, and while rank 2 waits outside of a call. */
 static status fail_on_rank_1(rendezvous *r, const rendezvous_options *o)
 {
     int64_t deadline_ns = clock_now_ns() + TEST_LIMIT_NS;
@@ -217,7 +217,7 @@ static void a_second_store_at_the_same_address_is_refused(void **state)
     }
 }
 
-/* Speaks to a store as a program of another protocol version would. */
+/* Sends messages to a store as a program with another version of the protocol would. */
 static void another_protocol_version_is_refused_with_both_values(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* What else arrives at a rendezvous: random bytes, HTTP, half-open connections, foreign ZMTP peers; and
- * ranks that die. */
+/* Tests that a rendezvous survives unexpected peers (random bytes, HTTP, half-open connections, foreign ZMTP
+ * peers), and ranks that die. */
 #include "tests/common/net/rendezvous_test.h"
 
 #include "common/base/random.h"
@@ -117,7 +117,7 @@ static void a_thousand_half_open_connections_do_not_hinder_a_job(void **state)
     if (grown > 300 * 1024) fail_msg("memory grew by %ld KiB, expected at most 300 MiB", grown);
 }
 
-/* A peer that speaks ZMTP, but not our packets. */
+/* Speaks ZMTP, but sends messages that are not our packets. */
 static void send_foreign_messages(const char *url, int *fds)
 {
     (void)fds;
@@ -129,14 +129,14 @@ static void send_foreign_messages(const char *url, int *fds)
     assert_ok(zsocket_open(context, &options, url, NULL, 0, &peer));
     void *socket = peer.zmq;
     static unsigned char big[RENDEZVOUS_BLOB_MAX + 1];
-    /* A call without a greeting before it. */
+    /* A call that comes before any greeting. */
     for (int i = 0; i < 200; i++) zmq_send(socket, "\x08\x04", 2, 0);
     zmq_send(socket, "garbage", 7, 0);
-    zmq_send(socket, big, 100000, 0); /* above the cap of a packet */
+    zmq_send(socket, big, 100000, 0); /* larger than a packet may be */
     zmq_send(socket, big, 1, ZMQ_SNDMORE);
     for (int i = 0; i < 50; i++) zmq_send(socket, "x", 1, ZMQ_SNDMORE);
     zmq_send(socket, "x", 1, 0);
-    zmq_send(socket, big, sizeof big, 0); /* Above the largest frame, which ends the connection. */
+    zmq_send(socket, big, sizeof big, 0); /* Larger than a frame may be, so the connection ends. */
     clock_sleep_ns(100 * NS_PER_MS);
     zsocket_close(&peer, 0);
     zsocket_context_close(&context);
@@ -206,7 +206,8 @@ static void a_rank_that_is_killed_is_named_long_before_the_deadline(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_rank_that_is_killed_is_named_long_before_the_deadline), /* forks: first */
+        /* Forks, so it comes first. */
+        cmocka_unit_test(a_rank_that_is_killed_is_named_long_before_the_deadline),
         cmocka_unit_test(random_bytes_and_http_at_the_port_are_ignored),
         cmocka_unit_test(a_thousand_half_open_connections_do_not_hinder_a_job),
         cmocka_unit_test(foreign_messages_are_ignored),

@@ -52,7 +52,7 @@ static void memory_that_is_short_or_not_sealed_is_refused(void **state)
     assert_null(b.data);
 }
 
-/* In a process of its own: limits cannot be raised again. */
+/* Runs in a separate process, since limits cannot be raised again. */
 static int create_under_limit(int resource, rlim_t limit, const char *text)
 {
     pid_t pid = fork();
@@ -77,7 +77,7 @@ static void the_size_needed_is_named_where_the_system_refuses_it(void **state)
     static const char needs[] = "shared memory 'ring' needs 64.0 MiB";
     assert_int_equal(create_under_limit(RLIMIT_FSIZE, 1 << 20, needs), 0);
     assert_int_equal(create_under_limit(RLIMIT_NOFILE, 3, needs), 0);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* which live on address space */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* these need much address space */
     assert_int_equal(create_under_limit(RLIMIT_AS, 64 << 20, "64.0 MiB cannot be mapped"), 0);
 #endif
 }
@@ -120,7 +120,7 @@ static exchanger exchanger_of(int rank, int world, int count)
                                    .deadline_ns = clock_now_ns() + TEST_LIMIT_NS}};
 }
 
-/* Every segment of every peer arrived, with its size and content. */
+/* Returns whether every segment of every peer has arrived with its size and content. */
 static bool complete(const exchanger *x)
 {
     const shm_exchange_options *o = &x->options;
@@ -223,7 +223,8 @@ static bool has_ended(void *flag)
     return atomic_load((atomic_bool *)flag);
 }
 
-/* The rank that names the other one leaves first; a stop request ends the other's wait. */
+/* The two ranks offer different numbers of segments. The rank that finds this first names the other one and
+ * leaves. A stop request then ends the wait of the other rank. */
 static void ranks_that_offer_different_numbers_of_segments_are_named(void **state)
 {
     (void)state;
@@ -240,7 +241,7 @@ static void ranks_that_offer_different_numbers_of_segments_are_named(void **stat
         named += strstr(ranks[r].message, "segments, rank") != NULL;
         release(&ranks[r]);
     }
-    assert_true(named > 0); /* The other rank may only have seen that the first one left. */
+    assert_true(named > 0); /* The other rank may have seen only that the first one left. */
 }
 
 static bool always(void *context)
@@ -263,7 +264,7 @@ static int connect_to_rank(int rank)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char text[16];
-    snprintf(text, sizeof text, "test %d", rank); /* so that a rank's name does not follow from another's */
+    snprintf(text, sizeof text, "test %d", rank); /* prevents that one rank's name follows from another's */
     int used = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "psring-%016" PRIx64,
                         net_public_number(TOKEN, text));
     int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
@@ -329,8 +330,8 @@ static bool is_closed(void *fd)
     return poll(&p, 1, 0) > 0;
 }
 
-/* Needs the right to become somebody else. The rank that connects first names the other and leaves; a stop
- * request ends the other's wait. */
+/* Needs the right to become another user. The rank that connects first names the other rank and leaves. A
+ * stop request then ends the wait of the other rank. */
 static void another_user_is_refused(void **state)
 {
     (void)state;

@@ -48,7 +48,7 @@ static void a_cell_is_one_cache_line_and_says_what_was_written(void **state)
 static void a_rank_is_behind_by_what_it_has_enqueued_then_started_then_completed(void **state)
 {
     (void)state;
-    static const rank_status in_order[] = {/* One step before the counter wraps around. */
+    static const rank_status in_order[] = {/* The counter is one step before it wraps around. */
                                            {.enqueued = UINT32_MAX, .started = UINT32_MAX, .completed = 9},
                                            {.enqueued = 2, .started = 1, .completed = 1},
                                            {.enqueued = 3, .started = 1, .completed = 1},
@@ -129,7 +129,7 @@ static void another_process_sees_the_table_and_only_the_right_one_is_attached(vo
 
 enum { RUNNERS = 4 };
 
-/* A rank that may be up to `slack` steps ahead of the slowest one. */
+/* A rank that may be up to `slack` steps ahead of the slowest rank. */
 typedef struct runner {
     status_table *b;
     int rank;
@@ -196,7 +196,7 @@ static void no_rank_begins_a_step_between_hold_and_decide(void **state)
     assert_false(job_stop_here(b, 0, 6, false));
     assert_false(job_stop_here(b, 1, 7, false));
     assert_int_equal(job_stop_hold(b, SIGINT), 7);
-    job_stop_decide(b, 9); /* a rank on another host has begun step 9 */
+    job_stop_decide(b, 9); /* a rank on another host has already begun step 9 */
     for (int64_t step = 7; step < 10; step++) assert_false(job_stop_here(b, 0, step, false));
     assert_true(job_stop_here(b, 0, 10, false));
     assert_true(job_stop_here(b, 1, 10, false));
@@ -214,7 +214,7 @@ static void a_rank_that_waits_for_nobody_stops_before_its_next_step(void **state
     assert_false(job_stop_here(b, 1, 8, true));
     job_stop_decide(b, job_stop_hold(b, SIGTERM));
     job_stop_hold(b, SIGINT);
-    assert_int_equal(job_stop_requested(b), SIGTERM); /* The first signal counts. */
+    assert_int_equal(job_stop_requested(b), SIGTERM); /* The first signal is the one that is reported. */
     assert_true(job_stop_here(b, 1, 9, true));
     assert_true(job_stop_here(b, 0, 3, true));
     status_table_close(&b);
@@ -397,7 +397,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(
-            another_process_sees_the_table_and_only_the_right_one_is_attached), /* forks: first */
+            another_process_sees_the_table_and_only_the_right_one_is_attached), /* forks, so it comes first */
         cmocka_unit_test(a_cell_is_one_cache_line_and_says_what_was_written),
         cmocka_unit_test(a_status_reads_like_a_sentence),
         cmocka_unit_test(a_rank_is_behind_by_what_it_has_enqueued_then_started_then_completed),

@@ -193,7 +193,7 @@ static void a_wait_ends_at_a_wake_from_another_thread_and_at_its_deadline(void *
     pthread_t thread;
     int64_t begin = clock_now_ns();
     assert_int_equal(pthread_create(&thread, NULL, wake_later, pair.server), 0);
-    /* The arrival of the client may end one wait early. */
+    /* The wait is repeated, since the arrival of the client may end it early. */
     while (clock_now_ns() - begin < 20 * NS_PER_MS)
         assert_ok(transport_wait(pair.server, begin + TEST_LIMIT_NS));
     pthread_join(thread, NULL);

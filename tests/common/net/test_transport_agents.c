@@ -1,5 +1,5 @@
-/* Agents as threads: a server, and clients that keep random numbers of requests under way. Nobody ever
- * waits with a near deadline, so a wake-up that is lost is a hang. */
+/* Agents as threads: a server, and clients that keep random numbers of requests in flight. No wait has a near
+ * deadline, so if a wake-up is lost, the test hangs. */
 #include "tests/common/net/net_test.h"
 
 #include "common/base/random.h"
@@ -29,8 +29,8 @@ static transport_options options_of(const agent *a)
     return options;
 }
 
-/* A client's requests that the server has received and not yet answered, and the answer that is being sent.
- */
+/* The requests of a client that the server has received and not yet answered, and the answer that the server
+ * is sending. */
 typedef struct backlog {
     transport_message held[AT_ONCE];
     int first, count;
@@ -38,7 +38,7 @@ typedef struct backlog {
     transport_ticket ticket;
 } backlog;
 
-/* Answers the oldest request with its frame, negated, as soon as buffer and window are free. */
+/* Answers the oldest request with its negated frame, when the buffer is free and the window has room. */
 static status answer_next(transport *t, backlog *b, bool *moved)
 {
     if (b->count == 0 || !transport_sent(&b->ticket)) return STATUS_OK;
@@ -179,7 +179,7 @@ static void agents_converse_and_no_wake_up_is_lost(void **state)
             agent agents[PEERS];
             net_url(schemes[s], url, sizeof url);
             if (s == 0) assert_ok(transport_hub_open(&hub));
-            if (s == 2) { /* All clients must know the port. */
+            if (s == 2) { /* All clients must be told the port. */
                 transport_options options = transport_defaults(0, 1, 1, 1);
                 transport *t;
                 assert_ok(transport_open(&transport_zmq, &options, &t));

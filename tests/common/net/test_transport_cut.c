@@ -23,7 +23,7 @@ static bool set_loopback(bool up)
     return done;
 }
 
-/* Runs `body` in a process with a network of its own. Returns the exit code of the process. */
+/* Runs `body` in a process that has its own network. Returns the exit code of this process. */
 static int run_apart(int (*body)(void))
 {
     pid_t pid = fork();
@@ -115,8 +115,8 @@ static int64_t time_of_loss(transport *t)
     return result == STATUS_PEER ? clock_now_ns() - begin : -1;
 }
 
-/* If `busy` is set, bytes are under way, which the kernel sends again. Otherwise the transport has to probe
- * the peer itself. */
+/* If `busy` is set, bytes are in flight, and the kernel retransmits them. Otherwise the transport has to
+ * probe the peer itself. */
 static int cut_for_good(bool busy)
 {
     net_pair pair;
@@ -133,7 +133,7 @@ static int cut_for_good(bool busy)
     int64_t client_ns = time_of_loss(pair.client), server_ns = time_of_loss(pair.server);
     net_pair_close(&pair, 0);
     if (client_ns < 0 || server_ns < 0) return 3;
-    return client_ns + server_ns > 45 * NS_PER_S; /* The promise, with the default settings, is 15 s. */
+    return client_ns + server_ns > 45 * NS_PER_S; /* The transport promises 15 s with the default settings. */
 }
 
 static int cut_while_busy(void)

@@ -20,10 +20,12 @@ static transport_options options_of(int rank)
     return transport_defaults(rank, 3, TOKEN, FRAME_BYTES);
 }
 
-/* Sends MESSAGES pushes with one frame each; returns the steps received before the failure, if any. */
+/* Sends MESSAGES pushes with one frame each. Returns the number of pushes received, up to the failure if
+ * there is one. */
 static int exchange(net_pair *pair, bool frames, status *failure)
 {
-    static const float payload[] = {1, 2, 3, 4}; /* The payload must outlive every use. */
+    /* Static, because the transport may read the payload after this function returns. */
+    static const float payload[] = {1, 2, 3, 4};
     const message_frame frame = {payload, sizeof payload};
     int64_t until = clock_now_ns() + TEST_LIMIT_NS;
     for (int i = 0; i < MESSAGES; i++)
@@ -125,7 +127,7 @@ static void frames_beyond_what_was_agreed_are_not_sent(void **state)
     net_pair_close(&pair, NS_PER_S);
 }
 
-/* Bytes of a message, and the time that it occupies the link. */
+/* Bytes of a message, and the time for which the message occupies the link. */
 enum { PAYLOAD = 100 };
 #define PAUSE_NS (2 * NS_PER_MS)
 static const net_link slow_link = {.bytes_per_second = PAYLOAD * NS_PER_S / PAUSE_NS};
@@ -191,7 +193,8 @@ static void an_emulated_link_keeps_back_what_has_come_and_in_order(void **state)
             if (transport_receive(pair.server, &message) != STATUS_OK) continue;
             assert_int_equal(message.header.step, received);
             received++;
-            /* The first byte of the first message is in when the message arrives. */
+            /* When a message is there, its first byte arrived PAUSE_NS before, so the first message may be
+             * there at once. */
             assert_true(clock_now_ns() - begin >= (received - 1) * PAUSE_NS);
             transport_release(pair.server, &message);
         }
@@ -202,7 +205,7 @@ static void an_emulated_link_keeps_back_what_has_come_and_in_order(void **state)
                  &ticket);
         assert_ok(transport_wait(pair.server, clock_now_ns() + NS_PER_MS));
         assert_int_equal(transport_receive(pair.server, &message),
-                         STATUS_AGAIN); /* Closing discards the messages that are held. */
+                         STATUS_AGAIN); /* Closing discards messages that are held back. */
         net_pair_close(&pair, 50 * NS_PER_MS);
     }
 }
@@ -289,13 +292,14 @@ static void strangers_and_malformed_messages_are_dropped_and_the_job_goes_on(voi
             assert_ok(transport_wait(pair.server, clock_now_ns() + 50 * NS_PER_MS));
             transport_read_counters(pair.server, &counters);
         }
-        /* Besides the nine: the probes with which the two strangers of other jobs and the one without a rank
-         * introduce themselves, one of which may still be missing. */
+        /* Besides these nine messages, the server rejects probes. The two strangers of other jobs and the one
+         * without a rank each introduce themselves with a probe, and one of these may not have arrived
+         * yet. */
         assert_true(counters.rejected >= 11 && counters.rejected <= 12);
         assert_int_equal(counters.messages_received, 0);
         status failure;
         assert_int_equal(exchange(&pair, true, &failure), MESSAGES);
-        pack_and_send(clumsy, push, true, 0); /* After the garbage, a valid message. */
+        pack_and_send(clumsy, push, true, 0); /* A valid message is accepted after all the garbage. */
         net_receive(pair.server, &m);
         assert_int_equal(m.link, 2);
         transport_release(pair.server, &m);

@@ -1,4 +1,5 @@
-/* Too few descriptors, threads or address space: a clear line, never a crash. In processes of their own. */
+/* If there are too few descriptors or threads, or too little address space, the error has a clear message,
+ * and nothing crashes. Each test runs in a separate process. */
 #include "tests/common/net/net_test.h"
 
 #include "common/net/rendezvous.h"
@@ -83,10 +84,10 @@ static void too_few_descriptors_are_named_and_nothing_crashes(void **state)
 static void too_few_threads_are_named_and_nothing_crashes(void **state)
 {
     (void)state;
-#if defined(__SANITIZE_THREAD__) /* has a thread of its own */
+#if defined(__SANITIZE_THREAD__) /* the thread sanitizer runs an additional thread */
     skip();
 #endif
-    /* The limit counts all processes of a user, so the test needs a user without any. */
+    /* The limit counts all processes of a user, so the test needs a user that has no processes. */
     if (geteuid() != 0) skip();
     for (rlim_t limit = 1; limit <= 6; limit++) {
         int result = run_limited(use_transport, RLIMIT_NPROC, limit);

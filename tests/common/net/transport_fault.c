@@ -13,7 +13,7 @@ typedef struct injection {
 } injection;
 
 enum { MOST_INJECTIONS = 64 };
-/* The last injections. The newest one of a transport counts. */
+/* The most recent injections. If a transport has several, the newest one is used. */
 static injection injections[MOST_INJECTIONS];
 static int injection_count;
 
@@ -24,7 +24,7 @@ static injection *injection_of(const transport *t)
     abort();
 }
 
-/* The second copy needs the frames, too. */
+/* Counts the frames as used twice, since the second copy needs them, too. */
 static void send_again(transport *t, int link, const message_header *header, const message_frame *frames,
                        int count, transport_ticket *ticket)
 {

@@ -8,12 +8,12 @@ typedef enum transport_fault_kind {
     TRANSPORT_NO_FAULT,
     TRANSPORT_DROP,
     TRANSPORT_DOUBLE,
-    TRANSPORT_FLIP, /* Flips one bit: in the first frame, or in the header's step if the message has no frame.
-                     */
+    /* Flips one bit. The bit is in the first frame, or in the header's step if the message has no frame. */
+    TRANSPORT_FLIP,
 } transport_fault_kind;
 
-/* Injects a fault into a message. `message` is the index of the message, counted from the next one that the
- * transport sends. */
+/* Injects a fault into a message. `message` is the index of this message, where 0 is the next message that
+ * the transport sends. */
 void transport_inject(transport *t, transport_fault_kind kind, int64_t message);
 
 #endif

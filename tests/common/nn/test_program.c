@@ -127,8 +127,8 @@ static bool uses(const nn_op *op, int param)
     return false;
 }
 
-/* Counts how often `param` is in a list of the operations [begin, end), and finds the last one that has it.
- */
+/* Counts how often `param` is in a list of the operations [begin, end), and finds the last operation that has
+ * it. */
 static int count_in(const nn_program *p, int param, int begin, int end, bool releases, int *at)
 {
     int count = 0;
@@ -254,7 +254,7 @@ static int count_kind(const nn_program *p, op_kind kind)
     return count;
 }
 
-/* In a ResNet no addition and no activation is left alone: each is part of a BatchNorm. */
+/* In a ResNet every addition and activation becomes part of a BatchNorm. */
 static void batchnorm_takes_in_every_addition_and_activation_of_a_resnet(void **state)
 {
     (void)state;
@@ -270,8 +270,8 @@ static void batchnorm_takes_in_every_addition_and_activation_of_a_resnet(void **
     }
 }
 
-/* Nine blocks have four branches and two have three, whose gradients are added; where a branch forks,
- * BatchNorm takes both gradients. Every activation is part of a BatchNorm. */
+/* Nine blocks have four branches and two have three, and the gradients of the branches are added. If a branch
+ * forks, the BatchNorm before the fork takes both gradients. Every activation is part of a BatchNorm. */
 static void inceptions_branches_meet_in_one_concatenation_per_block(void **state)
 {
     (void)state;
@@ -288,7 +288,8 @@ static void inceptions_branches_meet_in_one_concatenation_per_block(void **state
     }
 }
 
-/* x | conv(x) | pool(x): samples get no gradient, what is read twice gets a sum. */
+/* Concatenates x, conv(x) and pool(conv(x)). The samples x get no gradient. The output of the convolution is
+ * read twice, so its gradient is a sum. */
 static void a_concatenation_cuts_the_gradient_for_all_but_samples(void **state)
 {
     (void)state;
@@ -345,7 +346,8 @@ static void the_input_gets_no_gradient(void **state)
         int weights = count_kind(p, OP_conv2d_backward_weights) + count_kind(p, OP_linear_backward_weights);
         int data = count_kind(p, OP_conv2d_backward_data) + count_kind(p, OP_linear_backward_data);
         bool tokens = m->input_kind ==
-                      /* Its first layer is a table, so every matrix product passes a gradient on. */
+                      /* The first layer is an embedding table, so every matrix product passes a gradient on
+                         to its input. */
                       NN_INPUT_TOKENS;
         assert_int_equal(data, tokens ? weights : weights - 1);
         nn_program_free(&p);
@@ -395,8 +397,8 @@ static void the_masked_head_runs_on_gathered_rows_and_the_rest_on_all(void **sta
     assert_int_equal(model_build(&options, &m), STATUS_OK);
     assert_int_equal(nn_program_compile(m, &config, &p), STATUS_OK);
     assert_true(p->masked);
-    /* gather, dense with GELU, LayerNorm, decoder | loss | two of decoder, LayerNorm, two of dense, scatter
-     */
+    /* The operations are gather, dense with GELU, LayerNorm and decoder; the loss; and in the backward pass
+     * two of the decoder, LayerNorm, two of dense, and scatter. */
     int varying = 0;
     for (int i = 0; i < p->op_count; i++) varying += p->ops[i].rows_vary;
     assert_int_equal(varying, 4 + 1 + 6);
@@ -405,7 +407,7 @@ static void the_masked_head_runs_on_gathered_rows_and_the_rest_on_all(void **sta
     nn_program_free(&p);
     nn_model_free(&m);
     options.name =
-        /* The last LayerNorm, which the head reads, also works row by row; the addition before it does not.
+        /* The last LayerNorm, whose output the head reads, works row by row. The addition before it does not.
          */
         "gpt2";
     assert_int_equal(model_build(&options, &m), STATUS_OK);
@@ -434,7 +436,7 @@ static void batchnorm_of_one_value_a_channel_is_refused(void **state)
     nn_model_free(&m);
 }
 
-/* Tensors have two dimensions or four; statistics have one. */
+/* Checks the types of values: tensors have two or four dimensions, and statistics have one. */
 static void check_bf16_values(const char *name, const nn_program *full, const nn_program *bf16)
 {
     assert_int_equal(bf16->value_count, full->value_count);
@@ -495,8 +497,8 @@ static bool same_operand(const nn_operand *a, const nn_operand *b)
     return a->space == b->space && a->index == b->index;
 }
 
-/* Returns the index of the next operation after `from` that adds to the value, or op_count if there is none.
- */
+/* Returns the index of the next operation after `from` that adds to the value, or op_count if there is
+ * none. */
 static int next_addition(const nn_program *p, int from, int value)
 {
     for (int i = from; i < p->op_count; i++) {
@@ -515,7 +517,7 @@ static bool touches(const nn_op *op, int value)
     return false;
 }
 
-/* Returns true if the operation begins another gradient in the memory of this one. */
+/* Returns true if the operation writes the first part of another gradient into the memory of this one. */
 static bool begins_anew(const nn_op *op, int value)
 {
     return op->desc.kind == OP_layernorm_backward && op->operands[LN_BWD_DX].index == value;
@@ -528,8 +530,8 @@ static int count_ops(const nn_program *p, op_kind kind)
     return count;
 }
 
-/* The gradients of query, key, value and their residual are added up, and so are those of the wide layers and
- * their residual. */
+/* In a transformer, the gradients of query, key, value and of the residual around them are added up. So are
+ * the gradients of the feed-forward layers and of the residual around them. */
 static void linear_layers_add_to_the_gradients_that_others_have_left(void **state)
 {
     (void)state;
@@ -561,7 +563,8 @@ static void linear_layers_add_to_the_gradients_that_others_have_left(void **stat
     assert_true(additions > 0);
 }
 
-/* fc4(fc3(fc2(h)) + (h + h)): the sum's gradient counts twice for h, what fc2 adds counts once. */
+/* In fc4(fc3(fc2(h)) + (h + h)), the gradient of the sum counts twice for h, and the gradient that fc2 adds
+ * counts once. */
 static void a_gradient_that_counts_twice_is_not_added_to(void **state)
 {
     (void)state;

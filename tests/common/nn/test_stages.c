@@ -1,5 +1,5 @@
-/* A model cut into stages: which layers and parameters a stage has, and that stages one after another compute
- * what the whole model does, bit for bit. */
+/* Tests a model that is divided into stages: the layers and parameters of each stage, and that the stages
+ * together compute bit for bit what the whole model computes. */
 #include "common/memory/plan.h"
 #include "common/nn/instance.h"
 #include "common/nn/stages.h"
@@ -103,7 +103,8 @@ static void every_layer_is_in_one_stage_and_every_parameter_where_it_is_used(voi
     }
 }
 
-/* Returns the cost of the most expensive stage of the best cut, found by trying all cuts. */
+/* Tries all divisions of the layers into stages. Returns the cost of the most expensive stage in the best
+ * division. */
 static double least(const double *cost, int count, int stages)
 {
     double best = INFINITY, sum = 0;
@@ -127,7 +128,7 @@ static void the_most_expensive_stage_is_as_cheap_as_it_can_be(void **state)
     double cost[NN_MOST_STAGES];
     int places = 0;
     assert_ok(model_build(&(model_options){.name = "resnet18"}, &m));
-    /* Cuts the model into as many stages as possible. */
+    /* Divides the model into as many stages as possible. */
     while (nn_cut_model(m, places + 1, &finest) == STATUS_OK) places++;
     error_clear();
     assert_ok(nn_cut_model(m, places, &finest));
@@ -153,7 +154,8 @@ static void blocks_are_not_cut_apart(void **state)
         &(model_options){.name = "gpt2", .layers = 4, .hidden = 24, .heads = 3, .vocabulary = 50}, &m));
     assert_ok(nn_cut_model(m, 4, &cut));
     for (int s = 1; s < 4; s++) {
-        const char *name = m->layers[cut.stages[s].begin].name; /* Only the residual crosses this cut. */
+        /* Only the residual passes from one stage to the next here. */
+        const char *name = m->layers[cut.stages[s].begin].name;
         if (!strstr(name, ".ln_") && !strstr(name, "lm_head")) fail_msg("stage %d begins at %s", s, name);
         assert_int_equal(cut.stages[s - 1].crosses, 128 * 24);
     }
@@ -178,7 +180,8 @@ static void too_many_stages_are_refused(void **state)
 /* ---- numbers ---------------------------------------------------------------------------------- */
 
 typedef struct part {
-    nn_model *model; /* The model of the part, or NULL if the part is the whole model, which is borrowed. */
+    /* The model of this part, or NULL if the part is the whole model. The whole model is borrowed. */
+    nn_model *model;
     nn_program *program;
     param_set *set;
     nn_instance *instance;
@@ -310,8 +313,8 @@ static float *gradient_of(part *p, int param)
     return values;
 }
 
-/* Compares gradients. If two stages have a parameter, the sum of their gradients must be that of the whole
- * model, except for rounding. */
+/* Compares gradients. If two stages have the same parameter, the sum of their gradients must equal the
+ * gradient of the whole model, except for rounding. */
 static void compare_gradient(const stage_case *c, part *whole, part *parts, int count, int param)
 {
     const nn_param *info = &whole->set->model->params[param];

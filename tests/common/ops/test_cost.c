@@ -1,4 +1,4 @@
-/* op_cost_of() against figures worked out by hand. */
+/* Compares op_cost_of() with figures worked out by hand. */
 #include "common/ops/op.h"
 
 #include <setjmp.h>
@@ -77,7 +77,7 @@ static void resnet50_takes_4089184256_multiply_adds_an_image(void **context)
         multiply_adds += op_cost_of(&op).flops / 2 * (double)resnet50[i].times;
         layers += resnet50[i].times;
     }
-    assert_int_equal(layers, 54); /* 50 and four projections */
+    assert_int_equal(layers, 54); /* 50 convolutions and four projections */
     assert_int_equal((int64_t)multiply_adds, INT64_C(4089184256));
 }
 
@@ -213,9 +213,9 @@ static void every_operation_has_a_name(void **context)
     assert_int_equal(op_class_of(OP_maxpool_backward), OP_CLASS_POOLING);
 }
 
-/* A convolution of 2x4x4x8 to 16 (x 256, w 128, b 16, y 512), a linear layer of 3 by 8 to 16 (x 24, w 128, y
- * 48), and BatchNorm over 2x4x4x8 (x 256, c 8), in elements: how many are of bfloat16, how many of float32.
- */
+/* Computes the bytes of three operations, of which some elements are bfloat16 and others float32: a
+ * convolution of 2x4x4x8 to 16 channels (x 256 elements, w 128, b 16, y 512), a linear layer of 3 rows from 8
+ * to 16 (x 24, w 128, y 48), and BatchNorm over 2x4x4x8 (x 256, c 8). */
 static void bf16_activations_and_weights_are_of_two_bytes(void **state)
 {
     (void)state;

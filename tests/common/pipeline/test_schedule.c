@@ -1,5 +1,5 @@
-/* Schedules of pipelines: what each stage computes in which order, how many micro-batches it keeps, and how
- * long it is idle. */
+/* Tests schedules of pipelines: the order in which each stage computes, how many micro-batches a stage keeps,
+ * and how long it is idle. */
 #include "common/pipeline/schedule.h"
 #include "tests/support/check.h"
 
@@ -66,7 +66,8 @@ static void a_stage_keeps_p_less_its_number_under_1f1b_all_under_gpipe_and_one_s
     for_each_shape(check_live);
 }
 
-/* When each pass ends, if a stage computes as soon as the stage before or after it has sent what it needs. */
+/* The time at which each pass ends, if a stage computes as soon as it has received its inputs from the stages
+ * before and after it. */
 typedef struct timing {
     int64_t forward_ends[MOST_STAGES][MOST_BATCHES], backward_ends[MOST_STAGES][MOST_BATCHES],
         free_at[MOST_STAGES];
@@ -81,7 +82,7 @@ static bool advance(const pipeline_shape *p, timing *t, int stage, int64_t forwa
     int64_t needs = from_before  ? t->forward_ends[stage - 1][a.batch]
                     : from_after ? t->backward_ends[stage + 1][a.batch]
                                  : 0;
-    if ((from_before || from_after) && needs == 0) return false; /* not computed yet */
+    if ((from_before || from_after) && needs == 0) return false; /* the other stage has not sent it yet */
     int64_t begin = needs > t->free_at[stage] ? needs : t->free_at[stage];
     int64_t end = begin + (a.backward ? backward : forward);
     (a.backward ? t->backward_ends : t->forward_ends)[stage][a.batch] = end;

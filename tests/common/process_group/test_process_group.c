@@ -1,4 +1,4 @@
-/* Calls of a process group that an agent runs, over shared memory: ranks as threads. */
+/* Tests calls of a process group that an agent runs, over shared memory. Ranks are threads. */
 #include "common/process_group/process_group.h"
 #include "tests/common/collectives/ranks.h"
 

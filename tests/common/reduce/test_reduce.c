@@ -81,9 +81,9 @@ static void fill(dtype type, void *at, int64_t count, int source)
     }
 }
 
-/* One step of a reduction in float64 or int64: exact for one operation on narrower types before rounding,
- * since no sum or product of two float32 needs more than float64's 53 bits to round twice alike
- * (Figueroa, "When is double rounding innocuous?", 1995). */
+/* Computes one step of a reduction in float64 or int64, and returns the exact result. For one operation on
+ * narrower types, rounding it to float64 first and then to the type gives the same as rounding once, since
+ * float64 has 53 bits (Figueroa, "When is double rounding innocuous?", 1995). */
 static value combine(dtype type, reduce_op op, value a, value b)
 {
     if (is_integer(type)) {
@@ -110,7 +110,7 @@ static value combine(dtype type, reduce_op op, value a, value b)
     }
 }
 
-/* Rounds to the type in which a running value is kept: float32 for the half types. */
+/* Rounds to the type in which the reduction keeps a partial result: float32 for the half types. */
 static value keep(dtype type, value v)
 {
     if (type == DTYPE_I32)
@@ -263,7 +263,7 @@ static void nothing_is_written_behind_the_last_element(void **state)
         }
 }
 
-/* Divides by powers of two and by other numbers. Quotients include subnormal numbers, zero and infinity. */
+/* Divides by powers of two and by other numbers. Some quotients are subnormal, zero or infinite. */
 static void a_division_is_a_true_one(void **state)
 {
     (void)state;
@@ -287,7 +287,7 @@ static void a_division_is_a_true_one(void **state)
                              (double)right);
                 differ += out[i] != in[i] * (1.0f / divisor);
             }
-            /* The case distinguishes a division from a multiplication by the inverse. */
+            /* This divisor shows the difference between a division and a multiplication by the inverse. */
             if (divisors[d] == 3) assert_true(differ > 0);
         }
     }
@@ -308,7 +308,7 @@ static void nan_wins_min_and_max_from_either_side(void **state)
         }
 }
 
-/* Clang has the type only where the processor computes in it, up to version 14. */
+/* Up to version 14, Clang has the type only on processors that compute in it. */
 #if !defined(__clang__) || __clang_major__ > 14
 static void every_float16_converts_to_float32_as_by_the_compiler(void **state)
 {
@@ -325,8 +325,8 @@ static void every_float16_converts_to_float32_as_by_the_compiler(void **state)
     }
 }
 
-/* Tries every float16, every value half way between two of them, and both neighbors of this value in float32.
- */
+/* Converts every float16, every value half way between two of them, and the two float32 neighbors of each
+ * value half way. */
 static void float32_converts_to_float16_as_by_the_compiler(void **state)
 {
     (void)state;

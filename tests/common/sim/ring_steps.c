@@ -2,17 +2,17 @@
 
 #include <stdlib.h>
 
-/* One member on one ring. It has two flows, since the next chunk may leave while the previous one is still on
- * its way. */
+/* A member of one ring. It has two flows, since its next chunk may leave while the previous one is still
+ * being delivered. */
 typedef struct ring_member {
     sim_ring_steps *steps;
     struct ring_member *next;
     sim_flow flows[2];
     sim_route edge;
-    sim_time hop; /* Latency of the link to the next member. */
-    int sent;     /* chunks that have begun to leave */
+    sim_time hop; /* Latency of the link to the next member of the ring. */
+    int sent;     /* number of chunks that have begun to leave */
     int received;
-    bool leaving; /* True while the last of these chunks has not left completely. */
+    bool leaving; /* True while the last of the sent chunks has not completely left. */
 } ring_member;
 
 struct sim_ring_steps {

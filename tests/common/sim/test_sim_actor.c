@@ -1,4 +1,5 @@
-/* Actors ahead of the clock, who is woken when, and what a simulation says when nothing can go on. */
+/* Tests actors that are ahead of the clock, the order in which actors are woken, and the error of a
+ * simulation in which no actor can go on. */
 #include "common/sim/simulation.h"
 #include "tests/support/check.h"
 
@@ -12,7 +13,7 @@ static simulation *open_simulation(int world)
 
 typedef struct worker {
     sim_actor actor;
-    sim_time seen[8]; /* The actor's time at the begin of each run. */
+    sim_time seen[8]; /* The actor's time when each run begins. */
     int runs, limit;
     sim_time works; /* Time that the actor works in each run, before it sleeps. */
     struct worker *tells;
@@ -113,7 +114,7 @@ static status stop_at_the_third(void *context)
 {
     worker *w = context;
     if (++w->runs == 3) simulation_stop(w->actor.simulation);
-    sim_actor_wake(&w->actor, w->actor.time + 10); /* Wakes itself for ever. */
+    sim_actor_wake(&w->actor, w->actor.time + 10); /* Wakes itself forever. */
     return STATUS_AGAIN;
 }
 

@@ -1,5 +1,6 @@
-/* All-reduces by algorithm in virtual time, against arithmetic: bytes on every link, hops of latency, and the
- * time alone from the profile's constants, with large calls in NCCL's protocol Simple. */
+/* Compares all-reduces in virtual time with arithmetic, for each algorithm: bytes on every link, hops of
+ * latency, and the time of a single call from the profile's constants. Large calls use NCCL's protocol
+ * Simple. */
 #include "common/sim/group.h"
 #include "tests/support/check.h"
 
@@ -67,7 +68,8 @@ static double time_of(const char *profile, int world, int machines, sim_algorith
     return (double)took / (double)SIM_US;
 }
 
-/* Returns which of the two algorithms NCCL's model takes, and the time of the call alone in us. */
+/* Returns the algorithm that NCCL's model chooses, tree or ring, and the time in us of the call if it runs
+ * alone. */
 static sim_algorithm library_choice(const char *profile, int world, double bytes, double *us)
 {
     stage st;
@@ -95,11 +97,11 @@ static void expect_us(const char *what, int world, double found, double expected
         fail_msg("%s, %d ranks: found %.6f us, expected %.6f", what, world, found, expected);
 }
 
-static const double large = 256e6, us_per_byte = 1e-3; /* at 1 GB/s */
+static const double large = 256e6, us_per_byte = 1e-3; /* bytes, and time per byte at 1 GB/s */
 /* NCCL corrects a tree's bandwidth for calls below 1 GiB. */
 static const double larger = 4e9;
 
-/* One GPU per machine: every hop crosses the network, and nothing hides it. */
+/* Each machine has one GPU, so every hop crosses the network, and no latency is hidden. */
 static void times_between_machines_follow_from_hops_and_the_adapter(void **context)
 {
     (void)context;
@@ -125,7 +127,7 @@ static void times_between_machines_follow_from_hops_and_the_adapter(void **conte
     }
 }
 
-/* In a machine with NVSwitch every GPU reaches all others at the rate of its own links. */
+/* In a machine with NVSwitch every GPU communicates with all others at the full rate of its links. */
 static void times_in_a_machine_follow_from_hops_and_links(void **context)
 {
     (void)context;
@@ -141,8 +143,8 @@ static void times_in_a_machine_follow_from_hops_and_links(void **context)
     expect_us("hierarchical", 8, time_of(profile, 8, 0, SIM_HIERARCHICAL, large), base + 14 * hop + wire);
 }
 
-/* The phases are a reduce-scatter in both machines, an all-reduce of an eighth between them by each GPU over
- * its own adapter, and an all-gather. */
+/* The phases are a reduce-scatter within both machines, an all-reduce between the machines, and an all-gather
+ * within them. In the second phase each GPU reduces an eighth over its own adapter. */
 static void hierarchical_adds_its_three_phases(void **context)
 {
     (void)context;
@@ -158,7 +160,7 @@ static void hierarchical_adds_its_three_phases(void **context)
     expect_us("hierarchical", 16, found, base + 14 * hop + 2 * outer + 2 * inside + between);
 }
 
-/* Returns the bytes that the adapters send, per byte of the buffer. */
+/* Returns the number of bytes that all adapters send for each byte of the buffer. */
 static double between_machines(const char *profile, int world, sim_algorithm a)
 {
     stage st;
@@ -177,8 +179,8 @@ static double between_machines(const char *profile, int world, sim_algorithm a)
     return sent;
 }
 
-/* Of n ranks on m machines: a tree and a hierarchy cross between machines with 2 (m - 1) buffers; with two
- * shots every rank sends 2 / n to each of those elsewhere. */
+/* n ranks run on m machines. A tree or a hierarchy sends 2 (m - 1) buffers between machines. In two-shot,
+ * every rank sends 2 / n of a buffer to each rank on another machine. */
 static void bytes_between_machines_are_those_of_the_algorithm(void **context)
 {
     (void)context;
@@ -204,7 +206,8 @@ static void bytes_between_machines_are_those_of_the_algorithm(void **context)
     }
 }
 
-/* Where all pairs cross one bridge, two shots load it with what a ring sends once around. */
+/* If pairs of GPUs share a bridge, two-shot sends more bytes over it than a ring, and is slower. For few
+ * bytes over NVSwitch two-shot is faster, since it has fewer hops. */
 static void two_shots_lose_where_the_pairs_share_a_bridge(void **context)
 {
     (void)context;
@@ -277,11 +280,11 @@ static void the_library_leaves_the_tree_where_the_ring_is_as_fast(void **context
     enum { LL };
     static const char profile[] = "v100-pcie-10gbe";
     static const struct {
-        int ranks, levels, protocol; /* Number of ranks, and levels and protocol of the tree. */
+        int ranks, levels, protocol; /* Number of ranks, and levels of the tree and its protocol. */
         double share;                /* Share of the tree's bandwidth that remains under the protocol. */
         sim_constant corrections;
-        /* Exponent: both algorithms take the same time at a size between 64 * 2^power and 128 * 2^power
-         * bytes. */
+        /* The times of both algorithms are equal at a size between 64 * 2^power and 128 * 2^power bytes. */
+
         int power;
     } cases[] = {{8, 3, LL, 1 / 3.8, SIM_NCCL_CORRECTION_LL, 6},
                  {32, 5, SIMPLE, 1, SIM_NCCL_CORRECTION_SIMPLE, 12}};

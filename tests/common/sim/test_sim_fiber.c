@@ -43,7 +43,7 @@ static void outgrow(void)
     simulation_run(s);
 }
 
-/* In an earlier version it wrote into the stack of the next fiber. */
+/* An earlier version wrote into the stack of the next fiber. */
 static void a_fiber_that_outgrows_its_stack_ends_the_process(void **context)
 {
     (void)context;
@@ -67,8 +67,8 @@ static status sleep_for_ever(void *context)
 {
     sleeper *s = context;
     s->woke_with = sim_fiber_yield(&s->actor);
-    assert_int_equal(sim_fiber_catch_up(&s->actor), STATUS_OK); /* nothing to wait for */
-    sim_actor_spend(&s->actor, 2 * SIM_US);                     /* beyond the clock */
+    assert_int_equal(sim_fiber_catch_up(&s->actor), STATUS_OK); /* the fiber has nothing to wait for */
+    sim_actor_spend(&s->actor, 2 * SIM_US);                     /* moves the fiber's time beyond the clock */
     assert_int_equal(sim_fiber_catch_up(&s->actor), STATUS_STOPPED);
     s->ended = true;
     return s->woke_with;
@@ -80,7 +80,7 @@ static status fail_on_purpose(void *context)
     return (fail)(STATUS_PEER, "rank 1 fails on purpose");
 }
 
-/* In an earlier version the stack was freed without unwinding. */
+/* An earlier version freed the stack without unwinding it. */
 static void when_a_rank_fails_the_fibers_of_the_others_unwind(void **context)
 {
     (void)context;
@@ -93,7 +93,7 @@ static void when_a_rank_fails_the_fibers_of_the_others_unwind(void **context)
     must(sim_actor_open(s, &late, 2, "late"));
     must(sim_fiber_open(&waits.actor, sleep_for_ever, &waits));
     must(sim_fiber_open(&broken, fail_on_purpose, NULL));
-    must(sim_fiber_open(&late, fail_on_purpose, NULL)); /* The fiber does not begin. */
+    must(sim_fiber_open(&late, fail_on_purpose, NULL)); /* This fiber must not begin. */
     sim_actor_wake(&waits.actor, 0);
     sim_actor_wake(&broken, SIM_US);
     assert_int_equal(simulation_run(s), STATUS_PEER);
@@ -144,7 +144,8 @@ static void when_one_of_1024_ranks_fails_nothing_leaks(void **context)
     simulation_close(&s);
 }
 
-/* Fails, waits, and must then find its own error. Other fibers must not see this error. */
+/* Fails, waits, and then checks that its own error is still recorded. Other fibers must not see this
+ * error. */
 static status handle_a_failure(void *context)
 {
     sleeper *s = context;

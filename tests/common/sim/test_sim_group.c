@@ -1,5 +1,5 @@
-/* Collectives of a group: alone they take the model's time, together they share links, and all members begin
- * and end together. */
+/* Tests collectives of a group. A call that runs alone takes the model's time, calls at the same time share
+ * links, and all members begin and end a call together. */
 #include "common/sim/group.h"
 #include "tests/support/check.h"
 
@@ -10,8 +10,8 @@ enum { MOST = 64 };
 typedef struct player {
     struct stage *stage;
     int number;
-    int calls_left; /* Number of calls that the player joins by itself, each when the call before has ended.
-                     */
+    /* Number of calls that the player still joins. It joins a call when the previous call has ended. */
+    int calls_left;
     sim_time moving, finished;
 } player;
 
@@ -94,7 +94,7 @@ static void alone_a_call_takes_the_time_of_the_model(void **context)
     }
 }
 
-/* An actor that joins one member late. */
+/* An actor through which one member joins late. */
 typedef struct latecomer {
     sim_actor actor;
     player *player;
@@ -129,7 +129,7 @@ static void a_call_begins_when_the_last_member_has_come(void **context)
     simulation_close(&s);
 }
 
-/* Two rings over the same PCIe links: each has half of them while both run. */
+/* Two rings use the same PCIe links. While both run, each has half of the bandwidth. */
 static void groups_share_the_links_that_they_have_in_common(void **context)
 {
     (void)context;
@@ -153,9 +153,9 @@ static void groups_share_the_links_that_they_have_in_common(void **context)
     simulation_close(&s);
 }
 
-/* There is a group for each place in the machine, with one GPU per machine. All groups communicate at the
- * same time. Each group has the adapters of its GPUs, 24 GB/s, so no group is slower than alone. A rank sends
- * 2 (4 - 1) / 4 of the bytes in 6 hops. */
+/* Machines have several GPUs. Group i has GPU i of every machine, and all groups communicate at the same
+ * time. Each group uses the adapters of its GPUs, 24 GB/s, so no group is slower than alone. A rank sends 2
+ * (4 - 1) / 4 of the bytes in 6 hops. */
 static void groups_between_machines_do_not_share_adapters(void **context)
 {
     (void)context;
@@ -197,8 +197,8 @@ static void a_copy_beside_a_ring_takes_what_it_leaves(void **context)
     must(sim_flow_init(&s->network, &copy, 0, route.count, NULL, on_moving, &unused));
     sim_flow_start(&copy, 0, route.hops, route.count, 1e9, INFINITY, 0);
     for (int i = 0; i < 2; i++)
-        assert_true(sim_queue_step(&s->queue)); /* the call begins; rates are solved */
-    /* The switch's link carries the ring once at 1.2 * 5 GB/s; 12 - 6 is left. */
+        assert_true(sim_queue_step(&s->queue)); /* the call begins, and its rates are computed */
+    /* The ring passes the switch's link once at 1.2 * 5 GB/s, so 12 - 6 is left for the copy. */
     if (fabs(copy.rate / SIM_GB_PER_S - 6) > 1e-6)
         fail_msg("found %.6f GB/s, expected 6", copy.rate / SIM_GB_PER_S);
     sim_flow_deinit(&copy);

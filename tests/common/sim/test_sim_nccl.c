@@ -1,5 +1,5 @@
-/* NCCL's model: figures derived elsewhere from the same constants, and the closed form against a simulation
- * step by step through the links. */
+/* Compares NCCL's model with figures that were derived elsewhere from the same constants, and its closed form
+ * with a simulation step by step through the links. */
 #include "common/sim/nccl.h"
 #include "common/sim/simulation.h"
 #include "tests/common/sim/ring_steps.h"
@@ -39,7 +39,7 @@ static void derived_times_of_an_all_reduce_hold(void **context)
     static const struct {
         const char *profile;
         int ranks;
-        double ms; /* 102.2 MB, ring, Simple */
+        double ms; /* time in ms of 102.2 MB over a ring with protocol Simple */
     } cases[] = {{"v100-pcie-32g", 2, 8.5}, {"v100-pcie-32g", 4, 15.4}, {"v100-pcie-32g", 8, 29.9},
                  {"dgx1-v100", 8, 1.55},    {"dgx-a100-40g", 8, 0.80},  {"dgx-h100", 8, 0.54}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -53,8 +53,8 @@ static void derived_times_of_an_all_reduce_hold(void **context)
     }
 }
 
-/* On the cube of a DGX-1 all GPUs up to four are neighbors over NVLink in their order; eight cross both ways
- * between the sockets. */
+/* On the cube of a DGX-1, the first four GPUs are neighbors over NVLink in their order. A ring of eight
+ * crosses twice between the sockets. */
 static void nccl_1_lays_one_ring_in_the_order_of_the_gpus(void **context)
 {
     (void)context;
@@ -76,7 +76,8 @@ static void nccl_1_lays_one_ring_in_the_order_of_the_gpus(void **context)
     }
 }
 
-/* Latencies of the formula: base + 2 (n - 1) hops; over several machines 2 (m - 1) of them cross. */
+/* The formula's latency is base + 2 (n - 1) hops. If there are m machines, 2 (m - 1) hops are between
+ * machines. */
 static void latency_counts_hops_inside_and_between(void **context)
 {
     (void)context;
@@ -90,9 +91,10 @@ static void latency_counts_hops_inside_and_between(void **context)
         {"v100-pcie-32g", 8, 1, SIM_LL, 6.6 + 14 * 1.0},
         {"dgx1-v100", 8, 1, SIM_LL128, 14.0 + 14 * 1.9},
         {"dgx1-v100-4xib100", 16, 2, SIM_SIMPLE, 8.4 + 28 * 3.4 + 2 * 14.0},
-        {"dgx1-v100-4xib100", 16, 2, SIM_LL, 6.6 + 28 * 1.0 + 2 * 2.7}, /* posting takes 1.0, more than 0.6 */
+        /* Posting takes 1.0, a hop only 0.6. */
+        {"dgx1-v100-4xib100", 16, 2, SIM_LL, 6.6 + 28 * 1.0 + 2 * 2.7},
         {"dgx-a100-40g", 16, 2, SIM_SIMPLE, 8.4 + 28 * 6.0 + 2 * 14.0}, /* posting takes 3 * 2.0 on AMD */
-        {"v100-pcie-10gbe", 4, 4, SIM_LL, 6.6 + 6 * 5.0}, /* one rank a machine: the tree's hop */
+        {"v100-pcie-10gbe", 4, 4, SIM_LL, 6.6 + 6 * 5.0}, /* one rank per machine: a hop of the tree */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         job j = open_job(cases[i].profile, cases[i].ranks, cases[i].machines);
@@ -119,7 +121,8 @@ static void the_plateau_lengthens_large_calls_over_several_machines(void **conte
     close_job(&j);
 }
 
-/* Small calls go over LL, middle ones over LL128 where there is NVLink, large ones over Simple. */
+/* Small calls use protocol LL, and large calls use Simple. Calls in between use LL128 if the machine has
+ * NVLink. */
 static void the_protocol_of_least_time_is_chosen(void **context)
 {
     (void)context;
@@ -144,7 +147,8 @@ static void the_protocol_of_least_time_is_chosen(void **context)
     }
 }
 
-/* Simple: over LL128 a ring of 256 loses less. */
+/* Returns the ratio of the times of ring and tree with protocol Simple. A ring of 256 ranks would lose less
+ * with LL128. */
 static double ring_over_tree(const char *profile, int ranks)
 {
     job j = open_job(profile, ranks, 0);
@@ -184,8 +188,8 @@ static sim_time walk(const job *j, sim_protocol protocol, double bytes)
     return simulation_now(j->s) - begin;
 }
 
-/* On alike links: 2 (n-1) hops + 2 (n-1)/n bytes / bandwidth (Patarasuk and Yuan, 2009), to the rounding of
- * each step. */
+/* If all links are equal, the time is 2 (n-1) hops + 2 (n-1)/n bytes / bandwidth (Patarasuk and Yuan, 2009),
+ * up to the rounding of each step. */
 static void a_ring_on_alike_links_takes_what_the_formula_says(void **context)
 {
     (void)context;
@@ -201,9 +205,9 @@ static void a_ring_on_alike_links_takes_what_the_formula_says(void **context)
     }
 }
 
-/* Where one link is slower than the others, a chunk passes most links faster than the formula says, and while
- * the slow link is busy the others' latencies are hidden by it: the formula adds both. That shows in calls
- * whose latency is not small compared with their bandwidth's part. */
+/* If one link is slower than the others, a chunk passes most links faster than the formula says. While the
+ * slow link is busy, it hides the latencies of the others, but the formula adds both. The difference shows in
+ * calls whose latency is not small compared with their transfer time. */
 static void the_closed_form_agrees_with_the_walk(void **context)
 {
     (void)context;

@@ -1,5 +1,5 @@
-/* Rates and times of flows: by hand, by formula, and on random networks against a solver that knows nothing
- * of connected parts. */
+/* Compares rates and times of flows with results by hand, with formulas, and on random networks with a plain
+ * solver. The plain solver always solves the whole network, not only connected parts. */
 #include "common/sim/network.h"
 
 #include "common/base/random.h"
@@ -76,7 +76,7 @@ static void one_flow_takes_bytes_over_bandwidth_and_then_latency(void **context)
     bench *b = open_bench(capacities, 2);
     add_flow(b, route, 2, 1e6, INFINITY, 3 * SIM_US);
     run(b);
-    assert_int_equal(b->left[0], 100 * SIM_US); /* the narrower link: 10 GB/s */
+    assert_int_equal(b->left[0], 100 * SIM_US); /* the slower link has 10 GB/s */
     assert_int_equal(b->arrived[0], 103 * SIM_US);
     close_bench(b);
 }
@@ -89,7 +89,7 @@ static void nothing_to_carry_and_nowhere_to_go_take_no_time(void **context)
     bench *b = open_bench(capacities, 1);
     add_flow(b, route, 1, 0, INFINITY, 0);
     add_flow(b, NULL, 0, 1e9, INFINITY, 2 * SIM_US);
-    add_flow(b, NULL, 0, 1e3, SIM_GB_PER_S, 0); /* a limit of its own */
+    add_flow(b, NULL, 0, 1e3, SIM_GB_PER_S, 0); /* this flow has a limit, too */
     run(b);
     assert_int_equal(b->arrived[0], 0);
     assert_int_equal(b->arrived[1], 2 * SIM_US);
@@ -97,8 +97,9 @@ static void nothing_to_carry_and_nowhere_to_go_take_no_time(void **context)
     close_bench(b);
 }
 
-/* Links A (10) and B (4): flow 0 on both, 1 on A, 2 and 3 on B with weight 2 for 3, flow 4 on A limited to 1.
- * B: 4 / (1 + 1 + 2) = 1 each. A: 4 is at its limit 1, 0 has 1, so flow 1 has 8. */
+/* Link A has rate 10, and link B has rate 4. Flow 0 uses both links, flow 1 uses A, flows 2 and 3 use B (flow
+ * 3 with weight 2), and flow 4 uses A with a limit of 1. On B each flow gets 4 / (1 + 1 + 2) = 1. On A flow 4
+ * has its limit 1 and flow 0 has 1, so flow 1 gets 8. */
 static void rates_of_a_small_network_are_those_found_by_hand(void **context)
 {
     (void)context;
@@ -135,7 +136,7 @@ static void flows_speed_up_as_others_end(void **context)
 }
 
 /* Two flows of 60 bytes share a link of rate 30. The second begins at time 1, when the first has 30 bytes
- * left. Both have rate 15 until time 3. The last 30 bytes of the second take 1 more. */
+ * left. Both have rate 15 until time 3. Then the last 30 bytes of the second flow take a time of 1. */
 static void a_flow_may_begin_later(void **context)
 {
     (void)context;
@@ -154,7 +155,7 @@ static void a_flow_may_begin_later(void **context)
 }
 
 /* n workers send to one server. The server's port carries n P, so the time grows with n, while the workers'
- * ports are mostly idle. */
+ * own ports are mostly idle. */
 static void incast_at_a_server_grows_with_the_workers(void **context)
 {
     (void)context;
@@ -207,8 +208,8 @@ static void what_is_not_connected_is_not_solved_again(void **context)
     assert_int_equal(b->network.solved, 10);
     add_flow(b, second, 1, 10, INFINITY, 0);
     run(b);
-    /* Rates are solved for the flow of the second link alone. Then the ten flows end at the same time, and no
-     * rates are left to solve. */
+    /* The flow of the second link has its rates solved separately. Later the ten flows end at the same time,
+     * and no flows are left whose rates must be solved. */
     assert_int_equal(b->network.solved, 11);
     close_bench(b);
 }
@@ -243,7 +244,7 @@ static void solve_plainly(const double *capacities, int resources, plain_flow *f
         }
         for (int f = 0; f < count; f++)
             if (!flows[f].fixed && flows[f].limit < level) level = flows[f].limit;
-        /* Finds the flows that use a link that is full at this level. */
+        /* Finds the flows that cannot rise further, since they use a link that is full at this level. */
         bool stays[MOST_FLOWS] = {false};
         for (int f = 0; f < count; f++) stays[f] = !flows[f].fixed && flows[f].limit <= level;
         for (int r = 0; r < resources; r++) {

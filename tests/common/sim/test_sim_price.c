@@ -28,13 +28,13 @@ static void an_operation_takes_the_longer_of_arithmetic_and_traffic(void **conte
     set(p, SIM_GEMM_FORWARD, 0.5, 1);
     set(p, SIM_GEMM_BACKWARD, 1, 0.5);
     set(p, SIM_ELEMENTWISE, 1, 0.8);
-    /* 2 * 1000^3 flop at 5 TFLOP/s: 400 us; backward at 10: 200 us */
+    /* 2 * 1000^3 flop: forward 400 us at 5 TFLOP/s, backward 200 us at 10 */
     op_desc product = {
         .kind = OP_linear_forward, .type = DTYPE_F32, .u.linear = {.m = 1000, .in = 1000, .out = 1000}};
     assert_true(fabs(sim_price_op(p, SIM_FP32, &product) - 400e6) < 1);
     product.kind = OP_linear_backward_data;
     assert_true(fabs(sim_price_op(p, SIM_FP32, &product) - 200e6) < 1);
-    /* One row: 4 MB of weights at 500 GB/s: 8 us and a little for the rows */
+    /* One row: 4 MB of weights at 500 GB/s take 8 us, and the row adds a little */
     op_desc row = {
         .kind = OP_linear_backward_data, .type = DTYPE_F32, .u.linear = {.m = 1, .in = 1000, .out = 1000}};
     assert_true(fabs(sim_price_op(p, SIM_FP32, &row) - 8.016e6) < 1);
@@ -62,19 +62,19 @@ static void hosts_have_prices_too(void **context)
 {
     (void)context;
     sim_profile *p = load("v100-pcie-32g");
-    double each = sim_profile_get(p, SIM_HOST_SUM) * 1e6; /* bytes a millisecond */
+    double each = sim_profile_get(p, SIM_HOST_SUM) * 1e6; /* bytes per millisecond */
     sim_time one = sim_price_sum(p, each, 1), three = sim_price_sum(p, 3 * each, 3),
              most = sim_price_sum(p, 76.8e6, 64);
     sim_time message = sim_price_message(p, 5e6);
     assert_in_range(one, SIM_MS, SIM_MS + 1);
     assert_in_range(three, SIM_MS, SIM_MS + 1);
-    assert_in_range(most, SIM_MS, SIM_MS + 1); /* The limit is the memory's 76.8 GB/s. */
+    assert_in_range(most, SIM_MS, SIM_MS + 1); /* The memory's 76.8 GB/s are the limit. */
     assert_in_range(message, 15 * SIM_US + SIM_MS, 15 * SIM_US + SIM_MS + 1);
     sim_profile_free(&p);
 }
 
-/* Four workers make a batch each, so a batch is ready after a quarter of the time that one worker needs. Each
- * process has only one pinning thread. */
+/* Each of four workers makes another batch, so a batch is ready after a quarter of the time that one worker
+ * needs. Each process has only one pinning thread. */
 static void loaders_have_prices(void **context)
 {
     (void)context;
@@ -92,8 +92,8 @@ static void loaders_have_prices(void **context)
     sim_profile_free(&p);
 }
 
-/* V100-PCIE, batch 128, published: forward 119 ms, backward 252. Nothing is calibrated here: the magnitude
- * must be right, and the arithmetic exact. */
+/* Published times on a V100-PCIE with batch 128: forward 119 ms, backward 252 ms. No constant is calibrated
+ * here, so only the magnitude must be right. The arithmetic must be exact. */
 static void resnet50_takes_about_what_was_published(void **context)
 {
     (void)context;
@@ -113,7 +113,7 @@ static void resnet50_takes_about_what_was_published(void **context)
         if (i < program->forward_end && (c == OP_CLASS_CONVOLUTION || c == OP_CLASS_GEMM))
             products += op_cost_of(op).flops;
     }
-    double exact = 2.0 * 4089184256.0 * 128 + 128 * 1000; /* and the linear layer's bias */
+    double exact = 2.0 * 4089184256.0 * 128 + 128 * 1000; /* plus the additions of the linear layer's bias */
     if (products != exact) fail_msg("products: found %.0f flop, expected %.0f", products, exact);
     if (forward < 100 || forward > 140) fail_msg("forward: found %.1f ms, expected 100 to 140", forward);
     if (backward < 200 || backward > 300) fail_msg("backward: found %.1f ms, expected 200 to 300", backward);
@@ -155,8 +155,9 @@ static void operations_contend_by_class_where_the_profile_says_how(void **contex
     sim_profile_free(&p);
 }
 
-/* One rule holds for all GPUs. The share of multiprocessors is the blocks of the collective, divided by the
- * GPU's SMs. The share of memory is the bytes of memory traffic per byte sent, divided by the bandwidth. */
+/* One rule holds for all GPUs. A collective's share of the multiprocessors is its number of blocks divided by
+ * the GPU's SMs. The share of the memory is the memory traffic per byte sent, times the rate, divided by the
+ * memory bandwidth. */
 static void collectives_take_multiprocessors_and_memory_of_a_gpu(void **context)
 {
     (void)context;
@@ -310,7 +311,7 @@ static void weights_of_convolutions_but_3x3_take_time_besides_where_a_profile_sa
     for (int i = 0; i < 3; i++)
         assert_true(fabs(sim_price_op(p, SIM_FP32, all[i]) - before[i] - expected[i]) < 1e-3);
     sim_parts parts = sim_price_parts(p, SIM_FP32, &one);
-    /* For the rest of the time it needs neither of them. */
+    /* For the rest of its time the operation needs neither arithmetic nor memory. */
     assert_true(parts.arithmetic < 1 && parts.traffic < 1);
     sim_profile_free(&p);
 }

@@ -1,4 +1,5 @@
-/* Every profile that is shipped loads; every way in which one can be wrong has its line and its status. */
+/* Tests that every shipped profile loads, and that every error in a profile has a message with a line and a
+ * status. */
 #include "common/sim/profile.h"
 #include "tests/support/check.h"
 
@@ -150,7 +151,7 @@ static void a_profile_may_be_a_file(void **context)
     unlink(path);
 }
 
-/* A value with its own unit is converted to the constant's. */
+/* A value may have another unit than the constant, and is converted. */
 static void a_value_may_have_a_unit_of_its_own(void **context)
 {
     (void)context;
@@ -169,7 +170,7 @@ static void a_value_may_have_a_unit_of_its_own(void **context)
 
 /* ---- ranges ----------------------------------------------------------------------------------- */
 
-/* Over all draws a constant takes every position of its range once, including both ends, and no position
+/* In a set of draws, a constant takes each position of its range once, including both ends, and no position
  * outside of the range. */
 static void draws_take_each_constant_through_its_range(void **context)
 {
@@ -186,7 +187,7 @@ static void draws_take_each_constant_through_its_range(void **context)
         found[draw] = sim_profile_get(p, SIM_KAPPA);
         double loss = sim_profile_get(p, SIM_LOSS), bytes = sim_profile_at(p, SIM_LOSS, 1);
         assert_true(fabs(loss < 0.5 ? bytes - (0.4 + 2 * (loss - 0.4)) : bytes - 0.6) <
-                    1e-12); /* Both values have the same position in their ranges. */
+                    1e-12); /* Both constants are at the same position of their ranges. */
         assert_true(draw > 0 || (found[0] == 1.5 && loss == 0.5 && bytes == 0.6));
         assert_true(sim_profile_get(p, SIM_PEAK_FP32) == 14.1); /* The constant has no range. */
         sim_profile_free(&p);
@@ -201,8 +202,8 @@ static void draws_take_each_constant_through_its_range(void **context)
     unlink(path);
 }
 
-/* Every constant that was assumed and not measured has a range, except for constants that are choices, not
- * quantities, and constants of effects that do not exist. */
+/* Every constant that was assumed and not measured has a range. The exceptions are constants that are choices
+ * rather than quantities, and constants of effects that the profile does not have. */
 static void every_assumed_constant_has_a_range(void **context)
 {
     (void)context;
@@ -230,7 +231,7 @@ static void every_assumed_constant_has_a_range(void **context)
     sim_profile_free_names(names, count);
 }
 
-/* The example in the documentation, as it stands there. */
+/* Reads the example of the documentation without changes. */
 static void the_documented_profile_loads(void **context)
 {
     (void)context;
@@ -378,7 +379,7 @@ int main(void)
         cmocka_unit_test(a_missing_constant_is_named),
         cmocka_unit_test(an_unknown_name_lists_those_there_are),
     };
-    /* The profile of this machine is not one of those that are shipped. */
+    /* The test's machine may have a local profile, which does not count as shipped. */
     setenv("XDG_DATA_HOME", "/nowhere", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

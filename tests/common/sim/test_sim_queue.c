@@ -1,4 +1,4 @@
-/* The order of events, against a plain sorted list. */
+/* Compares the order of events with a plain sorted list. */
 #include "common/sim/queue.h"
 
 #include "common/base/random.h"
@@ -108,7 +108,7 @@ static int plain_order(const void *a, const void *b)
     return x->sequence < y->sequence ? -1 : 1;
 }
 
-/* Random schedules, moves and removals; then everything fires. */
+/* Events are scheduled, moved and removed at random. Then all events fire. */
 static void many_events_fire_in_the_order_of_a_sorted_list(void **context)
 {
     (void)context;

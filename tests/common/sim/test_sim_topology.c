@@ -1,4 +1,4 @@
-/* Routes, the capacities that they leave, and the rings of every profile. */
+/* Tests routes, the bandwidths that they leave for a flow, and the rings of every profile. */
 #include "common/sim/rings.h"
 #include "common/sim/simulation.h"
 #include "tests/support/check.h"
@@ -40,21 +40,21 @@ static void routes_take_the_links_between_their_ends(void **context)
         double bandwidth;
         double latency_us;
     } cases[] = {
-        {"v100-pcie-32g", 8, gpu0, gpu1, 2, 12, 10}, /* one switch */
+        {"v100-pcie-32g", 8, gpu0, gpu1, 2, 12, 10}, /* both GPUs are at one switch */
         {"v100-pcie-32g", 8, gpu0, gpu2, 4, 10, 10}, /* over the host bridge */
         {"v100-pcie-32g", 8, gpu0, gpu4, 5, 6, 10},  /* over the link between the sockets */
         {"v100-pcie-32g", 8, gpu0, host0, 3, 12, 10},
         {"v100-pcie-32g", 8, host1, gpu0, 4, 6, 10},
-        {"v100-pcie-32g", 8, host0, host0, 1, 38.4, 0}, /* Memory is read and written. */
+        {"v100-pcie-32g", 8, host0, host0, 1, 38.4, 0}, /* A copy within memory reads it and writes it. */
         {"v100-pcie-32g", 8, host0, host1, 3, 6, 0},
         {"v100-pcie-32g", 8, gpu0, gpu0, 0, INFINITY, 10},
         {"dgx1-v100", 8, gpu0, gpu1, 1, 20, 10},
         {"dgx1-v100", 8, gpu0, gpu4, 1, 40, 10}, /* two NVLinks */
-        {"dgx1-v100", 8, gpu0, gpu5, 5, 6, 10},  /* No NVLink, so the route is over PCIe. */
+        {"dgx1-v100", 8, gpu0, gpu5, 5, 6, 10},  /* No NVLink connects these GPUs, so the route uses PCIe. */
         {"dgx-a100-40g", 8, gpu0, gpu5, 2, 240, 10},
         {"titan-rtx-x2", 2, gpu0, gpu1, 1, 40, 10},
         {"titan-rtx-x2-no-p2p", 2, gpu0, gpu1, 3, 12, 10}, /* in and out of the host's memory */
-        {"dgx1-v100-4xib100", 16, gpu0, far0, 4, 12, 1.5}, /* without the adapters' own links */
+        {"dgx1-v100-4xib100", 16, gpu0, far0, 4, 12, 1.5}, /* the adapters' own PCIe links do not count */
         {"dgx1-v100-4xib100", 16, host0, far_host, 6, 12, 1.5},
         {"v100-pcie-10gbe", 2, gpu0, far0, 4, 1.2, 25},
     };
@@ -96,14 +96,14 @@ static void ranks_fill_the_machines_in_order(void **context)
     simulation_close(&s);
 }
 
-/* Processes with several GPUs each: number s * n + r is GPU s of process r. */
+/* Each process has several GPUs. Rank s * n + r is GPU s of process r. */
 static void gpus_of_a_process_are_neighbors_on_one_machine(void **context)
 {
     (void)context;
     simulation *s = NULL;
     simulation_config config = {.profile = "dgx1-v100-4xib100", .world = 9, .per_process = 3};
     must(simulation_open(&config, &s));
-    assert_int_equal(s->topology->machines, 2); /* two processes to a machine of 8 GPUs */
+    assert_int_equal(s->topology->machines, 2); /* each machine of 8 GPUs has two processes */
     assert_int_equal(simulation_processes(s), 2);
     for (int process = 0; process < 3; process++)
         for (int stage = 0; stage < 3; stage++) {
@@ -127,7 +127,7 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
     static const struct {
         const char *profile;
         int ranks;
-        double bus; /* GB/s */
+        double bus; /* bandwidth in GB/s */
         int rings, channels;
         bool nvlink;
     } cases[] = {
@@ -143,7 +143,7 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
         {"dgx-h100", 8, 18 * 20.6, 1, 18, true},
         {"hgx-h200", 8, 18 * 20.6, 1, 18, true},
         {"titan-rtx-x2", 2, 40, 2, 2, true},
-        {"titan-rtx-x2-no-p2p", 2, 42.6 / 4, 1, 1, false}, /* four passes of the host's memory */
+        {"titan-rtx-x2-no-p2p", 2, 42.6 / 4, 1, 1, false}, /* each byte passes the host's memory four times */
         {"v100-pcie-10gbe", 8, 1.2, 1, 1, false},
         {"dgx1-v100-4xib100", 16, 48, 4, 4, true},
         {"v100-sxm2-ib100", 32, 12, 1, 1, true},
@@ -170,18 +170,18 @@ static void rings_have_the_bus_bandwidth_of_their_links(void **context)
     }
 }
 
-/* If a group has only some GPUs of several machines, its rings use the adapters of the members. Two GPUs of a
- * DGX A100 each have an adapter at their switch; two GPUs of a DGX-1 share one. A ring does not cross between
- * sockets to reach another adapter. */
+/* If a group has only some GPUs of several machines, its rings use the adapters of these GPUs. Two GPUs of a
+ * DGX A100 each have an adapter at their switch, and two GPUs of a DGX-1 share one. A ring does not cross to
+ * another socket to use an adapter there. */
 static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
 {
     (void)context;
     static const struct {
         const char *profile;
-        /* Number of machines, and the places and the number of the members on each machine. */
+        /* Number of machines, and for each machine the number of members and their positions. */
         int machines, members[4], count;
         double bus; /* Bandwidth in GB/s. */
-        /* Number of rings, and the adapters that they use on the first machine. */
+        /* Number of rings, and the adapters that the rings use on the first machine. */
         int rings, nics[4];
     } cases[] = {
         {"dgx-a100-80g", 8, {0}, 1, 24, 1, {0}},
@@ -212,8 +212,8 @@ static void groups_of_some_gpus_take_the_adapters_of_these(void **context)
     }
 }
 
-/* The members have different places in the two machines. A ring leaves each machine by the adapter of its own
- * member. There are as many rings as adapters in the machine with the fewest members. */
+/* The members have different positions on the two machines. A ring leaves each machine through the adapter of
+ * the member there. The number of rings is the number of adapters on the machine with the fewest members. */
 static void machines_with_other_members_have_other_adapters(void **context)
 {
     (void)context;
@@ -258,8 +258,8 @@ static void every_ring_passes_every_member_once(void **context)
     }
 }
 
-/* The directed complete graph of four has six cycles through all, of which two fit side by side (and not
- * three); a ring of five has one in each direction. */
+/* The directed complete graph of four has six cycles through all nodes. Two of them fit side by side, three
+ * do not. A ring of five has one cycle in each direction. */
 static void cycles_use_every_link_once(void **context)
 {
     (void)context;

@@ -1,5 +1,6 @@
-/* A file as checkpoint_open() and checkpoint_load() see it up to its tensors: length, header, metadata, and
- * the match against two models that use every habit of PyTorch that is met. */
+/* Reads a file as checkpoint_open() and checkpoint_load() do before they read tensors: length, header,
+ * metadata, and the match against a model. The two models cover every naming convention of PyTorch that
+ * occurs. */
 #include "common/checkpoint/checkpoint_impl.h"
 #include "models/models.h"
 

@@ -1,4 +1,4 @@
-/* The CIFAR-10 decoder, which writes to memory of exactly the size that it asks for. */
+/* Fuzzes the CIFAR-10 decoder. It writes to memory of exactly the size that it asked for. */
 #include "common/data/decoders.h"
 
 #include <stdint.h>

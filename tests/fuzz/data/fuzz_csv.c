@@ -1,4 +1,4 @@
-/* The CSV decoder. Data that it accepts must have finite values and allowed labels. */
+/* Fuzzes the CSV decoder. If it accepts the data, values must be finite and labels must be allowed. */
 #include "common/data/decoders.h"
 
 #include <math.h>

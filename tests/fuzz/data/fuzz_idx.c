@@ -1,4 +1,4 @@
-/* Both IDX decoders. Data that they accept are read to the end. */
+/* Fuzzes both IDX decoders. If a decoder accepts the data, they are read to the end. */
 #include "common/data/decoders.h"
 
 #include <stdint.h>

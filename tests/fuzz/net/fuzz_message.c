@@ -1,4 +1,4 @@
-/* libFuzzer: a header frame of any bytes is refused, or survives packing unchanged. */
+/* Fuzzes header frames. A frame of any bytes is refused, or unpacking and packing leave it unchanged. */
 #include "common/net/message_wire.h"
 
 #include <stdlib.h>

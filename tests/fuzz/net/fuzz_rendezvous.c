@@ -1,4 +1,5 @@
-/* libFuzzer: a rendezvous packet of any bytes is refused, or survives packing unchanged. */
+/* Fuzzes rendezvous packets. A packet of any bytes is refused, or unpacking and packing leave it unchanged.
+ */
 #include "common/net/rendezvous_impl.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Runs a fuzz target over a folder, so that the corpus is tested without libFuzzer: each file as it is, cut
- * at every length, and with every single bit flipped. Prints TAP.
+/* Runs a fuzz target over the files of a folder, so that the corpus is tested without libFuzzer. Each file is
+ * tried as it is, cut off at every length, and with every single bit flipped. Prints TAP.
  *
  *   run_corpus FOLDER */
 #include <dirent.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* In memory of the exact size, so that reading past the end is seen. */
+/* Copies the data to memory of exactly their size, so that a sanitizer sees reads past the end. */
 static void run_exact(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);

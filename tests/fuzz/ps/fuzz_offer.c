@@ -1,5 +1,5 @@
-/* libFuzzer: an offer of any bytes from another rank is refused, or is read within its bounds. An offer is
- * compatible with itself. */
+/* Fuzzes handshakes ("offers") of another rank. An offer of any bytes is refused, or is read within its
+ * bounds. An offer is compatible with itself. */
 #include "ps/handshake.h"
 
 #include <stdint.h>

@@ -31,7 +31,7 @@ __attribute__((constructor)) static void read_faults(void)
     emulator_control.slow_first = text && strstr(text, "slow_first") != NULL;
 }
 
-/* Ranks are processes: each adds its lines. */
+/* Every rank is a process, and appends its own lines. */
 __attribute__((destructor)) static void write_counts(void)
 {
     const char *path = getenv("EMULATED_COUNTS");

@@ -1,24 +1,23 @@
-/* What tests count in the emulator, and what they make fail: a table of the module, found by its symbol
- * (cuda_module_find). EMULATED_FAULT in the environment sets the faults of a program, EMULATED_COUNTS=FILE
- * writes the counts there at its end. */
+/* Counters of the emulator that tests read, and faults that tests set. They are a table of the module, which
+ * is found by its symbol (cuda_module_find). The variable EMULATED_FAULT sets the faults of a program. If
+ * EMULATED_COUNTS=FILE is set, the program writes the counters to this file when it ends. */
 #ifndef TESTS_GPU_EMULATOR_CONTROL_H
 #define TESTS_GPU_EMULATOR_CONTROL_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* name: what is counted */
+/* the counters */
 #define EMULATOR_COUNTS(X)                                                                                   \
-    X(launches)       /* of kernels, recorded ones once */                                                   \
-    X(copies)         /* cudaMemcpyAsync */                                                                  \
-    X(set_streams)    /* cudnnSetStream */                                                                   \
-    X(first_products) /* of cuBLASLt, by other algorithms than the fastest of a search */                    \
-    X(fast_products)                                                                                         \
-    X(graphs)     /* operation graphs of cuDNN, executed */                                                  \
-    X(idle_waits) /* of the host, for the last of what a stream has been given: meanwhile it gives it        \
-                     nothing */
+    X(launches)       /* launches of kernels; a recorded launch counts once */                               \
+    X(copies)         /* calls of cudaMemcpyAsync */                                                         \
+    X(set_streams)    /* calls of cudnnSetStream */                                                          \
+    X(first_products) /* products of cuBLASLt by algorithms that are not the fastest of a search */          \
+    X(fast_products)  /* products of cuBLASLt by the fastest algorithm of a search */                        \
+    X(graphs)         /* executed operation graphs of cuDNN */                                               \
+    X(idle_waits)     /* waits of the host until a stream has done all of its work */
 
-/* name: what fails */
+/* calls that can be made to fail */
 #define EMULATOR_FAULTS(X)                                                                                   \
     X(search) /* cuDNN's searches for algorithms return an error */                                          \
     X(sums)   /* cublasLtMatmul refuses BGRADB, though its search has found an algorithm */
@@ -28,10 +27,11 @@
 typedef struct emulator_control_table {
     EMULATOR_COUNTS(EMULATOR_COUNT)
     EMULATOR_FAULTS(EMULATOR_FAULT)
-    bool slow_first; /* kernels, and the algorithms that heuristics put first,
-                        are not the fastest ("slow_first") */
-    bool slow_sums;  /* products with BGRADB take three times as long as these */
-    int64_t slow_ns; /* that they have taken, which events count and nobody waits for */
+    /* "slow_first": kernels, and the algorithms that heuristics put first, are slower than others */
+    bool slow_first;
+    bool slow_sums; /* products with BGRADB take three times as long as a slow kernel */
+    /* Total time that slow work has taken; events add it to the clock, and no thread waits for it. */
+    int64_t slow_ns;
 } emulator_control_table;
 #undef EMULATOR_COUNT
 #undef EMULATOR_FAULT
@@ -46,7 +46,8 @@ static inline void emulator_count(int64_t *counter)
     __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED);
 }
 
-/* On the stream: so long do events count that it has taken. */
+/* Lets the stream's work take `ns` longer. The time is added to the times of later events, and nothing waits
+ * for it. */
 void emulator_take(struct emulated_stream *s, int64_t ns);
 
 static inline void emulator_be_slow(struct emulated_stream *s)

@@ -1,14 +1,16 @@
-/* Matrix products of cuBLASLt, emulated: plain loops in double precision over column-major matrices of
- * float32 or bfloat16. Factors are rounded to TF32 or bfloat16 if the compute type allows it.
+/* Emulates matrix products of cuBLASLt by plain loops in double precision over column-major matrices of
+ * float32 or bfloat16. Factors are rounded to TF32 or bfloat16 if the compute type allows this.
  *
- * The emulator checks the rules for callers (docs/cuda.md, "Reviewed against", names their sources):
- * types that go together, pointers as aligned as the search was told (for the vector of biases, the search
- * looks at its address: NULL counts as 256), a workspace at a multiple of 256 bytes, an algorithm that was
- * found for this very product. If the search was told that a vector is aligned to more than 16 bytes, its
- * algorithm sums in two parts. So runs that are to be bit-identical must request the same alignment. Two
- * things are not supported, so that the callers' alternatives are tested: the gradient of a bias over an odd
- * number of rows, and factors of bfloat16 with an odd number of rows of the result. A search finds up to
- * three algorithms. If tests make the others slow (control.h), the second one is the fastest. */
+ * The emulator checks the rules for callers (docs/cuda.md, "Reviewed against", names their sources): types
+ * must go together, pointers must be aligned as the search was told, the workspace must begin at a multiple
+ * of 256 bytes, and the algorithm must have been found for this very product. For the vector of biases, the
+ * search looks at its address, and NULL counts as aligned to 256. If the search was told that a vector is
+ * aligned to more than 16 bytes, its algorithm sums in two parts. So runs that are to be bit-identical must
+ * request the same alignment.
+ *
+ * Two things are not supported, so that tests reach the callers' alternatives: the gradient of a bias over an
+ * odd number of rows, and factors of bfloat16 if the result has an odd number of rows. A search finds up to
+ * three algorithms. If a test makes the others slow (control.h), the second one is the fastest. */
 #include "common/device/cuda/module/libraries.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/control.h"
@@ -54,7 +56,7 @@ struct emulated_preference {
     uint32_t alignment[4], schemes;
 };
 
-/* The product of a search, which an algorithm holds as its data. */
+/* The product for which a search found an algorithm. The algorithm holds it as its data. */
 typedef struct found {
     uint32_t problem, vector_alignment, alignment[4], index;
 } found;
@@ -119,7 +121,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
     return drop(layout);
 }
 
-/* The emulator has no batches, and no orders other than column-major. */
+/* The emulator has no batches, and only column-major order. */
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute, const void *value,
                                                 size_t size)
@@ -206,7 +208,7 @@ static int64_t columns_of(const work *k, int factor)
     return k->desc.transpose[factor] == CUBLAS_OP_T ? k->matrix[factor].rows : k->matrix[factor].columns;
 }
 
-/* Checks that factors have one type, and that the result is float32 or has the type of the factors. */
+/* Checks that both factors have the same type, and that the result has this type or float32. */
 static cublasStatus_t check(const work *k)
 {
     const struct emulated_matrix *a = &k->matrix[A], *b = &k->matrix[B], *c = &k->matrix[C],
@@ -245,12 +247,12 @@ static double rounded(const work *k, double value)
     return half_bits_as_float((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu);
 }
 
-/* Returns the rows of op(a), or the columns of op(b), rounded as the multiplication uses them. */
+/* Returns the rows of op(a) or the columns of op(b), rounded as the multiplication does. */
 static double *vectors(const work *k, int which)
 {
     const struct emulated_matrix *m = &k->matrix[which];
     int64_t terms = rows_of(k, B), count = which == A ? rows_of(k, A) : columns_of(k, B);
-    /* True if a vector lies in a column. */
+    /* True if the vector is a column in memory. */
     bool along = (k->desc.transpose[which] == CUBLAS_OP_T) == (which == A);
     double *out = malloc((size_t)(terms * count) * sizeof *out);
     if (!out) abort();
@@ -291,8 +293,8 @@ static void multiply(const work *k, const double *a, const double *b)
         }
 }
 
-/* Sums over the terms of the products, for each column of op(b). The sums are written, not added, for every
- * beta. */
+/* Sums the terms of the products for each column of op(b). The sums overwrite the output, whatever beta
+ * is. */
 static void sum_columns(const work *k, const double *b)
 {
     int64_t terms = rows_of(k, B);

@@ -1,12 +1,11 @@
-/* Operation graphs of cuDNN, emulated: descriptors keep the attributes that they are given, and executing a
- * plan computes one operation after another in double precision, with each result rounded to its tensor's
- * type.
+/* Emulates operation graphs of cuDNN. Descriptors keep the attributes that they are given. Executing a plan
+ * computes one operation after another in double precision, and rounds each result to the type of its tensor.
  *
- * Heuristics list three engines: the first is not deterministic, the second uses tensor cores, the third does
- * not and needs a workspace. The emulator refuses what cuDNN would refuse: attributes after finalizing,
- * operations whose dimensions are incompatible, bfloat16 without tensor cores, addresses that are missing or
- * not device memory, a missing workspace. Convolutions in bfloat16 of odd numbers of channels are not
- * supported, as in cudnn.c. */
+ * Heuristics list three engines: the first is not deterministic, the second uses tensor cores, and the third
+ * needs a workspace and no tensor cores. The emulator refuses calls that cuDNN would refuse: attributes that
+ * are set after finalizing, operations whose dimensions are incompatible, bfloat16 without tensor cores,
+ * addresses that are missing or not in device memory, a missing workspace. Convolutions in bfloat16 with an
+ * odd number of channels are not supported, as in cudnn.c. */
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/cudnn_impl.h"
@@ -253,8 +252,8 @@ static descriptor first_operation(descriptor graph)
     return list[0];
 }
 
-/* Returns whether the engine can run the graph: an engine without tensor cores does not run if all tensors of
- * the first operation are bfloat16. */
+/* Returns whether the engine can run the graph. An engine without tensor cores cannot run it if all tensors
+ * of the first operation are bfloat16. */
 static bool is_supported(descriptor graph, int engine)
 {
     descriptor op = first_operation(graph), of[3];
@@ -310,7 +309,8 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t d, cudnnBackendA
 
 /* ---- running ---------------------------------------------------------------------------------- */
 
-/* A graph that is enqueued, or recorded. Numbers that are passed by value are read when it is enqueued. */
+/* A graph that is enqueued, or recorded. Numbers that are passed by value are read when the graph is
+ * enqueued. */
 typedef struct graph_work {
     descriptor graph;
     int64_t uids[MOST_BOUND], count;
@@ -321,7 +321,7 @@ typedef struct graph_work {
 /* A tensor while a graph runs: its storage in double precision. */
 typedef struct stored {
     descriptor of;
-    const int64_t *dims, *strides; /* Dimensions and strides of the tensor itself. */
+    const int64_t *dims, *strides; /* Dimensions and strides of the cuDNN tensor. */
     int type;
     double *values;
     int64_t extent;
@@ -366,8 +366,8 @@ static double as_type(int type, double value)
     return type == CUDNN_DATA_BFLOAT16 ? bf16_to_float(bf16_from_float((float)value)) : (double)(float)value;
 }
 
-/* Returns the position in the storage of four indices. A dimension of one has the same element for every
- * index. */
+/* Returns the position in the storage of the element with four indices. If a dimension is one, all indices in
+ * it have the same element. */
 static int64_t place(const stored *t, const int64_t *at)
 {
     int64_t i = 0;
@@ -509,7 +509,7 @@ static void run_reduction(run_state *s, descriptor op)
     for (int64_t i = 0; i < e.y->extent; i++) e.y->values[i] = (double)(float)e.y->values[i];
 }
 
-/* Gives the same storage other strides. */
+/* Gives the output the storage of the input, with other strides. */
 static void run_reshape(run_state *s, descriptor op)
 {
     stored *x = operand(s, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC),

@@ -1,4 +1,4 @@
-/* What the files of the emulated cuDNN share. */
+/* Declarations that the files of the emulated cuDNN share. */
 #ifndef TESTS_GPU_EMULATOR_CUDNN_IMPL_H
 #define TESTS_GPU_EMULATOR_CUDNN_IMPL_H
 
@@ -10,7 +10,7 @@ struct emulated_cudnn {
 
 struct emulated_tensor {
     cudnnDataType_t type;
-    int n, c, h, w; /* For filters k, c, r, s. */
+    int n, c, h, w; /* For filters, these are k, c, r, s. */
 };
 
 struct emulated_convolution {

@@ -1,4 +1,4 @@
-/* Emulated graphs: lists of what was enqueued while a stream was captured. */
+/* Emulates graphs. A graph is a list of the work that was enqueued while its stream was captured. */
 #include "tests/gpu/emulator/stream.h"
 
 #include <stdlib.h>

@@ -1,8 +1,7 @@
-/* The emulated memory: device memory in one reserved range that is closed to the host, except while a kernel
- * or a copy runs, so that a program that touches device memory from the host dies here as it would fail with
- * a GPU.
+/* Emulates device memory. It is one reserved range that the host can access only while a kernel or a copy
+ * runs. So a program that accesses device memory from the host crashes here, as it would fail with a GPU.
  *
- * The range is a memfd, which other processes open as they would open an allocation of a GPU (IPC). */
+ * The range is a memfd. Other processes open it as they would open an allocation of a GPU (IPC). */
 #include "tests/gpu/emulator/memory.h"
 #include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/stream.h"
@@ -23,7 +22,7 @@ typedef struct memory_block {
     int used;
 } memory_block;
 
-/* Memory of other processes or of the host that the GPU can access. */
+/* Memory that the GPU can access although it belongs to another process or to the host. */
 typedef struct reached_block {
     char *data; /* NULL if the entry is free. */
     size_t bytes;
@@ -43,18 +42,19 @@ static struct {
     pthread_mutex_t lock;
     char *space;
     int fd;
-    size_t size, end; /* Bytes that are reserved, and the end of the bytes that were ever used. */
+    size_t size, end; /* Size of the reserved range, and the end of the bytes that have been used so far. */
     memory_block blocks[MOST_BLOCKS];
     int block_count, open;
     size_t used;                       /* Bytes of blocks in use. */
     reached_block peers[MOST_PEERS];   /* Memory of other processes. */
     reached_block pinned[MOST_PINNED]; /* Pinned memory of the host. */
-    int pinned_count;                  /* Number of entries that were ever in use. */
+    int pinned_count;                  /* Number of entries of `pinned` that have been used so far. */
 } gpu = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- the range -------------------------------------------------------------------------------- */
 
-/* Returns the size from EMULATED_BYTES, with which tests make the GPU small. */
+/* Returns the size of the GPU's memory: EMULATED_BYTES if it is set, with which tests make the memory
+ * small. */
 static size_t size_of_gpu(void)
 {
     const char *asked = getenv("EMULATED_BYTES");
@@ -302,7 +302,7 @@ cudaError_t cudaIpcCloseMemHandle(void *data)
 
 /* ---- copies ----------------------------------------------------------------------------------- */
 
-/* Clears pages by giving them back to the system, which makes them zero. */
+/* Sets whole pages to zero by giving them back to the system. Returns the number of cleared bytes. */
 static size_t clear_pages(char *data, size_t bytes)
 {
     size_t whole = bytes / PAGE * PAGE;

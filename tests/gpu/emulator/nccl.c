@@ -1,10 +1,10 @@
-/* NCCL between threads or processes of one machine, in stream order: a call only enqueues work. A thread of
- * the stream runs the work after all earlier work of the stream, and exchanges data with the threads of the
- * other ranks. The data lie in a memfd that the id names.
+/* Emulates NCCL between threads or processes of one machine, in stream order. A call only enqueues work. A
+ * thread of the stream runs it after all earlier work of the stream, and exchanges data with the threads of
+ * the other ranks. The data are in a memfd that the unique id names.
  *
- * As NCCL may, the first call of a size connects: it synchronizes with the rank's GPU, as an allocation does,
- * and returns when all ranks have made it. An abort ends what is in flight, and returns when the rank's
- * streams have ended it. */
+ * The first call of a size connects, as it may in NCCL. It synchronizes with the rank's GPU, as an allocation
+ * does, and returns when all ranks have made the call. An abort ends the calls in flight, and returns when
+ * all streams of the rank have ended them. */
 #include "common/ops/tensor.h"
 #include "common/reduce/half.h"
 #include "tests/gpu/emulator/memory.h"
@@ -22,8 +22,8 @@
 
 enum { MOST_RANKS = 16, MOST_SIZES = 256, CHUNK = 1 << 20, LOOKS = 200, NAP_US = 50 };
 
-/* The parts of a call that ranks compare. `op` is BROADCAST or a reduction; `root` is -1 if all ranks get the
- * result. SEND and RECEIVE involve two ranks, and `root` is the other one. */
+/* The parts of a call that ranks compare. `op` is BROADCAST, SEND, RECEIVE or a reduction. `root` is -1 if
+ * all ranks get the result. For SEND and RECEIVE, which involve two ranks, `root` is the other rank. */
 enum { BROADCAST = -1, SEND = -2, RECEIVE = -3 };
 typedef struct call {
     size_t count;
@@ -31,7 +31,7 @@ typedef struct call {
     int op, root;
 } call;
 
-/* For each rank, the number of meetings that it has reached. The number only grows. */
+/* Counts, for each rank, the meetings that the rank has reached. A count only grows. */
 typedef struct meeting {
     uint64_t come[MOST_RANKS];
 } meeting;
@@ -46,8 +46,8 @@ _Static_assert(sizeof(world_id) <= NCCL_UNIQUE_ID_BYTES, "an id must fit");
 
 /* Memory that the ranks share. Each rank maps it at another address. */
 typedef struct world {
-    /* Set if a rank has left. Then calls of the other hosts fail, and the GPUs of the other ranks wait until
-     * these ranks abort, too. */
+    /* Set if a rank has left. Later calls on other hosts fail. The GPUs of the other ranks wait until these
+     * ranks abort, too. */
     int left;
     meeting hosts, streams;
     call calls[MOST_RANKS];
@@ -75,10 +75,10 @@ struct emulated_comm {
     int has_owner;
 };
 
-/* EMULATED_NCCL_FAULT=RANK:CALL:CODE: the call CALL of rank RANK fails with CODE. Call 0 is the start of
- * NCCL. With -1 the GPU never finishes the call, with -100 the call does not return, and with another -CODE
- * the error is asynchronous. The variable is read before there are ranks, since ranks set variables of the
- * environment, which no thread may read at the same time. */
+/* EMULATED_NCCL_FAULT=RANK:CALL:CODE lets call number CALL of rank RANK fail with CODE. Call 0 is the start
+ * of NCCL. If CODE is -1, the GPU never finishes the call. If CODE is -100, the call does not return. Other
+ * negative codes are asynchronous errors. The variable is read before there are ranks, since ranks set
+ * variables of the environment, and no thread may read it at the same time. */
 enum { HANGS = -1, NEVER_RETURNS = -100 };
 static struct {
     int rank, call, code;
@@ -172,8 +172,8 @@ static dtype dtype_of(ncclDataType_t type)
     }
 }
 
-/* Converts to float64. In float64 a sum or product of two values rounds to the same result as in their own
- * floating-point type. */
+/* Converts to float64. A sum or product of two values that is computed in float64 rounds to the same result
+ * as in their own floating-point type. */
 static double load(const char *at, dtype type)
 {
     switch (type) {
@@ -331,8 +331,8 @@ static bool run_call(void *context)
     return true;
 }
 
-/* Connects at the first call of a size: synchronizes with the rank's GPU, and waits until all ranks have made
- * the call. A call between two ranks only synchronizes. Returns false if a rank has left. */
+/* Connects if this is the first call of its size: synchronizes with the rank's GPU, and waits until all ranks
+ * have made the call. A call between two ranks only synchronizes. Returns false if a rank has left. */
 static bool connect_ranks(ncclComm_t c, const call *k)
 {
     for (int i = 0; i < c->seen_count; i++)
@@ -382,7 +382,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *out)
     return ncclSuccess;
 }
 
-/* Opens a communicator. Returns when all ranks have come. */
+/* Opens a communicator. Returns when all ranks have called this function. */
 static ncclResult_t join(ncclComm_t *out, const world_id *id, int size, int rank)
 {
     ncclComm_t c = calloc(1, sizeof *c);
@@ -404,7 +404,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *out, int size, ncclUniqueId uniq
     int failure = fault_at(rank, 0);
     while (failure == NEVER_RETURNS) pause();
     world *w = failure > 0 ? open_world(&id) : NULL;
-    /* The other ranks find that its socket was closed. */
+    /* The other ranks see that this rank has left, as if its socket had been closed. */
     if (w) __atomic_store_n(&w->left, 1, __ATOMIC_RELEASE);
     if (w) munmap(w, sizeof *w);
     if (failure > 0) return (ncclResult_t)failure;

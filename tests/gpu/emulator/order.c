@@ -1,4 +1,4 @@
-/* The order in which the work of emulated streams runs: stream.h. */
+/* Runs the work of emulated streams in the order that EMULATED_ORDER says (stream.h). */
 #include "tests/gpu/emulator/stream.h"
 
 #include <sched.h>
@@ -12,7 +12,7 @@ enum { PAUSE_US = 300 };
 static _Thread_local struct emulated_stream *keeping; /* Streams of this thread that keep work. */
 
 /* The value of EMULATED_ORDER. It is read before there are ranks, since ranks set variables of the
- * environment, which no thread may read at the same time. */
+ * environment, and no thread may read it at the same time. */
 static order order_of_process = AT_ONCE;
 
 __attribute__((constructor)) static void read_order(void)
@@ -67,7 +67,7 @@ static bool run_first(cudaStream_t s)
     return true;
 }
 
-/* Runs work of other streams: as much as possible if `far` is set, otherwise one piece. */
+/* Runs work of other streams: as much as possible if `far` is set, otherwise a single piece. */
 static bool run_others(cudaStream_t s, bool far)
 {
     bool any = false;

@@ -1,4 +1,4 @@
-/* Streams with a thread of their own, which runs their work in order: stream.h. */
+/* Streams that have a thread, which runs their work in order (stream.h). */
 #include "tests/gpu/emulator/control.h"
 #include "tests/gpu/emulator/stream.h"
 
@@ -41,8 +41,8 @@ static void *run_stream(void *argument)
     return NULL;
 }
 
-/* Starts a thread that blocks signals, which the program's own threads must receive. The caller holds the
- * lock. */
+/* Starts a thread that blocks all signals, so that the program's own threads receive them. The caller holds
+ * the lock. */
 static void start_thread(cudaStream_t s)
 {
     sigset_t signals, before;

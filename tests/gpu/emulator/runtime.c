@@ -1,4 +1,4 @@
-/* The emulated run-time: the device, streams, events, the driver. */
+/* Emulates the CUDA run-time: the device, streams, events, and the driver. */
 #include "common/base/clock.h"
 #include "common/device/cuda/module/libraries.h"
 #include "tests/gpu/emulator/control.h"
@@ -11,13 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* An event is freed by its last user: the program, or work that is kept. The numbers count records of the
- * event. */
+/* An event is freed by its last user: the program, or work that a stream keeps. The numbers count how often
+ * the event was recorded. */
 struct emulated_event {
     int64_t at_ns;
     cudaStream_t of;
     uint64_t recorded, reached;
-    uint64_t given; /* Amount of work that the stream had been given at the last record. */
+    /* Number of pieces of work that the stream had been given when the event was last recorded. */
+    uint64_t given;
     int references;
 };
 
@@ -33,8 +34,8 @@ static int count_gpus(void)
     return count ? atoi(count) : 1;
 }
 
-/* EMULATED_DRIVER stands for a driver that is too old for the run-time library, or whose two parts have
- * different versions. */
+/* EMULATED_DRIVER emulates a driver that is too old for the run-time library, or a driver whose two parts
+ * have different versions. */
 static cudaError_t state_of_driver(void)
 {
     const char *driver = getenv("EMULATED_DRIVER");
@@ -42,7 +43,7 @@ static cudaError_t state_of_driver(void)
     return strcmp(driver, "old") == 0 ? cudaErrorInsufficientDriver : cudaErrorSystemDriverMismatch;
 }
 
-/* EMULATED_LOST: number of waits for streams after which the process loses its GPU. As in CUDA, every later
+/* If EMULATED_LOST=N is set, the process loses its GPU after N waits for streams. As in CUDA, every later
  * call fails, too. The variable is read before there are ranks, as in order.c. */
 static int most_waits = -1; /* -1 if the GPU is never lost. */
 
@@ -170,8 +171,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
     return cudaSuccess;
 }
 
-/* As in CUDA, a captured stream cannot be waited for, and takes no memory operations of the driver. Timing
- * events are refused, too, since they would time the recording. */
+/* As in CUDA, it is an error to wait for a captured stream, or to give it memory operations of the driver.
+ * The emulator also refuses events with timing, since they would measure the recording. */
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     if (s->capture) return cudaErrorInvalidValue;
@@ -247,7 +248,7 @@ static bool awaited(void *context)
     return true;
 }
 
-/* Waits for the last record before this call. Other work may follow immediately. */
+/* Lets the stream wait for the event's last record before this call. Later records do not matter. */
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
 {
     uint64_t number = __atomic_load_n(&e->recorded, __ATOMIC_ACQUIRE);
@@ -325,7 +326,7 @@ CUresult cuStreamWriteValue64_v2(CUstream s, CUdeviceptr address, uint64_t value
     return CUDA_SUCCESS;
 }
 
-/* NCCL's functions are in this module itself. */
+/* The functions of NCCL are in this module itself. */
 bool cuda_library_open(const char *const *names, const char *const *symbols, void *table, char *why,
                        size_t size)
 {

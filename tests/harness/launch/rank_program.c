@@ -3,9 +3,9 @@
  *   rank_program SCENARIO WORLD [JOBS]
  *
  * As launcher it prints "exit=CODE cause=LINE" on stdout and ends with CODE. As rank it prints "rank JOB RANK
- * PID", then does steps of a few milliseconds, synchronized by a barrier, and prints "trains JOB RANK" once
- * it has done some. The scenario says what goes wrong, on rank 1 of the first job unless it says otherwise.
- */
+ * PID", and does steps of a few milliseconds that a barrier synchronizes. After some steps it prints "trains
+ * JOB RANK". The scenario says what goes wrong. It concerns rank 1 of the first job unless the scenario names
+ * another one. */
 #include "common/base/log.h"
 #include "common/net/rendezvous.h"
 #include "harness/launch/environment.h"
@@ -40,7 +40,7 @@ static bool stop_now(void *b)
     return job_stop_requested(b) != 0;
 }
 
-/* Computes until it is killed, without progress. */
+/* Computes without progress until the process is killed. */
 static void spin(void)
 {
     volatile bool forever = true;
@@ -56,15 +56,15 @@ static void *die_later(void *unused)
     return NULL;
 }
 
-/* Rank 1 takes a while to end, like a process that uses a GPU: its first thread has already ended. */
+/* Lets rank 1 take a while to end after its first thread has ended, like a process that uses a GPU. */
 static void die_slowly(void)
 {
     pthread_t thread;
     if (pthread_create(&thread, NULL, die_later, NULL) == 0) pthread_exit(NULL);
 }
 
-/* Does to rank 1, in the middle of backward, what the scenario says. Returns the status with which the rank
- * ends, if it does end. */
+/* Runs the scenario on rank 1, in the middle of backward. Returns the status with which the rank ends, if it
+ * ends. */
 static status trouble(const char *scenario, const launch_environment *e)
 {
     if (strcmp(scenario, "kill") == 0) raise(SIGKILL);

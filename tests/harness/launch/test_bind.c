@@ -41,8 +41,9 @@ static void remove_machine(void)
     assert_int_equal(system(command), 0);
 }
 
-/* Makes a machine that is numbered as Linux does: the second hardware threads of all cores follow the first
- * ones. Odd packages have odd numbers. */
+/* Makes a machine whose processors are numbered as Linux does: first one hardware thread of each core, then
+ * the second threads of all cores. If there are two packages, the second one has the processors with odd
+ * numbers. */
 static void make_machine(int packages, int cores, int threads)
 {
     char text[64];
@@ -91,12 +92,12 @@ static void ranks_get_whole_cores_first_and_then_share_them(void **state)
         {1, 2, 1, "0-1", {1, 2}, "0-1"},
         {1, 2, 1, "0-1", {2, 2}, "0-1 0-1"},
         {1, 2, 1, "1", {3, 4}, "1 1 1"},
-        {1, 4, 2, "0-7", {2, 1}, "0,4 1,5"}, /* whole cores, siblings with them */
+        {1, 4, 2, "0-7", {2, 1}, "0,4 1,5"}, /* whole cores with all of their hardware threads */
         {1, 4, 2, "0-7", {4, 1}, "0,4 1,5 2,6 3,7"},
         {1, 4, 2, "0-7", {2, 2}, "0-1,4-5 2-3,6-7"},
-        {1, 4, 2, "0-7", {4, 2}, "0,4 1,5 2,6 3,7"}, /* a core is two processors */
+        {1, 4, 2, "0-7", {4, 2}, "0,4 1,5 2,6 3,7"}, /* each core has two processors */
         {1, 4, 2, "0-7", {6, 1}, "0,4 1,5 2,6 3,7 0,4 1,5"},
-        {1, 4, 2, "2-4", {3, 1}, "2 3 4"},   /* of cores in part allowed, that part */
+        {1, 4, 2, "2-4", {3, 1}, "2 3 4"},   /* only the allowed parts of cores */
         {2, 4, 1, "0-3", {4, 1}, "0 2 1 3"}, /* socket by socket */
         {2, 4, 2, "0-7", {2, 2}, "0,2,4,6 1,3,5,7"},
         {1, 3, 1, "0-2", {2, 2}, "0-1 0,2"},
@@ -138,7 +139,7 @@ static void no_more_cores_take_part_than_a_container_keeps_at_work(void **state)
         const char *group, *file, *text, *second, *second_text;
         double limit;
         const char *third; /* Processors of rank 2. */
-        int busy;          /* cores: ranks by default */
+        int busy;          /* Number of busy cores; the number of ranks by default. */
     } cases[] = {
         {"0::/\n", "cpu.max", "150000 100000\n", NULL, NULL, 1.5, "0", 2},
         {"0::/\n", "cpu.max", "max 100000\n", NULL, NULL, 0, "2", 4},
@@ -201,12 +202,14 @@ static void kills_for_memory_are_counted_in_the_group_itself(void **state)
         int64_t kills;
     } cases[] = {
         {"0::/a/b\n", "sys/fs/cgroup/a/b/memory.events.local", events, 4},
-        {"0::/a/b\n", "sys/fs/cgroup/a/memory.events.local", events, 4}, /* b has no controller of memory */
-        {"0::/a\n", "sys/fs/cgroup/a/b/memory.events.local", events, 9}, /* of another group */
-        {"0::/a\n", "sys/fs/cgroup/a/memory.events", events, 9},         /* would count those below, too */
+        /* Group b has no memory controller. */
+        {"0::/a/b\n", "sys/fs/cgroup/a/memory.events.local", events, 4},
+        {"0::/a\n", "sys/fs/cgroup/a/b/memory.events.local", events, 9}, /* file of another group */
+        /* This file also counts the groups below. */
+        {"0::/a\n", "sys/fs/cgroup/a/memory.events", events, 9},
         {"5:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.oom_control", control, 7},
         {"5:memory:/of/the/host\n", "sys/fs/cgroup/memory/memory.oom_control", control, 7},
-        {"0::/\n", "sys/kernel/nothing", events, 9}, /* the machine's */
+        {"0::/\n", "sys/kernel/nothing", events, 9}, /* the root group of the machine */
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         make_machine(1, 1, 1);

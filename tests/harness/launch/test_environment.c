@@ -58,7 +58,7 @@ static void a_process_started_by_hand_knows_nothing(void **state)
 {
     (void)state;
     launch_environment e;
-    /* Variables of another launcher, which the process is not asked to read. */
+    /* Variables of another launcher. The process was not asked to read them. */
     set_all("RANK=3 WORLD_SIZE=4 LOCAL_RANK=0");
     assert_ok(launch_environment_open(false, &e));
     assert_int_equal(e.origin, LAUNCH_BY_HAND);
@@ -160,7 +160,7 @@ static void a_job_too_large_is_refused_before_memory_is_taken_for_it(void **stat
         {"RANK=0 WORLD_SIZE=1000000000 LOCAL_RANK=0 HARNESS_TOKEN=0000000000000001",
          "WORLD_SIZE: expected an integer from 1 to 2048, got '1000000000'"},
     };
-    struct rlimit limit, small; /* Shared memory is a file, so ulimit -v does not limit it. */
+    struct rlimit limit, small; /* Shared memory belongs to a file, so ulimit -v does not limit it. */
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
     small = (struct rlimit){.rlim_cur = 16 << 20, .rlim_max = limit.rlim_max};
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);

@@ -1,5 +1,5 @@
-/* Tests with real processes: rank_program launches itself, fails in every way, and must still end properly.
- * Time limits are three times as long as promised, since the machine may be busy. */
+/* Tests with real processes. rank_program launches itself, fails in every way, and must still end properly.
+ * Time limits are three times as long as the promised ones, since the machine may be busy. */
 #include "harness/launch/launch.h"
 #include "tests/common/net/net_test.h"
 
@@ -19,7 +19,7 @@ enum { RANKS_MAX = 8, TEXT_BYTES = 65536 };
 
 typedef struct run {
     pid_t pid; /* Process id of the launcher. */
-    int out;   /* Pipe from stdout and stderr. */
+    int out;   /* Pipe from stdout and stderr of the launcher. */
     char text[TEXT_BYTES];
     size_t length;
     int exit_code;
@@ -78,7 +78,8 @@ static void finish(run *r)
     r->exit_code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
 }
 
-/* The processes and addresses of the ranks, from their lines "rank JOB RANK PID URL". */
+/* Reads the process ids and addresses of the ranks from their lines "rank JOB RANK PID URL". Returns the
+ * number of ranks. */
 static int ranks_of(const run *r, pid_t pids[RANKS_MAX], char urls[RANKS_MAX][64])
 {
     int count = 0;
@@ -102,11 +103,11 @@ static pid_t pid_of(const run *r, const char *job, int rank)
 
 static bool is_gone(pid_t pid)
 {
-    waitpid(pid, NULL, WNOHANG); /* This process is the parent of orphans. */
+    waitpid(pid, NULL, WNOHANG); /* This process has become the parent of orphaned ranks. */
     return kill(pid, 0) != 0;
 }
 
-/* Fails unless all processes and sockets of the run have gone before `limit_ns` has passed. */
+/* Fails unless all processes and sockets of the run are gone within `limit_ns`. */
 static void expect_nothing_left(const run *r, int64_t limit_ns)
 {
     pid_t pids[RANKS_MAX];
@@ -310,7 +311,7 @@ static void ranks_that_do_not_stop_are_ended_by_the_second_signal_or_by_the_grac
         kill(r.pid, cases[c].first);
         expect_text(&r, "ending after this step");
         if (cases[c].second) {
-            kill(r.pid, cases[c].second); /* Counts like the first signal. */
+            kill(r.pid, cases[c].second); /* The second signal counts like the first one. */
             clock_sleep_ns(STOP_SIGNALS_NS);
             /* The launcher waits for the end of the step. */
             assert_int_equal(waitpid(r.pid, NULL, WNOHANG), 0);
@@ -332,7 +333,7 @@ static void an_interrupt_reaches_ranks_in_the_rendezvous(void **state)
     kill(r.pid, SIGINT);
     expect_text(&r, "ending after this step");
     clock_sleep_ns(STOP_SIGNALS_NS);
-    kill(r.pid, SIGINT); /* One rank does not check for signals. */
+    kill(r.pid, SIGINT); /* One of the ranks never checks for signals. */
     finish(&r);
     assert_int_equal(r.exit_code, 130);
     expect_nothing_left(&r, 0);
@@ -368,7 +369,7 @@ static void blocks_of_jobs_that_take_turns_never_overlap(void **state)
             if (!same_job && a->begin_ns < b->end_ns && b->begin_ns < a->end_ns)
                 fail_msg("block %d of %s and block %d of %s overlap", (int)a->number, a->job, (int)b->number,
                          b->job);
-            /* The jobs alternate: each runs one block before any runs its next one. */
+            /* The jobs alternate: each job runs a block before any job runs its next one. */
             if (a->number < b->number && a->begin_ns > b->begin_ns)
                 fail_msg("block %d of %s comes before block %d of %s", (int)b->number, b->job, (int)a->number,
                          a->job);

@@ -1,5 +1,5 @@
-/* Tests the row on the engines' agreement with files as ranks write them. Differences are below and beyond
- * the bound. */
+/* Tests the row about the agreement of engines, with files like those that ranks write. Differences are below
+ * and above the bound. */
 #include "harness/rank/agreement.h"
 #include "models/models.h"
 
@@ -71,7 +71,7 @@ static void equal_averages_are_bit_identical(void **state)
     json_decref(found);
 }
 
-/* The bound is 2 * 3 * 2^-24 * 4 / 4 = 6 * 2^-24; float32 has steps of 2 * 2^-24 above 1. */
+/* The bound is 2 * 3 * 2^-24 * 4 / 4 = 6 * 2^-24. Above 1, neighboring float32 values differ by 2 * 2^-24. */
 static void differences_are_held_against_the_bound_of_their_element(void **state)
 {
     (void)state;

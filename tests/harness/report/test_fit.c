@@ -1,4 +1,4 @@
-/* The straight line through times of messages. */
+/* Tests the fit of a straight line through the times of messages of several sizes. */
 #include "harness/report/fit.h"
 #include "tests/support/check.h"
 

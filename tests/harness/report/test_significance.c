@@ -1,5 +1,5 @@
-/* Verdicts on differences: p values that can be counted by hand, corrections from the literature, and how
- * often recorded samples lead to a wrong verdict or hide a change. */
+/* Tests verdicts on differences: p values that can be counted by hand, corrections from the literature, and
+ * how often samples of recorded times give a wrong verdict or hide a change. */
 #include "harness/report/significance.h"
 
 #include "common/base/random.h"
@@ -36,7 +36,8 @@ static void eight_rounds_that_agree_have_two_sign_patterns_of_256(void **context
 static void one_round_of_four_that_disagrees_least_leaves_four_patterns_of_sixteen(void **context)
 {
     (void)context;
-    /* Ranks 2, 3, 4 above 0 and 1 below: sums at least 4 from their mean of 5 are 0, 1, 9 and 10. */
+    /* The ratios have ranks 2, 3, 4 above 0, and rank 1 below. The mean of the sum is 5. Sums at least 4 from
+     * it are 0, 1, 9 and 10. */
     double a[] = {1, 1, 1, 1}, b[] = {exp(1), exp(2), exp(4), exp(-0.5)};
     significance s;
     assert_int_equal(significance_of_rounds(a, b, 4, &s), STATUS_OK);
@@ -47,7 +48,8 @@ static void one_round_of_four_that_disagrees_least_leaves_four_patterns_of_sixte
 static void many_rounds_have_the_p_of_the_normal_distribution_nearly(void **context)
 {
     (void)context;
-    /* 200 rounds are counted, 201 approximated: nearly the same values must have nearly the same p. */
+    /* For 200 rounds p is counted, and for 201 it is approximated. The values are nearly the same, so p must
+     * be nearly the same. */
     double a[201], b[201];
     for (int i = 0; i < 201; i++) {
         a[i] = 1;
@@ -82,14 +84,14 @@ static void interval_of_sums_holds_their_ratio_and_has_no_width_where_all_rounds
     expect_near(of.low, 3, 1e-15); /* every round has the ratio 3 */
     expect_near(of.high, 3, 1e-15);
     of = ratio_of_sums_interval(a, c, 4);
-    /* Residuals c - 0.4 a: 0.6, 0.2, -0.6, -0.2; squares sum to 0.8; error sqrt(0.8 * 4 / 3) / 6, t(3)
-     * = 3.182. */
+    /* The residuals c - 0.4 a are 0.6, 0.2, -0.6, -0.2. The sum of their squares is 0.8, so the error is
+     * sqrt(0.8 * 4 / 3) / 6, and t(3) = 3.182. */
     double factor = exp(3.182 * sqrt(0.8 * 4 / 3) / 6);
     expect_near(of.low, 0.4 / factor, 1e-12);
     expect_near(of.high, 0.4 * factor, 1e-12);
 }
 
-/* Six values are few: a percentile bootstrap of them covers in about 85 of 100 samples only. */
+/* A percentile bootstrap of only six values would cover the ratio in only about 85 of 100 samples. */
 static void interval_of_six_turns_covers_the_ratio_in_19_of_20_samples(void **context)
 {
     (void)context;
@@ -126,9 +128,9 @@ static void five_runs_above_five_others_are_one_choice_of_252_on_each_side(void 
 static void equal_values_share_their_mean_rank(void **context)
 {
     (void)context;
-    /* All equal: every choice has the same rank sum. With one tie across the sides, 5 and 5: ranks 1 to
-     * 4, 5.5, 5.5, 7 to 10; b's sum differs from its mean by 12. Choices of five ranks that differ as much: 2
-     * + 2 of 252. */
+    /* If all values are equal, every choice has the same rank sum. In the second case, each side has a 5. The
+     * ranks are 1 to 4, 5.5, 5.5, and 7 to 10, and b's sum differs from its mean by 12. There are 252 choices
+     * of five ranks, and 2 + 2 differ as much. */
     double same[] = {3, 3, 3, 3, 3}, a[] = {1, 2, 3, 4, 5}, b[] = {5, 7, 8, 9, 10};
     significance s;
     assert_int_equal(significance_of_runs(same, 5, same, 5, &s), STATUS_OK);
@@ -143,7 +145,8 @@ static void holm_multiplies_by_what_is_left_and_never_decreases(void **context)
     double p[] = {0.01, 0.04, 0.03, 0.005};
     assert_int_equal(holm_adjust(p, 4), STATUS_OK);
     static const double expected[] = {0.03, 0.06, 0.06,
-                                      0.02}; /* As R computes: p.adjust(c(.01, .04, .03, .005), "holm") */
+                                      /* R computes the same: p.adjust(c(.01, .04, .03, .005), "holm") */
+                                      0.02};
     for (int i = 0; i < 4; i++) expect_near(p[i], expected[i], 1e-15);
     assert_int_equal(holm_adjust(p, 0), STATUS_OK);
 }
@@ -157,7 +160,7 @@ static void a_choice_is_as_sure_as_its_least_sure_test_times_their_number(void *
         one[i] = 1;
         clear[i] = 2 + i * 0.1;
         close[i] =
-            i == 0 ? 0.99 : 1.1 + i * 0.1; /* one round of the ten, the smallest, disagrees: p = 4 / 1024 */
+            i == 0 ? 0.99 : 1.1 + i * 0.1; /* one of the ten rounds, the smallest, disagrees: p = 4 / 1024 */
         above[i] = 0.5;
     }
     assert_int_equal(significance_of_rounds(one, clear, 10, &tests[0]), STATUS_OK);
@@ -168,7 +171,8 @@ static void a_choice_is_as_sure_as_its_least_sure_test_times_their_number(void *
     assert_int_equal(significance_of_rounds(one, clear, 10, &tests[2]), STATUS_OK);
     significance three = significance_of_choice(tests, 3);
     expect_near(three.p, 3 * 4.0 / 1024, 1e-15);
-    assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN); /* Each of them alone would be shown. */
+    /* Each of them would be shown if it were the only one. */
+    assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN);
     assert_int_equal(significance_of_rounds(one, clear, 8, &tests[1]), STATUS_OK);
     three = significance_of_choice(tests, 3);
     assert_int_equal(three.verdict, SIGNIFICANCE_TOO_FEW);
@@ -179,7 +183,8 @@ static void a_choice_is_as_sure_as_its_least_sure_test_times_their_number(void *
     assert_int_equal(three.verdict, SIGNIFICANCE_NOT_SHOWN);
 }
 
-/* One point is always the fastest, here among a steady point and five noisy ones. */
+/* One of the points is always the fastest, although all are equal. One point is steady, and five are
+ * noisy. */
 static void of_equal_points_the_best_is_rarely_shown(void **context)
 {
     (void)context;
@@ -215,7 +220,7 @@ static void several_tests_take_more_rounds_and_a_smaller_p(void **context)
         a[i] = 1;
         b[i] = 1.1 + 0.01 * i;
     }
-    /* All n rounds agree: p = 2 / 2^n. Of m tests the smallest must be below 0.01 / m. */
+    /* If all n rounds agree, p = 2 / 2^n. The smallest p of m tests must be below 0.01 / m. */
     static const struct {
         int rounds, tests, least;
         significance_verdict verdict;
@@ -269,13 +274,13 @@ static void bootstrap_interval_covers_the_median_in_19_of_20_samples(void **cont
 /* ---- recorded samples ------------------------------------------------------------------------------ */
 
 typedef struct samples {
-    double logs[256]; /* Logarithms of step times, less the mean of their group, divided by its standard
-                         deviation. */
+    /* Logarithms of step times, minus the mean of their group, divided by its standard deviation. */
+    double logs[256];
     int count;
 } samples;
 
-/* Reads column 2 of results/samples/step-times.csv: milliseconds, in groups of equal runs that column 1
- * names. */
+/* Reads the samples in results/samples/step-times.csv. Column 2 has milliseconds. Column 1 names the groups
+ * of equal runs. */
 static samples recorded(void)
 {
     char path[512];
@@ -314,13 +319,13 @@ static samples recorded(void)
 
 enum { DRAWS = SANITIZED ? 1000 : 10000 };
 
-/* Quantity that varies: the runs of each side, the ratio of a round's two runs, or both runs of each round.
- */
+/* The quantity that varies: the time of each run, the ratio of the two runs of a round, or both runs of each
+ * round together. */
 typedef enum drawn { RUNS, RATIOS, BOTH_RUNS_OF_ROUNDS } drawn;
 
-/* Returns how many of `draws` comparisons end with a verdict. A comparison has `n` drawn rounds, or `n` runs
- * per side. The quantity `what` has the coefficient of variation `variation`, and b takes `factor` times as
- * long as a. */
+/* Makes `draws` comparisons, and returns how many of them end with a verdict. A comparison has `n` rounds, or
+ * `n` runs per side, which are drawn from the samples. The quantity `what` has the coefficient of variation
+ * `variation`, and b takes `factor` times as long as a. */
 static int verdicts(const samples *s, double variation, drawn what, int n, double factor, int draws)
 {
     bool rounds = what != RUNS;
@@ -386,7 +391,8 @@ static void sides_that_vary_independently_take_more_rounds_for_5_percent(void **
         fail_msg("variation 5%%: expected 95 of 100 by 50 rounds, got %d of %d", fifty, DRAWS);
 }
 
-/* Twenty comparisons of equal sides in one: without a correction, one in six would show something. */
+/* One comparison has twenty pairs of equal sides. Without a correction, one in six comparisons would have a
+ * false verdict. */
 static void equal_sides_of_20_points_get_a_false_verdict_in_at_most_15_of_1000_draws(void **context)
 {
     (void)context;

@@ -1,6 +1,5 @@
-/* Tests the content of a record after a run that has more steps than the record can hold: sums over all
- * steps, and sums over blocks of steps.
- */
+/* Tests a record after a run with more steps than the record can hold. The record keeps sums over all steps,
+ * and sums over blocks of steps. */
 #include "common/base/random.h"
 #include "harness/result/record.h"
 #include "harness/result/run_result.h"
@@ -16,8 +15,8 @@
 
 enum { KEPT = RECORD_STRETCHES * RECORD_BLOCK, RANKS = 2, GAP_EVERY = 1000, FIRST_INDEX = 5 };
 
-/* Of step `i`: times that depend on nothing else, so that a test can compute them again. The median is about
- * 400 us; one step of 50 is six times as long, and one of 1024 much longer. */
+/* The times of step `i` depend only on `i` and this number, so that a test can compute them again. The median
+ * is about 400 us. One step of 50 is six times as long, and one of 1024 much longer. */
 static uint64_t series = 3;
 static step_times times_of(int64_t i)
 {
@@ -169,7 +168,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Returns the quantile of all steps at which the p95 of the kept steps lies, less 0.95. */
+/* Takes the p95 of the kept steps, and finds which quantile of all steps this time is. Returns the quantile
+ * minus 0.95. */
 static double error_of_p95(int64_t steps)
 {
     record r;
@@ -185,7 +185,7 @@ static double error_of_p95(int64_t steps)
     return below / (double)steps - 0.95;
 }
 
-/* As of 2,048 to 4,096 steps that are drawn independently, 0.5 to 0.34 percentage points. */
+/* For 2,048 to 4,096 independently drawn steps the error is 0.5 to 0.34 percentage points. */
 static void the_p95_of_kept_steps_is_near_that_of_all(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void the_p95_of_kept_steps_is_near_that_of_all(void **state)
     series = 3;
 }
 
-/* As after a run with NCCL or MPI, every step that may have been kept is swept again. */
+/* After a run with NCCL or MPI, the anatomy of every step that may have been kept is computed again. */
 static void parts_that_are_known_late_are_those_of_kept_steps(void **state)
 {
     (void)state;
@@ -281,7 +281,7 @@ static double number_at(const json_t *job, const char *object, const char *key)
     return json_number_value(json_object_get(json_object_get(job, object), key));
 }
 
-/* Both ranks measure the same, so each step of the job is one of theirs. */
+/* Both ranks measure the same times, so each step of the job equals a step of a rank. */
 static void a_jobs_times_are_sums_over_all_steps(void **state)
 {
     (void)state;

@@ -62,7 +62,7 @@ const recorded *recorder_stop(int *count)
             recorder.sorted[filled++] = recorder.list[j];
         }
     }
-    /* Runs in order: each is moved before those that are greater. */
+    /* Sorts the records into order. Each record is moved before those that are greater. */
     for (int i = 1; i < filled; i++) {
         recorded r = recorder.sorted[i];
         int at = i;

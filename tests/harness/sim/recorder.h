@@ -11,7 +11,7 @@ typedef struct recorded {
     recorded_kind kind;
     int rank, peer;      /* Sender and receiver of a message. The peer of a call is -1. */
     int server;          /* True if the sender is a server. */
-    int what;            /* A collective_kind or message_kind. */
+    int what;            /* A collective_kind for a call, or a message_kind. */
     int64_t step_or_tag; /* The step in the header of a message, or the tag of a call. */
     int64_t key_or_root;
     int64_t bytes;
@@ -20,8 +20,8 @@ typedef struct recorded {
 enum { RECORDER_MOST = 1 << 16 };
 
 void recorder_start(void);
-/* Stops recording. Returns the records in order of (rank, server, peer, what), and within these in the order
- * in which they were made. The recorder owns the result. */
+/* Stops recording. Returns the records sorted by (rank, server, peer, what). Records that are equal in all
+ * four stay in the order in which they were made. The recorder owns the result. */
 const recorded *recorder_stop(int *count);
 
 #endif

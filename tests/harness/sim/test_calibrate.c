@@ -1,5 +1,5 @@
-/* Tests that measurements become a profile that can be loaded, in which each measured constant has its value
- * and is marked as calibrated. */
+/* Tests that measurements become a profile that can be loaded. In the profile each measured constant has its
+ * measured value, and is marked as calibrated. */
 #include "common/sim/profile.h"
 #include "harness/sim/calibrate_impl.h"
 #include "tests/support/check.h"
@@ -70,15 +70,15 @@ static void a_calibration_is_a_profile_whose_constants_say_so(void **context)
         const char *tag = p->provenance[cases[i].constant].tag;
         if (strcmp(tag, "calibrated on this machine") != 0) fail_msg("%s: found tag '%s'", name, tag);
     }
-    /* The constant was not measured, so it is that of the base profile. */
+    /* The constant was not measured, so it has the value of the base profile. */
     assert_string_equal(p->provenance[SIM_ATTENTION].tag, "assumed");
     sim_profile_free(&p);
     unlink(path);
     rmdir(folder);
 }
 
-/* Times as an H200 took them. In an earlier version, the head with two outputs led to products with 0.15 % of
- * the memory's bandwidth. */
+/* An H200 took these times. An earlier version concluded from the head with two outputs that products reach
+ * only 0.15 % of the memory's bandwidth. */
 static void a_product_shorter_than_a_kernels_overhead_says_nothing_of_the_memory(void **context)
 {
     (void)context;

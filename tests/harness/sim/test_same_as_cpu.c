@@ -1,7 +1,6 @@
-/* The same job on the CPU, ranks as threads, and on virtual devices: every rank's ledger has the same logical
- * bytes in each class and phase, except for the workspace, and ranks make the same calls and send the same
- * messages.
- */
+/* Runs the same job on the CPU with ranks as threads, and on virtual devices. In both, every rank's ledger
+ * must have the same logical bytes in each class and phase, except for the workspace. The ranks must make the
+ * same calls and send the same messages. */
 #include "common/base/clock.h"
 #include "common/data/batches.h"
 #include "harness/options/engines.h"
@@ -40,7 +39,8 @@ typedef struct job {
     data_options data;
     _Alignas(16) char options[ENGINE_OPTIONS_SIZE];
     status_table *table;
-    /* Ledgers on the CPU and in virtual time. The ledgers of server processes follow those of the ranks. */
+    /* Ledgers on the CPU, and ledgers in virtual time. The ledgers of the server processes follow the ledgers
+     * of the ranks. */
     ledger ledgers[2][MEMBERS_MOST];
     int members; /* Number of ranks and server processes. */
 } job;
@@ -51,7 +51,7 @@ typedef struct setting {
 } setting;
 
 /* Sets the options so that the result on the CPU does not depend on timing: keys are sent in the order in
- * which they are ready. */
+ * which they become ready. */
 static void set_options(job *j, const setting *settings)
 {
     option_binding binding = {.table = engine_table[j->engine]->options, .storage = j->options};
@@ -125,7 +125,8 @@ static status serve(local_ranks *group, int member, job *j)
     server_exchange x = {group, member};
     sync_context c = {.rank = member,
                       .world = j->world,
-                      .job_token = (uint64_t)getpid(), /* Tests of two builds may run at the same time. */
+                      /* Tests of two builds may run at the same time, so their tokens must differ. */
+                      .job_token = (uint64_t)getpid(),
                       .ledger = &j->ledgers[0][member],
                       .options = j->options,
                       .policy = j->policy,
@@ -158,7 +159,7 @@ static status run_rank(local_ranks *group, int rank, void *context)
     if (rank >= j->world) return serve(group, rank, j);
     trainer_config config = {.sync.rank = rank,
                              .sync.world = j->world,
-                             /* Tests of two builds may run at the same time. */
+                             /* Tests of two builds may run at the same time, so their tokens must differ. */
                              .sync.job_token = (uint64_t)getpid(),
                              .device = "cpu",
                              .threads = 1,
@@ -207,7 +208,7 @@ static int64_t bytes_at(const json_t *classes, int class, const char *key)
     return json_integer_value(key ? json_object_get(value, key) : value);
 }
 
-/* Reads the figures that check_ledgers() compares. */
+/* Reads the values that check_ledgers() compares. */
 static void read_ledger(const json_t *row, ledger *out)
 {
     const json_t *memory = json_object_get(row, "memory"), *classes = json_object_get(memory, "classes");
@@ -344,7 +345,7 @@ static void compare_with(const model_options *model, int world, int engine, cons
     memcpy(sim, recorder_stop(&sim_count), RECORDER_MOST * sizeof *sim);
     for (int r = 0; r < j->members; r++) check_ledgers(j, r);
     assert_true(cpu_count > 0);
-    /* The order of answers depends on timing. */
+    /* The order of answers depends on timing, so it is not compared. */
     if (strcmp(policy, "async") == 0 || strcmp(policy, "ssp") == 0) {
         sort_answers(cpu, cpu_count);
         sort_answers(sim, sim_count);
@@ -364,8 +365,9 @@ static void compare_devices(const model_options *model, int world, int engine, c
 
 static bool is_long; /* Set by --long: runs ResNet-18 under every policy. */
 
-/* The small model with two ranks and with four. ResNet-18 runs where the profile is another
- * (the_profile_makes_no_difference): its policies differ in bytes, not in code. */
+/* Compares the small model with two and with four ranks. Without --long, ResNet-18 runs only in
+ * the_profile_makes_no_difference, which uses another profile. For ResNet-18 the policies run the same code,
+ * and only the bytes differ. */
 static void compare_all(int engine)
 {
     for (int p = 0; p < engine_table[engine]->policy_count; p++) {
@@ -399,7 +401,7 @@ static void servers_of_their_own_are_the_same(void **context)
         }
 }
 
-/* Compares from the second step on, since gradients are sent whole before. */
+/* The first step sends whole gradients, so the comparison begins with the second step. */
 static void powersgd_is_the_same(void **context)
 {
     (void)context;

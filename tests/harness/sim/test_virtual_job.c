@@ -1,4 +1,4 @@
-/* Jobs in virtual time: symmetry, determinism, jitter, and times that have a formula. */
+/* Tests jobs in virtual time: symmetry, determinism, jitter, and times for which there is a formula. */
 #include "common/base/clock.h"
 #include "harness/sim/virtual_measure.h"
 #include "tests/support/check.h"
@@ -38,7 +38,7 @@ static void check(const char *what, double found, double expected, double tolera
         fail_msg("%s: found %.9g, expected %.9g", what, found, expected);
 }
 
-/* Simulates all ranks of a job on four machines, and again only those of the first machine. */
+/* Simulates all ranks of a job on four machines. Then simulates only the ranks of the first machine. */
 static void measure_both(const char *policy, virtual_figures *all, virtual_figures *some)
 {
     virtual_workload w = workload("dgx1-v100-4xib100", 32, policy, resnet);
@@ -65,7 +65,8 @@ static void the_ranks_of_one_machine_stand_for_all_to_the_last_bit(void **contex
     }
 }
 
-/* The last rank copies its next batch earlier than the others, while parameters are gathered. */
+/* The last rank has less to update. So it copies its next batch earlier than the others, while parameters are
+ * gathered. */
 static void a_last_rank_that_updates_less_makes_a_difference_of_nanoseconds(void **context)
 {
     (void)context;
@@ -112,8 +113,8 @@ static void the_same_job_takes_the_same_time_and_jitter_another(void **context)
 
 enum { FREE = 11 + 10 };
 
-/* Sets up equal hosts with one GPU each, on a network of 1.25 GB/s without latency. Everything except the
- * network takes no time. */
+/* Sets up equal hosts with one GPU each, on a network of 1.25 GB/s without latency. Everything but the
+ * network takes no time. Returns the number of overrides. */
 static int free_of_charge(sim_override *out)
 {
     static const sim_constant none[] = {SIM_KERNEL_OVERHEAD, SIM_LAUNCH_TIME,     SIM_SYNCHRONIZE_TIME,
@@ -150,7 +151,8 @@ static double gradient_bytes(const virtual_figures *f, size_t rank)
     return json_number_value(json_object_get(gradients, "current_bytes"));
 }
 
-/* Every worker but the one on the server's machine pushes P through its link, and gets P back through it. */
+/* Every worker that is not on the server's machine sends its gradients P over the server's link, and receives
+ * P over it. */
 static void check_growth(const char *placement)
 {
     double parameters = 0, first = 0;
@@ -161,7 +163,7 @@ static void check_growth(const char *placement)
         virtual_figures f = measure_links("sync", world, options);
         if (world == 2) parameters = gradient_bytes(&f, 1), first = f.step_ms;
         double ms =
-            /* Time of one direction. The other direction overlaps, except for one key. */
+            /* Time of one direction. The other direction overlaps with it, except for one key. */
             (world - 1) * parameters / 0.125e9 * 1000;
         if (f.step_ms < ms || f.step_ms > 2.05 * ms)
             fail_msg("%d workers: found %.3f ms, expected %.3f to %.3f", world, f.step_ms, ms, 2 * ms);
@@ -184,7 +186,7 @@ static double all_bytes_sent(const virtual_figures *f)
         json_object_get(json_array_get(json_object_get(f->job, "ranks"), 0), "bytes_sent"));
 }
 
-/* n servers in the ranks move what a ring moves: 2 (n - 1) / n P out of every rank. */
+/* If each of n ranks has a server, each rank sends as many bytes as in a ring: 2 (n - 1) / n P. */
 static void a_sharded_server_moves_the_bytes_of_a_ring(void **context)
 {
     (void)context;

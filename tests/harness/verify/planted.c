@@ -69,8 +69,8 @@ static void before(const op_desc *op, void *const *operands, op_scalars *scalars
     atomic_fetch_add(&made, 1);
 }
 
-/* Undoes what a forward pass with momentum m did to the running variance, and does it without Bessel's
- * correction:  new = (1 - m) old + m s,  s = biased * count / (count - 1). */
+/* Replaces the update of the running variance by one without Bessel's correction. The forward pass has
+ * computed new = (1 - m) old + m s with momentum m and s = biased * count / (count - 1). */
 static void bias_variance(const batchnorm_attributes *a, dtype type, const double *old, void *running)
 {
     double count = (double)(a->n * a->h * a->w), m = a->momentum;

@@ -1,6 +1,6 @@
-/* A checkpoint that this program has saved gives the golden loss in PyTorch, and one that PyTorch has saved
- * gives it here: golden_exchange.py is the other side. The interpreter is $PSRING_PYTHON, or a python3 that
- * has torch; without one the tests are skipped. */
+/* Exchanges checkpoints with PyTorch. A checkpoint that this program saved must give the golden loss in
+ * PyTorch, and one that PyTorch saved must give it here. golden_exchange.py is the other side. It runs in the
+ * interpreter $PSRING_PYTHON, or in a python3 that has torch. If there is none, the tests are skipped. */
 #include "common/base/random.h"
 #include "harness/train/trainer.h"
 #include "harness/verify/golden.h"

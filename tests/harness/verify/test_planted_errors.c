@@ -1,5 +1,5 @@
-/* The comparison of `harness verify` finds errors that are planted into operations, and agrees without
- * them: the golden trajectories are worth something. */
+/* Tests that golden trajectories find errors: the comparison of `harness verify` fails if an error is planted
+ * into operations, and succeeds without errors. */
 #include "harness/verify/verify.h"
 #include "ring/ring.h"
 #include "tests/harness/verify/planted.h"
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* Each case has the kind of figure in which the error must show, or NULL for any figure. */
+/* A planted error, and the kind of figure in which it must show, or NULL for any figure. */
 typedef struct planted_case {
     planted_error error;
     const char *file, *device, *kind;
@@ -26,7 +26,7 @@ static const planted_case cases[] = {
     {PLANTED_COLORS, "resnet18_32_w1_silu", "cpu", "gradient"},
     {PLANTED_CHANNELS, "resnet18_32_w1_silu", "cpu", "gradient"},
     {PLANTED_BIASED_VARIANCE, "resnet18_32_w1_silu", "cpu", "buffer"},
-    /* Several ranks. */
+    /* several ranks */
     {PLANTED_NOTHING, "wine_mlp_w2", "cpu", NULL},
     {PLANTED_NO_DECAY, "wine_mlp_w2", "cpu", NULL},
     {PLANTED_MORE_DECAY, "wine_mlp_w2", "cpu", NULL},
@@ -34,11 +34,11 @@ static const planted_case cases[] = {
     {PLANTED_NOTHING, "resnet18_32_w2_silu", "cpu", NULL},
     {PLANTED_BIASED_VARIANCE, "resnet18_32_w2_silu", "cpu", "buffer"},
     {PLANTED_CHANNELS, "resnet18_32_w2_silu", "cpu", "gradient"},
-    /* A network with kinks is held to little in float32, and to 1e-9 in float64. */
+    /* In float32 a network with kinks is compared only roughly, in float64 to 1e-9. */
     {PLANTED_NOTHING, "resnet18_32_w1", "reference", NULL},
     {PLANTED_MORE_DECAY, "resnet18_32_w1", "reference", NULL},
     {PLANTED_BIASED_VARIANCE, "resnet18_32_w1", "reference", NULL},
-    /* Transformers. */
+    /* transformers */
     {PLANTED_NOTHING, "gpt2_tiny_w2", "cpu", NULL},
     {PLANTED_MORE_DECAY, "gpt2_tiny_w2", "cpu", NULL},
     {PLANTED_GRADIENT_OF_LAYER, "gpt2_tiny_w2", "cpu", "gradient"},

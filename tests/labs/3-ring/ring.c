@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* The first element of chunk c; the first n % size chunks have one element more. */
+/* Returns the first element of chunk c. The first n % size chunks have one element more than the others. */
 static size_t begin_of(size_t n, int size, int c)
 {
     size_t more = n % (size_t)size, index = (size_t)c;

@@ -1,4 +1,4 @@
-/* A mutant of lab 3 as a file of its own: every rank passes whole buffers around, n - 1 times. */
+/* A mutant of lab 3 that has its own file: every rank passes whole buffers around, n - 1 times. */
 #include <lab.h>
 
 #include <stdlib.h>

@@ -33,7 +33,7 @@ int student_backward(lab_step *step, const int *bucket_of, int count, int bucket
     return rc;
 }
 
-/* The length of [begin, end) that no computation covers; `compute` is sorted. */
+/* Returns how much of [begin, end) is not covered by computation. `compute` is sorted. */
 static double uncovered(const lab_span *compute, int computes, double begin, double end)
 {
     double sum = 0;

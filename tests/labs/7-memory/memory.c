@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Returns the elements of a root's or block's shard. Shards are multiples of 16 elements, except the last
- * ones, which are shorter. */
+/* Returns the number of elements in a rank's shard of a root or block. Shards are multiples of 16 elements,
+ * except that the last shards are shorter. */
 static int64_t shard_of(int64_t elements, int ranks, int rank)
 {
     int64_t shard = (elements / 16 + ranks - 1) / ranks * 16, left = elements - rank * shard;

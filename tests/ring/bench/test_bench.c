@@ -131,7 +131,7 @@ static void a_line_has_nccl_tests_columns_and_fits_80(void **state)
     for (const char *line = text.data; *line; line += strcspn(line, "\n") + 1)
         assert_true(strcspn(line, "\n") <= 80);
     ring_bench_line(&row, &row, &more);
-    assert_null(strchr(more.data, '#')); /* of the same group */
+    assert_null(strchr(more.data, '#')); /* this line belongs to the same group */
     int fields = sscanf(more.data, "%lld %lld %lf %lf %lf %7s %lf %lf %lf %7s", &bytes, &count, &time[0],
                         &alg[0], &bus[0], wrong[0], &time[1], &alg[1], &bus[1], wrong[1]);
     assert_int_equal(fields, 10);

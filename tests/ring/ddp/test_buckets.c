@@ -14,7 +14,7 @@
 
 enum { MIB = 1 << 20, MOST = 512 };
 
-/* Writes the tensors bucket by bucket, as in "0 | 1 2 | 3". */
+/* Writes the numbers of the tensors, with a | between buckets, as in "0 | 1 2 | 3". */
 static void describe(const bucket_schedule *s, char *text, size_t size)
 {
     size_t used = 0;
@@ -51,7 +51,7 @@ typedef struct small_case {
     }
 
 static const small_case small_cases[] = {
-    /* PyTorch's own unit tests of its assignment */
+    /* cases of PyTorch's own unit tests */
     {"each tensor alone reaches the limit",
      {BUCKET_REACH_BYTES, BUCKET_ORDER_REGISTRATION, 400, 400},
      {F(100), F(200), F(100), F(50)},
@@ -70,7 +70,7 @@ static const small_case small_cases[] = {
      6,
      {0},
      "0 | 1 | 2 4 | 3 5"},
-    /* the other rules and orders */
+    /* cases of the other rules and orders */
     {"units, in the order in which the last of each is ready",
      {BUCKET_UNITS, BUCKET_ORDER_REVERSE, 0, 0},
      {U(10, 2), U(10, 0), U(10, 0), U(10, 1), U(10, 2)},
@@ -203,7 +203,7 @@ static void every_tensor_is_in_one_bucket_of_its_type(void **state)
     static int ready[MOST];
     for (int i = 0; i < MOST; i++) {
         tensors[i] = (bucket_tensor){1 + i * 37 % 1000, i % 3 ? DTYPE_F32 : DTYPE_F64, i % 3};
-        ready[i] = (i * 5 + 3) % MOST; /* 5 and 512 have no common factor: a permutation */
+        ready[i] = (i * 5 + 3) % MOST; /* 5 and 512 have no common factor, so this is a permutation */
     }
     bucket_schedule schedule;
     assert_int_equal(bucket_schedule_open(MOST, &schedule), STATUS_OK);
@@ -233,8 +233,8 @@ static void every_tensor_is_in_one_bucket_of_its_type(void **state)
     bucket_schedule_close(&schedule);
 }
 
-/* Of six gradients 5, 4 to 2 and 1 to 0 share a bucket. Gradient 4 is late: its bucket and the one after it
- * wait. */
+/* There are six gradients. Gradient 5 is alone in a bucket, 4 to 2 share one, and 1 and 0 share one. Gradient
+ * 4 becomes ready late, so its bucket waits, and so does the one after it. */
 static void buckets_are_launched_in_order_when_all_their_gradients_are_ready(void **state)
 {
     (void)state;

@@ -43,9 +43,11 @@ typedef struct cpu_elementwise {
 typedef struct cpu_batchnorm_data {
     int64_t c;
     const float *x, *residual, *mean, *scale, *beta; /* residual may be NULL */
-    float *y;              /* forward: receives y; backward: y of the forward pass for RELU's mask, or NULL */
-    const float *dy, *dy2; /* backward; dy2 may be NULL */
-    float *g;              /* backward: receives (dy + dy2) act', or NULL */
+    /* In the forward pass, receives y; in the backward pass, y of the forward pass for RELU's mask, or
+     * NULL. */
+    float *y;
+    const float *dy, *dy2; /* only in the backward pass; dy2 may be NULL */
+    float *g;              /* in the backward pass, receives (dy + dy2) act', or is NULL */
 } cpu_batchnorm_data;
 
 /* Coefficients [c] of dx = a g + b (x - mean) + e. */
@@ -233,7 +235,7 @@ typedef struct cpu_winograd {
 /* ---- the table -------------------------------------------------------------------------------- */
 
 typedef struct cpu_isa {
-    const char *name; /* "AVX-512" */
+    const char *name; /* name such as "AVX-512" */
     int vector_floats;
     const cpu_elementwise *elementwise;
     const cpu_batchnorm *batchnorm;

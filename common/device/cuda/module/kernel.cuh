@@ -267,7 +267,7 @@ __device__ static inline float activate(int act, float x)
     }
 }
 
-/* Returns dy * act'(x). `kept` is y for RELU, x for the others. */
+/* Returns dy * act'(x). `kept` is y for RELU, and x for other activations. */
 __device__ static inline float activate_backward(int act, float kept, float dy)
 {
     float s, t;

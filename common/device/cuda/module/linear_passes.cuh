@@ -18,7 +18,7 @@ template <typename T, int ACT> struct activate_rule {
     }
 };
 
-/* Computes dy act'. `kept` is y for RELU, the slope for the others. */
+/* Computes dy act'. `kept` is y for RELU, and the slope for other activations. */
 template <int V> __device__ static inline void apply_slope(int act, const float *kept, float *dy)
 {
     for (int v = 0; v < V; v++)

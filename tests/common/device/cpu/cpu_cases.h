@@ -1,5 +1,5 @@
-/* Cases that are large enough for every thread to have a part and for every blocking to have several blocks.
- */
+/* Cases that are so large that every thread computes a part, and that every loop over blocks has several
+ * blocks. */
 #ifndef TESTS_COMMON_DEVICE_CPU_CPU_CASES_H
 #define TESTS_COMMON_DEVICE_CPU_CPU_CASES_H
 

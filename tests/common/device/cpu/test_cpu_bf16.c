@@ -1,5 +1,6 @@
-/* Products in bfloat16: with factors that bfloat16 represents exactly, only the sums are rounded, so results
- * must be as close to the reference as products in float32. With other factors the rounding must show. */
+/* Tests products in bfloat16. If bfloat16 represents the factors exactly, only the sums are rounded, so
+ * results must be as close to the reference as products in float32. If factors are rounded, this must be
+ * visible in the results. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_compare.h"
 #include "tests/common/device/op_runner.h"
@@ -82,7 +83,7 @@ static void float32_goes_to_the_nearest_bfloat16_on_every_instruction_set(void *
 
 /* ---- operations ------------------------------------------------------------------------------- */
 
-/* Returns true for operations that use their operands as factors without changing them. */
+/* Returns true for operations that multiply their operands without changing them first. */
 static bool takes_part(const op_desc *op)
 {
     switch (op->kind) {
@@ -182,7 +183,8 @@ static void factors_are_rounded(void **state)
     device *d = open_bf16(1);
     float *x = cpu_test_blank(ROWS * SIZE), *w = cpu_test_blank(SIZE * SIZE),
           *y = cpu_test_blank(ROWS * SIZE);
-    for (int i = 0; i < ROWS * SIZE; i++) x[i] = 1 + 0x1p-10f; /* A quarter of a rounding unit above 1. */
+    for (int i = 0; i < ROWS * SIZE; i++)
+        x[i] = 1 + 0x1p-10f; /* A quarter of a rounding unit above 1, which bfloat16 rounds to 1. */
     for (int i = 0; i < SIZE * SIZE; i++) w[i] = 1;
     op_desc op;
     memset(&op, 0, sizeof op);

@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-/* The reference runs all steps from the same initial values as the device. Then the results are compared. */
+/* Runs all steps of the case on a device, from the same initial values. */
 static void run_on(device *d, const op_case *c, case_state *state)
 {
     op_runner runner;
@@ -39,8 +39,8 @@ static double root_mean_square(const double *values, int64_t count)
     return sqrt(sum / (double)count);
 }
 
-/* Differences are relative to the element, or to the tensor's root mean square if that is larger: the first
- * rows of causal attention are far larger than the rest. */
+/* Differences are relative to the element, or to the tensor's root mean square if that is larger. In causal
+ * attention the first rows are far larger than the others. */
 static void compare_tensor(const op_case *c, int tensor, const double *found, const double *expected)
 {
     const case_tensor *t = &c->tensors[tensor];

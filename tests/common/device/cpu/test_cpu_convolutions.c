@@ -1,6 +1,6 @@
-/* Convolutions over integers, whose sums are exact in float32 in any order, against plain loops:
- * every bit must agree, whichever algorithm the device uses for a shape. Only Winograd's filtering multiplies
- * by fractions; it must agree in the nearest integer, and come close to it. */
+/* Compares convolutions over integers with plain loops. Sums of integers are exact in float32 in any order,
+ * so every bit must agree, whichever algorithm the device uses for a shape. Winograd filtering is the
+ * exception, since it multiplies by fractions: its results must be close to the right integers. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_runner.h"
 
@@ -119,8 +119,8 @@ static void free_tensors(tensors *t)
     for (int i = 0; i < 4; i++) free(arrays[i]);
 }
 
-/* Sums over all products of a pixel with a tap, for outputs, for pixels and for weights. The order of the
- * additions does not matter. */
+/* Sums of products of a pixel with a tap: one sum for each output, for each pixel and for each weight. The
+ * order of the additions does not matter. */
 typedef struct sums {
     float *y, *dx, *dw;
 } sums;

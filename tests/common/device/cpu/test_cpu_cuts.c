@@ -1,5 +1,5 @@
-/* An element's result does not depend on where an array was cut: the last, incomplete vector goes through
- * the same instructions as the others. Every instruction set, bit by bit. */
+/* The result of an element does not depend on where an array was cut, since the last, incomplete vector goes
+ * through the same instructions as the others. Compares every bit, on every instruction set. */
 #include "tests/common/device/cpu/cpu_test.h"
 
 #include <math.h>
@@ -117,7 +117,7 @@ static void run_clear(const cpu_isa *isa, arrays x, int first, int end)
     isa->elementwise->clear(x.a + first, end - first);
 }
 
-/* As many channels as the cut is long, in one row. */
+/* One row, with as many channels as elements in the piece. */
 static void run_batchnorm(const cpu_isa *isa, arrays x, int first, int end)
 {
     cpu_batchnorm_data d = {.c = end - first,

@@ -1,4 +1,5 @@
-/* Layouts of parameters: no padding, nothing lost, and the order that the device's files describe. */
+/* Tests layouts of parameters: they have no padding, lose no element, and have the order that the device's
+ * files describe. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_runner.h"
 
@@ -8,7 +9,8 @@
 
 #include <cmocka.h>
 
-/* Packing the numbers 0, 1, 2, ... must give each of them once, and unpacking the same numbers again. */
+/* Packs the numbers 0, 1, 2, ... and checks that each of them occurs once. Unpacking must give the same
+ * numbers again. */
 static void check_layout(device *d, const device_layout *layout, int64_t elements, const char *what)
 {
     assert_int_equal(layout->elements, elements);

@@ -1,4 +1,4 @@
-/* The exponential and the activations of every instruction set against the C library in double. */
+/* Compares the exponential and the activations of every instruction set with the C library's in double. */
 #include "tests/common/device/cpu/cpu_test.h"
 
 #include <math.h>
@@ -53,7 +53,7 @@ static double exact_slope(activation act, double x)
     return sigmoid(u) * (1 + x * sigmoid(-u) * slope_of_u(x));
 }
 
-/* Returns the error of the result that the rounding of the sigmoid's argument u causes. */
+/* Returns the error of the result that comes from rounding the sigmoid's argument u. */
 static double conditioning(activation act, double x)
 {
     if (act != ACTIVATION_GELU_TANH) return 0;
@@ -85,7 +85,7 @@ static void fill_range(float *x, double low, double high)
     for (int i = 0; i < POINTS; i++) x[i] = (float)(low + (high - low) * i / (POINTS - 1));
 }
 
-/* y = act(x), with or without its slope. */
+/* Computes y = act(x), and the slope of act at x if `slope` is not NULL. */
 static void evaluate(const cpu_isa *isa, activation act, const float *x, float *y, float *slope)
 {
     if (!slope) {
@@ -144,7 +144,7 @@ static void slopes_are_exact_to_float_precision(void **context)
     free(dy);
 }
 
-/* Attention's backward pass with a log-sum-exp of 0 leaves exp(x) where x was. */
+/* Computes exponentials by attention's backward pass: with a log-sum-exp of 0 it replaces x by exp(x). */
 static void exponentials(const cpu_isa *isa, float *x, float *scratch, int64_t count)
 {
     cpu_scores scores = {.s = x, .stride = count, .rows = 1, .columns = count, .visible = count, .scale = 1};

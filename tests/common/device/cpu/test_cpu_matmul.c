@@ -1,6 +1,6 @@
-/* Products over integers, whose sums are exact in float32 in any order, against plain loops: linear
- * layers, with at least one shape for each GEMM and row counts below the prepared one;
- * and the kernels of every instruction set. */
+/* Compares matrix products over integers, whose sums are exact in float32 in any order, with plain loops.
+ * Tests linear layers, with at least one shape for each GEMM and with fewer rows than the kernel was prepared
+ * for, and the kernels of every instruction set. */
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/support/check.h"
 
@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 typedef struct matmul_case {
-    int64_t m, in, out, rows; /* If `rows` is 0, all m rows count. */
+    int64_t m, in, out, rows; /* If `rows` is 0, all m rows are computed. */
 } matmul_case;
 
 static const matmul_case cases[] = {
@@ -77,8 +77,7 @@ static void multiplications_of_whole_numbers_are_exact(void **context)
 
 /* ---- machine code ------------------------------------------------------------------------------ */
 
-/* Returns the bytes of machine code that was generated while the program runs: executable memory that no file
- * backs. */
+/* Returns the bytes of machine code that this process generated: executable memory that no file backs. */
 static long machine_code_bytes(void)
 {
     FILE *maps = fopen("/proc/self/maps", "re");
@@ -94,8 +93,8 @@ static long machine_code_bytes(void)
     return bytes;
 }
 
-/* Runs the first product of the process. A step that waited for code generation took 40 ms, and seconds on a
- * busy machine. */
+/* Runs the first matrix product of the process. A step that waited for code generation took 40 ms, and
+ * seconds on a busy machine. */
 static void the_first_product_waits_for_no_machine_code(void **context)
 {
     enum { M = 96, IN = 512, OUT = 100 };

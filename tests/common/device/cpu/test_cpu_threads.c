@@ -1,5 +1,5 @@
-/* The same command with the same threads gives bit-identical results; operations that sum nothing across rows
- * do so whatever the number of threads. */
+/* A command that runs twice with the same number of threads gives bit-identical results. Operations that do
+ * not sum across rows give them for any number of threads. */
 #include "tests/common/device/cpu/cpu_cases.h"
 #include "tests/common/device/cpu/cpu_test.h"
 #include "tests/common/device/op_runner.h"

@@ -24,7 +24,7 @@ void bench_open(bench *b, const char *profile, int world)
     bench_set(b->s, SIM_COPY_LATENCY, 0);
     bench_set(b->s, SIM_KAPPA, 1);
     bench_set(b->s, SIM_ELEMENTWISE, 1);
-    bench_set(b->s, SIM_MEMORY_BANDWIDTH, 4); /* one float32 per nanosecond */
+    bench_set(b->s, SIM_MEMORY_BANDWIDTH, 4); /* the bandwidth of one float32 per nanosecond */
 }
 
 void bench_start(bench *b)

@@ -26,9 +26,9 @@ typedef struct engine {
     device_fence *ready, *done;
     sim_group_member member;
     uint64_t taken, finished;
-    bool busy, over;     /* a call runs; the end of a call is not yet handled */
-    int64_t work_us;     /* work of the agent before a call */
-    int64_t deadline_ns; /* or 0 */
+    bool busy, over;     /* `busy` while a call runs, `over` if its end has not yet been handled */
+    int64_t work_us;     /* time that the agent works before each call */
+    int64_t deadline_ns; /* deadline that the agent reports, or 0 for none */
     int deadlines;
     status fails_with;
 } engine;
@@ -49,7 +49,7 @@ static void on_finished(void *context)
 {
     engine *e = context;
     e->over = true;
-    sim_agent_wake(e->agent); /* runs in an event, so at the present time */
+    sim_agent_wake(e->agent); /* this function runs in an event, so the agent wakes at the present time */
 }
 
 static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)
@@ -156,7 +156,8 @@ static void check_us(const char *what, double found, double expected)
     if (fabs(found - expected) > 0.003) fail_msg("%s: found %.3f us, expected %.3f", what, found, expected);
 }
 
-/* The host posts all buckets at time 0. An agent takes a bucket when its gradients are ready. */
+/* The host posts all buckets at time 0. An agent begins with a bucket when the gradients of the bucket are
+ * ready. */
 static void an_agent_acts_when_the_data_are_there(void **context)
 {
     (void)context;
@@ -174,7 +175,7 @@ static void an_agent_acts_when_the_data_are_there(void **context)
     }
 }
 
-/* The agent wakes up for the first bucket and for the end of every call. */
+/* An agent that sleeps needs time to wake up for the first bucket, and for the end of every call. */
 static void an_agent_that_slept_has_to_wake_up_first(void **context)
 {
     (void)context;
@@ -216,7 +217,7 @@ static void an_agent_that_fails_ends_the_waits_of_its_rank(void **context)
     close_job(&j);
 }
 
-/* An agent with a list of tasks that take 10 us each. The task with the lowest number is first. */
+/* An agent with a list of tasks that take 10 us each. It runs the task with the lowest number first. */
 typedef struct listener {
     device *device;
     sim_agent *agent;
@@ -250,7 +251,7 @@ static void what_is_urgent_arrives(void *context)
     sim_agent_wake(l->agent);
 }
 
-/* Task 0 arrives at 5 us, during task 1, and must run before task 2. */
+/* Task 0 is posted at 5 us, while task 1 runs, and must run before task 2. */
 static void an_agent_at_work_sees_what_arrives_meanwhile(void **context)
 {
     (void)context;

@@ -1,5 +1,5 @@
-/* Tests a machine that computes on its processor. If it has fewer cores than threads, agents slow the compute
- * threads. The kernel alone takes 100 us. Times are exact. */
+/* Tests a machine that computes on its processor. If it has fewer cores than threads, agents slow down the
+ * compute threads. The kernel takes 100 us if nothing slows it down. Times are exact. */
 #include "common/device/sim/agent_sim.h"
 #include "common/sim/fiber.h"
 #include "tests/common/device/sim/bench.h"
@@ -105,15 +105,20 @@ static void a_compute_thread_loses_to_agents_what_cores_are_missing(void **conte
 {
     (void)context;
     static const core_case cases[] = {
-        {1, 1, 0, 0, 0, 0, 100},       {1, 1, 20, 30, 0, 0, 130}, /* one core for both threads */
-        {1, 2, 20, 30, 0, 0, 100},                                /* a core for each thread */
-        {1, 0, 20, 30, 0, 0, 100},                                /* the profile has no number of cores */
-        {2, 3, 20, 30, 0, 0, 115},                                /* one core for two agents */
-        {2, 2, 20, 30, 0, 0, 130},     {2, 1, 20, 30, 0, 0, 230}, /* two compute threads on one core */
-        {1, 1, 20, 30, 30, 70, 170},                              /* work of the agent and of a collective */
-        {1, 1, 0, 0, 20, 60, 140},     {2, 3, 0, 0, 20, 60, 120}, {1, 2, 0, 0, 20, 60, 100},
-        {1, 1, 0, 0, 90, 200, 210},    /* 10 us of the kernel are left after the transfer */
-        {1, 1, 120, 30, 110, 140, 100} /* after the kernel */
+        {1, 1, 0, 0, 0, 0, 100},
+        {1, 1, 20, 30, 0, 0, 130}, /* one core for both threads */
+        {1, 2, 20, 30, 0, 0, 100}, /* a core for each thread */
+        {1, 0, 20, 30, 0, 0, 100}, /* the profile has no number of cores */
+        {2, 3, 20, 30, 0, 0, 115}, /* one core for two agents */
+        {2, 2, 20, 30, 0, 0, 130},
+        {2, 1, 20, 30, 0, 0, 230}, /* two compute threads on one core */
+        /* The agent works, and a collective transfers. */
+        {1, 1, 20, 30, 30, 70, 170},
+        {1, 1, 0, 0, 20, 60, 140},
+        {2, 3, 0, 0, 20, 60, 120},
+        {1, 2, 0, 0, 20, 60, 100},
+        {1, 1, 0, 0, 90, 200, 210},    /* 10 us of the kernel remain when the transfer ends */
+        {1, 1, 120, 30, 110, 140, 100} /* the agent and the collective begin after the kernel */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int64_t found = run(&cases[i]);

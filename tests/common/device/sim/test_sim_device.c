@@ -70,7 +70,8 @@ static void memory_has_addresses_and_an_end(void **context)
         error_message(),
         "rank 0: no memory for 3.00 GiB: 30.00 GiB of the GPU's 32 GiB (v100-pcie-32g) are in use");
     error_clear();
-    must(device_allocate(b.devices[0], DEVICE_MEMORY_STAGING, 100 * gib, &staging)); /* host memory */
+    /* Staging buffers are in host memory, which is larger. */
+    must(device_allocate(b.devices[0], DEVICE_MEMORY_STAGING, 100 * gib, &staging));
     device_free(b.devices[0], &a);
     must(device_allocate(b.devices[0], DEVICE_MEMORY_PRIVATE, 12 * gib, &large));
     device_free(b.devices[0], &large);
@@ -117,7 +118,7 @@ static void ranks_share_their_kernels(void **context)
     error_clear();
     device_release(&first);
     must(device_launch(b.streams[1], third, NULL, NULL,
-                       NULL)); /* the release of rank 0's kernel does not affect rank 1's */
+                       NULL)); /* rank 0 has released its kernel, and the kernel of rank 1 still works */
     bench_synchronize(&b, 1, b.streams[1]);
     bench_close(&b);
 }

@@ -1,5 +1,6 @@
-/* Tests overlap: communication slows computation by its share of the GPU, copies share links, and processes
- * on one machine slow each other by kappa. Times are in microseconds. A launch costs the host 10. */
+/* Tests overlap. Communication slows down computation by its share of the GPU, copies share links, and
+ * processes on one machine slow each other down by the factor kappa. Times are in microseconds. A launch
+ * takes 10 of the host's time. */
 #include "tests/common/device/sim/bench.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@ static void check_us(const char *what, double found, double expected)
     if (fabs(found - expected) > 0.0011) fail_msg("%s: found %.3f us, expected %.3f", what, found, expected);
 }
 
-/* Communication from `begin` to `end`. */
+/* An actor that communicates from a given time until `end`. */
 typedef struct talk {
     sim_actor actor;
     device *device;
@@ -43,9 +44,9 @@ static void open_talk(bench *b, talk *t, sim_load load, int64_t begin_us, int64_
     sim_actor_wake(&t->actor, begin_us * SIM_US);
 }
 
-/* A kernel of 100 starts at 10 and needs only memory bandwidth. Communication runs from 50 to 90. For these
- * 40 the kernel loses the communication's share of the memory bandwidth, and nothing by its share of the
- * multiprocessors. */
+/* A kernel that takes 100 starts at 10, and needs only memory bandwidth. Communication runs from 50 to 90. In
+ * these 40 the kernel loses the communication's share of the memory bandwidth. The communication's share of
+ * the multiprocessors does not slow the kernel down. */
 static void communication_takes_its_share_of_the_memory(void **context)
 {
     (void)context;
@@ -64,9 +65,9 @@ static void communication_takes_its_share_of_the_memory(void **context)
     }
 }
 
-/* Two transfers use a quarter of the bandwidth each, from 50 to 90 and from 70 to 130. Kernel a takes 50 from
- * 10 on, then kernel b takes 40. At 50, a has done 40; a ends at 63.333. At 70, b has done 5, and at 90, 15.
- * The remaining 25 take 33.333. */
+/* Two transfers use a quarter of the bandwidth each, from 50 to 90 and from 70 to 130. Kernel a takes 50 and
+ * starts at 10; kernel b follows and takes 40. At 50, 40 of kernel a are done, and kernel a ends at 63.333.
+ * At 70, 5 of kernel b are done, and at 90, 15. The remaining 25 take 33.333. */
 static void transfers_at_the_same_time_take_their_shares_each(void **context)
 {
     (void)context;
@@ -86,24 +87,25 @@ static void transfers_at_the_same_time_take_their_shares_each(void **context)
     bench_close(&b);
 }
 
-/* A copy of 1.2 MB over PCIe at 12 GB/s takes 100, and a quarter of the memory bandwidth of 48 GB/s. */
+/* A copy of 1.2 MB over PCIe at 12 GB/s takes 100. It uses a quarter of the memory bandwidth of 48 GB/s. */
 static void a_copy_engine_takes_memory_and_no_multiprocessor(void **context)
 {
     (void)context;
     bench b;
     device_stream *copies;
     bench_open(&b, "v100-pcie-32g", 1);
-    bench_set(b.s, SIM_MEMORY_BANDWIDTH, 48); /* 12 floats per ns; the copy uses a quarter */
+    bench_set(b.s, SIM_MEMORY_BANDWIDTH, 48); /* 12 floats per ns, of which the copy uses a quarter */
     bench_start(&b);
     must(device_stream_open(b.devices[0], DEVICE_STREAM_COPY, &copies));
-    must(device_upload(copies, NULL, NULL, DTYPE_F32, DTYPE_F32, 300000)); /* from 10 to 110 */
+    /* Begins at 20, would take 100 alone; at 110, 67.5 are done. */
+    must(device_upload(copies, NULL, NULL, DTYPE_F32, DTYPE_F32, 300000));
     bench_launch(&b, b.streams[0], 1200); /* takes 100 alone, from 20; 67.5 are done at 110 */
     check_us("the kernel", bench_mark_us(&b, 0, b.streams[0], 0), 110 + (100 - 90 * 0.75));
     device_stream_close(&copies);
     bench_close(&b);
 }
 
-/* A signal after a slowed kernel is also delayed, and so is the stream that waits for the signal. */
+/* A signal that follows a slowed kernel is also late, and so is the stream that waits for the signal. */
 static void a_signal_behind_a_slowed_kernel_comes_later(void **context)
 {
     (void)context;
@@ -119,7 +121,7 @@ static void a_signal_behind_a_slowed_kernel_comes_later(void **context)
     bench_launch(&b, b.streams[0], 100);
     must(device_stream_signal(b.streams[0], f, 1));
     must(device_stream_wait(second, f, 1));
-    bench_launch(&b, second, 7); /* communication streams are not slowed */
+    bench_launch(&b, second, 7); /* a communication stream is not slowed down */
     check_us("the end of the second stream", bench_mark_us(&b, 0, second, 0), 1117);
     sim_actor_close(&t.actor);
     device_fence_close(&f);
@@ -146,14 +148,14 @@ static void kappa_slows_compute_where_processes_share_a_machine(void **context)
     }
 }
 
-/* A copy of 12 MB over PCIe at 12 GB/s takes 1000. Two GPUs at one switch share the link from the switch to
- * the socket. Two GPUs at different switches share only the memory of the socket, whose bandwidth is enough
+/* A copy of 12 MB over PCIe at 12 GB/s takes 1000. Two GPUs at one switch share the link from their switch to
+ * the socket. Two GPUs at different switches share only the memory of the socket, whose bandwidth suffices
  * for both. */
 static void copies_share_the_links_that_they_have_in_common(void **context)
 {
     (void)context;
     static const struct {
-        int other; /* GPU that copies, too, or 0 */
+        int other; /* a second GPU that copies at the same time, or 0 */
         double expected;
     } cases[] = {{0, 1010}, {1, 2010}, {2, 1010}, {4, 1010}};
     for (int i = 0; i < 4; i++) {
@@ -211,8 +213,8 @@ static void a_copy_between_gpus_of_a_process_takes_the_link_between_them(void **
     bench_close(&b);
 }
 
-/* A launch takes 10 us, after a call of 4 us under the interpreter's lock. Two threads overlap; five threads
- * wait for the lock. */
+/* A launch takes 10 us. Before it, a call holds the interpreter's lock for 4 us. If there are two threads,
+ * one can call while the other launches. Five threads have to wait for the lock. */
 static void threads_under_one_lock_call_one_after_another(void **context)
 {
     (void)context;
@@ -233,8 +235,8 @@ static void threads_under_one_lock_call_one_after_another(void **context)
     }
 }
 
-/* Rank 0's thread makes the replicas in 3 us per parameter, and all ranks wait. Without an interpreter nobody
- * waits. */
+/* The thread of rank 0 makes the replicas, which takes 3 us per parameter, and all ranks wait for it. Without
+ * an interpreter no rank waits. */
 static void replicas_begin_when_they_are_wired(void **context)
 {
     (void)context;

@@ -103,7 +103,7 @@ static void a_stream_waits_for_another(void **context)
     bench_close(&b);
 }
 
-/* The wait is enqueued before the signal. */
+/* The stream that waits is given the wait before the other stream is given the signal. */
 static void a_wait_may_come_before_its_signal(void **context)
 {
     (void)context;
@@ -115,9 +115,9 @@ static void a_wait_may_come_before_its_signal(void **context)
     must(device_stream_open(b.devices[0], DEVICE_STREAM_COMMUNICATION, &second));
     must(device_fence_open(b.devices[0], &f));
     must(device_stream_wait(second, f, 7));
-    bench_launch(&b, second, 50); /* launched at 10 */
+    bench_launch(&b, second, 50); /* launched at 10, so it ends at 120 */
     bench_launch(&b, b.streams[0], 100);
-    bench_launch(&b, b.streams[0], 30); /* from 20: ends at 120 and 150 */
+    bench_launch(&b, b.streams[0], 30); /* launched at 20 */
     must(device_stream_signal(b.streams[0], f, 9));
     check_us("the end of the second stream", bench_mark_us(&b, 0, second, 0), 200);
     device_fence_close(&f);
@@ -187,7 +187,7 @@ static void one_fence_serves_every_step(void **context)
     bench_synchronize(&b, 0, s);
     assert_true(device_fence_reached(f, 6));
     check_us("the host", bench_host_us(&b, 0), 610);
-    /* A wait for a value that was reached long ago takes no time. */
+    /* The fence reached this value long ago, so the wait takes no time. */
     must(device_stream_wait(s, f, 1));
     bench_launch(&b, s, 1);
     check_us("after an old value", bench_mark_us(&b, 0, s, 0), 621);
@@ -195,7 +195,7 @@ static void one_fence_serves_every_step(void **context)
     bench_close(&b);
 }
 
-/* The host reaches the values 1, 2, 3 at 10, 20, 30. A stream that waits for value 2 begins at 20. */
+/* The host sets the fence to 1, 2 and 3 at 10, 20 and 30. A stream that waits for value 2 goes on at 20. */
 static void a_wait_for_an_older_value_knows_when_that_was(void **context)
 {
     (void)context;
@@ -208,7 +208,7 @@ static void a_wait_for_an_older_value_knows_when_that_was(void **context)
         bench_launch(&b, b.streams[0], 1);
         device_fence_reach(f, v);
     }
-    must(device_stream_wait(b.streams[1], f, 2)); /* the clock of rank 1's host is 0 */
+    must(device_stream_wait(b.streams[1], f, 2)); /* the host of rank 1 is still at time 0 */
     check_us("the second stream", bench_mark_us(&b, 1, b.streams[1], 0), 20);
     device_fence_close(&f);
     bench_close(&b);
@@ -239,7 +239,7 @@ static void a_failed_fence_ends_every_wait_with_its_error(void **context)
     error_clear();
     assert_int_equal(device_stream_wait(s, a.fence, 1), STATUS_PEER);
     error_clear();
-    must(device_stream_wait(second, a.fence, 1)); /* value reached before the failure */
+    must(device_stream_wait(second, a.fence, 1)); /* the fence reached this value before it failed */
     must(device_stream_wait(second, a.fence, 2));
     assert_int_equal(device_stream_synchronize(second), STATUS_PEER);
     error_clear();

@@ -16,9 +16,9 @@ typedef enum kind { KERNEL, SIGNAL, WAIT, MARK } kind;
 
 typedef struct command {
     kind kind;
-    int stream, index; /* index: fence or mark slot */
+    int stream, index; /* `index` is the number of a fence or of a mark's slot */
     int64_t us;
-    int64_t host_us, end_us; /* time of enqueueing; end, or UNKNOWN */
+    int64_t host_us, end_us; /* time of enqueueing, and end or UNKNOWN */
 } command;
 
 typedef struct program {
@@ -27,8 +27,8 @@ typedef struct program {
     bool deadlock;
 } program;
 
-/* Makes a program in which each fence is signaled at most once. Most waits come after the signal, some
- * before. */
+/* Makes a program that signals each fence at most once. Most waits come after their signal, some before
+ * it. */
 static void make_program(uint64_t seed, program *p)
 {
     bool signaled[FENCES] = {false};
@@ -66,7 +66,7 @@ static int64_t signal_time(const program *p, int fence)
     return UNKNOWN;
 }
 
-/* Repeats passes over the program until no end changes. */
+/* Computes the end of every operation in passes over the program, until no end changes any more. */
 static void find_ends(program *p)
 {
     bool more = true;

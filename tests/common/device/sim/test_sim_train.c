@@ -1,5 +1,5 @@
-/* Runs the unmodified train loop on virtual devices with engine `none`. Tests the time of a step, many ranks
- * in one thread, and that the ledger equals the ledger of a CPU. */
+/* Runs the unmodified train loop with engine `none` on virtual devices. Tests the time of a step, many ranks
+ * in one thread, and that the ledger is the same as on a CPU. */
 #include "common/data/batches.h"
 #include "common/data/dataset.h"
 #include "common/sim/fiber.h"
@@ -87,7 +87,7 @@ static void close_job(job *j)
     trainer_close(&j->trainer);
 }
 
-/* Runs the steps of a rank, in a fiber. */
+/* Runs the steps of a rank in a fiber. */
 static status drive(void *context)
 {
     job *j = context;
@@ -156,7 +156,7 @@ static void check_ns(const char *what, double found, double expected, double tol
         fail_msg("%s: found %.0f ns, expected %.0f", what, found, expected);
 }
 
-/* Sets all times but the prices of operations to 0. */
+/* Sets all times to 0 except the prices of operations. */
 static void take_no_time_to_launch(simulation *s)
 {
     static const sim_constant free_of_charge[] = {SIM_LAUNCH_TIME, SIM_KERNEL_OVERHEAD, SIM_SYNCHRONIZE_TIME,
@@ -164,7 +164,7 @@ static void take_no_time_to_launch(simulation *s)
     for (int i = 0; i < 4; i++) bench_set(s, free_of_charge[i], 0);
 }
 
-/* If the host takes no time, a step takes the copy of its batch plus the prices of its operations. */
+/* If the host takes no time, a step takes the time to copy the batch, plus the prices of all operations. */
 static void a_step_is_the_sum_of_its_prices(void **context)
 {
     (void)context;
@@ -177,7 +177,7 @@ static void a_step_is_the_sum_of_its_prices(void **context)
     open_job(&j, "sim", s, 0, model, set, &optimizer, 32);
     drive_all(s, &j, 1);
     sums expected = prices_of(s, &j);
-    double load = (32.0 * 3 * 64 * 64 * 4 + 32 * 4) / 12; /* bytes over PCIe at 12 GB/s */
+    double load = (32.0 * 3 * 64 * 64 * 4 + 32 * 4) / 12; /* bytes of a batch over PCIe at 12 GB/s */
     for (int i = 0; i < STEPS; i++) {
         const step_times *t = &j.results[i].times;
         check_ns("load", (double)t->parts[STEP_DATA], load, 3);
@@ -204,7 +204,7 @@ static int64_t bf16_weights_of(const nn_program *p)
     return elements;
 }
 
-/* The first forward pass makes the copies. Later copies are written by the updates. */
+/* The first forward pass makes bfloat16 copies of the weights. Later the updates write these copies. */
 static void copies_of_weights_in_bfloat16_have_their_price(void **context)
 {
     (void)context;
@@ -250,7 +250,7 @@ static void small_operations_are_bound_by_launches(void **context)
     job j;
     open_job(&j, "sim", s, 0, model, set, &optimizer, 2);
     drive_all(s, &j, 1);
-    int launches = prices_of(s, &j).launches + 2; /* plus two copies of the batch */
+    int launches = prices_of(s, &j).launches + 2; /* and two copies of the batch */
     for (int i = 0; i < STEPS; i++) {
         double ms = (double)j.results[i].times.total / NS_PER_MS;
         if (ms < launches || ms > launches + 2)
@@ -262,8 +262,8 @@ static void small_operations_are_bound_by_launches(void **context)
     nn_model_free(&model);
 }
 
-/* Eight ranks in one thread take the same time as a single rank, except for the shared links on which batches
- * arrive. */
+/* Eight ranks in one thread take the same time as a single rank, except that their batches arrive over shared
+ * links. */
 static void ranks_take_turns_and_share_the_links(void **context)
 {
     (void)context;
@@ -276,7 +276,7 @@ static void ranks_take_turns_and_share_the_links(void **context)
         int world = round ? RANKS : 1;
         simulation *s = open_simulation("v100-pcie-32g", world);
         bench_set(s, SIM_KAPPA, 1);
-        bench_set(s, SIM_LAUNCH_TIME, 1); /* so that kernels are the bottleneck */
+        bench_set(s, SIM_LAUNCH_TIME, 1); /* makes kernels the bottleneck */
         job jobs[RANKS];
         for (int r = 0; r < world; r++) open_job(&jobs[r], "sim", s, r, model, set, &optimizer, 16);
         drive_all(s, jobs, world);
@@ -289,8 +289,10 @@ static void ranks_take_turns_and_share_the_links(void **context)
         for (int r = 0; r < world; r++) close_job(&jobs[r]);
         simulation_close(&s);
     }
-    for (int r = 1; r < RANKS; r++) assert_int_equal(begin[1][r], begin[1][0]);    /* no rank is ahead */
-    check_ns("forward next to others", (double)forward[1], (double)forward[0], 1); /* rounding of a mark */
+    /* All ranks begin the step at the same time. */
+    for (int r = 1; r < RANKS; r++) assert_int_equal(begin[1][r], begin[1][0]);
+    /* A mark is rounded to 1 ns. */
+    check_ns("forward next to others", (double)forward[1], (double)forward[0], 1);
     /* Two GPUs share the uplink of a switch, so the bytes take twice as long. The latencies stay. */
     double bytes_ns = 16.0 * 3 * 64 * 64 * 4 / 12;
     check_ns("load next to others", (double)load[1], (double)load[0] + bytes_ns, 20);
@@ -331,7 +333,7 @@ static void a_launch_is_a_call_on_the_cpu_profile(void **context)
     open_job(&j, "sim", s, 0, model, set, &optimizer, 8);
     drive_all(s, &j, 1);
     sums expected = prices_of(s, &j);
-    double each = 2200; /* launch time plus overhead, ns */
+    double each = 2200; /* launch time plus overhead, in ns */
     const step_times *t = &j.results[1].times;
     double operations =
         expected.forward_ns + expected.backward_ns + expected.update_ns + expected.launches * each;

@@ -1,4 +1,4 @@
-/* CUDA C++ for the host's compiler: the words that the kernels use, and launching. */
+/* CUDA C++ for the host's compiler: the keywords and functions that the kernels use, and launches. */
 #ifndef TESTS_GPU_EMULATOR_CUDA_RUNTIME_H
 #define TESTS_GPU_EMULATOR_CUDA_RUNTIME_H
 
@@ -40,7 +40,7 @@ template <typename T> T __shfl_xor_sync(unsigned, T value, int lane_mask)
     return value;
 }
 
-/* Works for blocks whose warps lie along x. */
+/* Works only for blocks whose warps lie along x. */
 static inline unsigned __ballot_sync(unsigned, bool value)
 {
     uint64_t bits = value ? (uint64_t)1 << threadIdx.x % 32 : 0;

@@ -1,5 +1,5 @@
-/* The part of the CUDA run-time interface that the module uses, over host memory: what the emulator stands
- * for. Device memory can be reached by kernels and copies alone. */
+/* The part of the CUDA run-time interface that the module uses, emulated over host memory. Only kernels and
+ * copies can access device memory. */
 #ifndef TESTS_GPU_EMULATOR_CUDA_RUNTIME_API_H
 #define TESTS_GPU_EMULATOR_CUDA_RUNTIME_API_H
 
@@ -103,8 +103,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
 void emulator_count_launch(cudaStream_t s);
-/* If the stream is being captured, keeps a copy of the context, with which the graph calls run(copy), and
- * returns 1. */
+/* If the stream is being captured, keeps a copy of the context and returns 1. The graph will call
+ * run(copy). */
 int emulator_record(cudaStream_t s, void (*run)(void *context), const void *context, size_t bytes);
 
 /* Calls run(context) in every thread of every block. Blocks run one after another. */

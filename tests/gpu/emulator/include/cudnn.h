@@ -40,7 +40,7 @@ typedef struct emulated_performance {
     cudnnMathType_t mathType;
 } cudnnConvolutionFwdAlgoPerf_t, cudnnConvolutionBwdDataAlgoPerf_t, cudnnConvolutionBwdFilterAlgoPerf_t;
 
-/* Operation graphs: cudnn_graph.c. Numbers are cuDNN's. */
+/* Operation graphs, which cudnn_graph.c emulates. The numbers are those of cuDNN. */
 typedef struct emulated_descriptor *cudnnBackendDescriptor_t;
 typedef enum cudnnBackendDescriptorType_t {
     CUDNN_BACKEND_POINTWISE_DESCRIPTOR = 0,
