@@ -53,7 +53,7 @@ typedef struct match {
     /* [contents->count] The file's tensor for each tensor of the contents. The element is NULL for a
      * num_batches_tracked that the file does not contain. */
     const safetensors_tensor **found;
-    /* true if the file stores the matrices of match_is_conv1d() as [in, out] */
+    /* true if the file stores as [in, out] the matrices for which match_is_conv1d() returns true */
     bool transposed;
     match_tied *tied;
     int tied_count;

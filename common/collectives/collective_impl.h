@@ -43,7 +43,8 @@ typedef struct collective_type {
     /* True if a group also has a send queue and a receive queue for each peer. If false, one queue holds all
      * calls of a group. */
     bool pairs;
-    bool pairs_on_request; /* True if groups have these queues only with collective_config.pairs. */
+    /* True if groups have these queues only if the library's user also sets collective_config.pairs. */
+    bool pairs_on_request;
     /* If open() fails, close() is called too. The windows of world->config are valid only during open(). */
     status (*open)(collective_world *world);
     void (*close)(collective_world *world);

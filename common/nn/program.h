@@ -104,7 +104,8 @@ typedef struct nn_program {
     nn_value *values;
     int value_count;
     /* `needs` lists the parameters in the order of their first use, and `releases` in the order of their last
-     * use. Each pass has separate entries. An operation uses a parameter if it reads the parameter or writes
+     * use. The entries of the forward pass come first, then those of the backward pass. A parameter that both
+     * passes use is in each list twice. An operation uses a parameter if it reads the parameter or writes
      * the gradient of the parameter. */
     int *needs, *releases;
     int *births, *deaths;

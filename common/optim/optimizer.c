@@ -123,8 +123,8 @@ struct optimizer {
     device_memory flag; /* [1] int32 in device memory: the flag that updates set */
     /* [2] int32 in host memory: copies of `flag` after the last even step and after the last odd step. */
     device_memory flags;
-    /* The flag on a host device, used in place of `flag`. Accessed atomically, because several threads may
-     * call optimizer_update() at the same time. */
+    /* Replaces `flag` on a device that computes in host memory. Accessed atomically, because several threads
+     * may call optimizer_update() at the same time. */
     int32_t nonfinite;
     bool real;
     atomic_bool warned;

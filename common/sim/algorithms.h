@@ -59,7 +59,8 @@ void sim_plan_close(sim_plan *plan);
  * call if nothing else uses the links. */
 sim_time sim_plan_cost(const sim_plan *plan, double bytes, sim_phase_cost costs[SIM_PHASES_MOST]);
 
-/* Returns the number of messages that a rank counts per call. */
+/* Returns the number of messages that a rank sends in a call. For a tree this is the average over the ranks.
+ */
 int64_t sim_plan_messages(const sim_plan *plan);
 
 #endif

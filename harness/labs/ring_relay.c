@@ -30,8 +30,8 @@ typedef struct relay {
 /* ---- values ---- */
 
 /* Returns a rank's share of an element. Shares are integers, so sums are exact. Digit r of a sum in base 4 is
- * the number of times that the share of rank r was added. The share of rank 0 also contains a number for the
- * element's position. */
+ * the number of times that the share of rank r was added. The share of rank 0 also contains, in higher
+ * digits, a number that depends on the element's index. */
 static float share(int rank, int64_t i)
 {
     return (float)((1 << (2 * rank)) + (rank == 0 ? (int)(i * 7 % 61) << 16 : 0));
