@@ -19,6 +19,7 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(ps_message)));
     const transport_type *type = transport_hub_type(options->hub);
     p->in_events = type != &transport_zmq;
+    p->lends_frames = options->hub != NULL;
     TRY(transport_open(type, options, &p->transport));
     return transport_reserve(p->transport, held);
 }
@@ -135,7 +136,7 @@ void ps_port_share_tensors(ps_port *p, int peer)
 
 bool ps_port_transmits(const ps_port *p, int peer)
 {
-    return !p->in_place[peer] && !p->in_events;
+    return !p->in_place[peer] && !p->lends_frames;
 }
 
 status ps_port_send_pieces(ps_port *p, int peer, const message_header *header, const void *arena,

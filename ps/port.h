@@ -57,6 +57,10 @@ typedef struct ps_port {
     struct ps_port *other; /* Port of the partner. */
     /* True in virtual time. Agents then do not sleep, and waking an agent is an event. */
     bool in_events;
+    /* The peers are in this process, and keep the frames of a push until all ranks have pushed the key.
+     * Frames are then lent, and use no credit, because a server may need other keys before it releases the
+     * frames. */
+    bool lends_frames;
     /* A port_attention (port.c). Says whether the agent is awake, asleep, or has been woken. */
     atomic_int attention;
     _Atomic int64_t bytes_sent, bytes_received, messages_sent, messages_received;
@@ -109,8 +113,7 @@ void ps_port_share_tensors(ps_port *p, int peer);
 status ps_port_send_pieces(ps_port *p, int peer, const message_header *header, const void *arena,
                            piece_list pieces, int64_t size, transport_ticket *ticket, int64_t payload);
 /* Returns true if pieces that are sent to the peer leave this rank's memory. This is false if the peer reads
- * them in place. It is also false in virtual time, where a server keeps the frames of a push until all ranks
- * have pushed the key. */
+ * them in place, or if frames are lent. */
 bool ps_port_transmits(const ps_port *p, int peer);
 /* Returns true if the message carries `pieces`: in frames of their sizes, or in place. */
 bool ps_port_carries(const ps_port *p, const ps_message *m, piece_list pieces, int64_t size);

@@ -57,8 +57,9 @@ static void set_options(job *j, const setting *settings)
     option_binding binding = {.table = engine_table[j->engine]->options, .storage = j->options};
     if (!binding.table) return;
     must(options_defaults(&binding, 1));
-    if (j->engine == ENGINE_PS && strcmp(j->policy, "dp") != 0)
-        must(options_set(&binding, 1, "priority", "fifo"));
+    bool dp = strcmp(j->policy, "dp") == 0; /* By default dp sends messages only on a CPU. */
+    if (j->engine == ENGINE_PS)
+        must(options_set(&binding, 1, dp ? "payload" : "priority", dp ? "zmq" : "fifo"));
     for (; settings && settings->name; settings++)
         must(options_set(&binding, 1, settings->name, settings->value));
 }
