@@ -1,4 +1,5 @@
-/* The table by which `--algorithm tuned` chooses an algorithm in shared memory, by ranks and bytes. `harness
+/* The table with which `--algorithm tuned` chooses the algorithm of a collective in shared memory from the
+ * number of ranks and bytes. `harness
  * bench --tune` measures a table on the machine at hand. The first row that covers the call applies. */
 #ifndef COMMON_COLLECTIVES_TUNING_H
 #define COMMON_COLLECTIVES_TUNING_H

@@ -57,7 +57,7 @@ typedef struct zsocket {
 status zsocket_open(zsocket_context *context, const zsocket_options *options, const char *url, char *bound,
                     size_t size, zsocket *out);
 
-/* Binds a ROUTER to an additional address, as zsocket_open() does. */
+/* Binds a ROUTER to an additional address, in the same way as zsocket_open() binds the first one. */
 status zsocket_bind(zsocket *s, const char *url, char *bound, size_t size);
 
 /* Returns true for inproc://. Sockets of inproc:// are connected at once, and report no events. */

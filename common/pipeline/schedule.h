@@ -62,7 +62,7 @@ pipeline_action pipeline_action_of(const pipeline_shape *p, int stage, int index
  * keeps activations from the start of the forward pass to the end of the backward pass. */
 int pipeline_live(const pipeline_shape *p, int stage);
 
-/* Returns the bubble of a step with equal stages. */
+/* Returns the bubble of a step with equal stages, as a share of the step. */
 double pipeline_bubble(const pipeline_shape *p);
 
 #endif

@@ -61,7 +61,7 @@ sim_time sim_nccl_hop(const sim_rings *r, sim_protocol p, bool crosses);
 
 /* Latencies in us that algorithms.c uses. `base_us` is the latency of a call, `hop_us` of a hop within a
  * machine, and `outer_hop_us` of a hop between machines. A hop between machines has the latency of a tree's
- * hop, because no other hop hides it. */
+ * hop. (NCCL's latency of a ring's hop assumes that hops within a machine run at the same time.) */
 typedef struct sim_nccl_link {
     double base_us, hop_us, outer_hop_us;
 } sim_nccl_link;

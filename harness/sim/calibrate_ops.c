@@ -145,7 +145,7 @@ status calibrate_operations(calibration *c)
 
 static const calibration_workload workloads[CALIBRATION_WORKLOADS] = {
     {{.name = "resnet18", .image = 32, .classes = 10}, 32},
-    {{.name = "bert", .head = MODEL_HEAD_MLM}, 8}, /* The loss covers a vocabulary. */
+    {{.name = "bert", .head = MODEL_HEAD_MLM}, 8}, /* The loss has a class per word. */
     {{.name = "resnet18", .image = 32, .classes = 10}, 8},
     {{.name = "bert",
       .head = MODEL_HEAD_CLS,

@@ -160,7 +160,7 @@ struct trainer {
 /* ---- step.c ---- */
 
 int64_t trainer_micro_batches(const trainer *t);
-/* Returns the index of the step that begins or is running. */
+/* Returns the index in `pending` of the current step, which is about to begin or is running. */
 static inline int trainer_current_step(const trainer *t)
 {
     return (int)(t->begun % TRAINER_DEPTH);

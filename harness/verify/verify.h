@@ -22,8 +22,8 @@ typedef struct comparison {
     double share;
     char what[GOLDEN_NAME_MAX + 64];
     double found, expected;
-    /* Number of compared tensors, and number of tensors that were skipped because PyTorch's float32 deviates
-     * too much. */
+    /* Number of tensors, and number of those that were skipped. A tensor is skipped if PyTorch's float32
+     * result deviates too much from its float64 result. */
     int tensors, unchecked;
 } comparison;
 
