@@ -24,11 +24,17 @@ static void warn_of_openmp(void)
     processors_close(&p);
 }
 
-static status run_here(const run_config *c, run_plan *plan, char *const *words, run_jobs *jobs)
+static status run_here(run_config *c, run_plan *plan, char *const *words, run_jobs *jobs)
 {
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     TRY(run_config_check_gpus(c));
     TRY(run_plan_make(c, plan));
+    if (!plan->alternate && c->run.isolated && !options_given(&c->bindings[0], "isolated")) {
+        /* The jobs need more memory than there is, so they cannot take turns. */
+        c->run.isolated = false;
+        run_plan_free(plan);
+        TRY(run_plan_make(c, plan));
+    }
     TRY(run_config_check_host(c, plan->largest_job_bytes));
     if (!c->run.quiet && c->repetition == 0)
         log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
@@ -46,7 +52,7 @@ status command_build_result(const run_config *c, const run_plan *plan, const run
     return rc != STATUS_OK ? rc : traced;
 }
 
-static status run_once(const run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)
+static status run_once(run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)
 {
     run_jobs jobs = {0};
     int64_t started_at_s = (int64_t)time(NULL);

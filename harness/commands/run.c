@@ -11,6 +11,7 @@
 #include "harness/report/report.h"
 #include "harness/result/output.h"
 #include "harness/result/run_result.h"
+#include "harness/sim/next.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,11 +36,30 @@ static status write_page(json_t *result, const char *path)
     return output_file(&page, path);
 }
 
+/* Adds "next" to the result of a run in virtual time whose verdict is printed: a setting for the faster job.
+ */
+static status add_next(const run_command *c, json_t *result)
+{
+    const json_t *job = run_result_job(result, report_text_at(result, "verdict.faster"));
+    int engine = c->config.run.mode;
+    json_t *next;
+    if (!run_config_is_virtual(&c->config) || engine == ENGINE_NONE || c->config.run.plan ||
+        c->config.run.stages > 1)
+        return STATUS_OK;
+    if (engine == ENGINE_BOTH && !job) return STATUS_OK;
+    if (job) TRY(engine_of_policy(report_text_at(job, "policy"), &engine));
+    TRY(virtual_next(c->line->argv + 2, c->line->argc, engine, c->config.policies[engine],
+                     (int)c->config.run.gpus, &next));
+    json_object_set_new(result, "next", next);
+    return STATUS_OK;
+}
+
 /* Writes the JSON and the page and prints the report, as the options ask. Takes over `result`. */
 static status deliver(const run_command *c, json_t *result)
 {
     const char *json = c->config.run.json;
     text_buffer text = {0};
+    if (!command_is_stdout(json)) TRY(add_next(c, result));
     if (!command_is_stdout(json) && c->config.run.plan)
         report_plan(result, &text);
     else if (!command_is_stdout(json))

@@ -298,6 +298,9 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_stages(c));
     TRY(check_remote_stage(c));
     TRY(check_checkpoint(c));
+    if (!options_given(&c->bindings[0], "isolated"))
+        c->run.isolated = c->run.mode == ENGINE_BOTH && strcmp(c->run.device, "cpu") == 0 &&
+                          c->run.gpus > 1 && !c->run.rendezvous;
     double factor;
     TRY(straggler_factor(c->shared.slow, 0, (int)c->run.gpus, &factor));
     const model_entry *entry = NULL;

@@ -168,8 +168,9 @@ bool run_config_starts_stage(const run_config *config);
 int64_t run_config_batch(const run_config *config, int job);
 const char *run_config_slow(const run_config *config, int job);
 
-/* Number of turns of each job. Jobs alternate so often that a drift of the machine affects all of them. */
-enum { RUN_TURNS = 6 };
+/* Number of turns of each job. Jobs alternate so often that a drift of the machine affects all of them.
+ * Isolated ranks measure at most RUN_ISOLATED_STEPS steps. */
+enum { RUN_TURNS = 6, RUN_ISOLATED_STEPS = 60 };
 
 /* Steps of a rank. The `warmup` steps begin at step `first`. Turns of `turn` steps each follow, up to step
  * `end`. If jobs take turns, the first step of a turn is not measured: the communication of the job's
@@ -177,7 +178,7 @@ enum { RUN_TURNS = 6 };
 typedef struct step_plan {
     int64_t first, warmup, turn, end;
 } step_plan;
-step_plan run_config_steps(const run_config *config, int64_t steps_per_epoch, int64_t first,
+step_plan run_config_steps(const run_config *config, int job, int64_t steps_per_epoch, int64_t first,
                            bool takes_turns);
 
 /* Returns the number of steps between two evaluations in a run of `steps`, or 0 if ranks evaluate only at the

@@ -17,8 +17,8 @@ int64_t rank_deadline(const rank_state *s)
 static status plan_steps(rank_state *s)
 {
     s->takes_turns = job_turn_granted(s->place->table) != UINT32_MAX;
-    s->steps =
-        run_config_steps(s->config, s->batches.training->steps_per_epoch, s->checkpoint_step, s->takes_turns);
+    s->steps = run_config_steps(s->config, s->place->job, s->batches.training->steps_per_epoch,
+                                s->checkpoint_step, s->takes_turns);
     s->next_step = s->steps.first;
     if (s->steps.end >= s->steps.first) return STATUS_OK;
     return fail(STATUS_CONFIG, "--epochs: expected more than the checkpoint has completed, got %lld",
@@ -174,10 +174,12 @@ static status set_up(rank_state *s, run_config *config)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-/* Evaluates the model. If a rank stops the evaluation before its end, there is no result. */
+/* Evaluates the model. If a rank stops the evaluation before its end, there is no result. The models of
+ * isolated ranks differ, so they are not evaluated. */
 static status evaluate(rank_state *s)
 {
-    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote) return STATUS_OK;
+    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote || s->place->job == JOB_ISOLATED)
+        return STATUS_OK;
     evaluation_sums sums;
     TRY(rank_flush(s));
     TRY(trainer_evaluate(s->devices[0].trainer, s->batches.evaluation,

@@ -64,6 +64,9 @@ void report_cell(int width, cell_format format, double value, text_buffer *out);
  * also writes the tables, with a column per job. */
 void report_run(const json_t *result, bool verbose, text_buffer *out);
 
+/* Writes the setting in "next" (harness/sim/next.h) that shortens a step most, without a period. */
+void report_next(const json_t *next, text_buffer *out);
+
 /* Writes only the sentences of the verdict, one per line. */
 void report_sentences(const json_t *result, text_buffer *out);
 

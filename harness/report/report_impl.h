@@ -22,7 +22,6 @@ typedef struct report_row {
     cell_format format;
     const char *path;
     double (*value)(const json_t *column, const char *path); /* NULL to show the number at the path */
-    const char *absent;                                      /* replaces "-" for a job that communicates */
     bool optional;                                           /* left out if no column has a value */
 } report_row;
 
@@ -65,6 +64,11 @@ static inline bool report_is_sweep(const json_t *result)
 void page_details(const char *style, const char *summary, const char *label, text_buffer *out);
 /* page_provenance.c: writes the end of a page, which says how the results were obtained. */
 void page_provenance(const json_t *result, text_buffer *out);
+
+/* report_text.c: finds the rank for which the other ranks waited longest. Returns the number of this rank if
+ * `path` is "rank", or the time that others waited for it, per step and rank, if `path` is "s". Returns NaN
+ * if no rank waited. */
+double report_longest_wait(const json_t *job, const char *path);
 
 /* report_text.c: writes the tables of a run. */
 void report_tables(const json_t *result, text_buffer *out);

@@ -106,11 +106,7 @@ void report_rows(report_layout layout, const json_t *columns, const report_row *
         text_append(out, "%-*s", layout.label_width, row->label);
         for (size_t i = 0; i < width; i++) {
             const json_t *column = json_array_get(columns, i);
-            double value = value_of(row, column);
-            if (row->absent && isnan(value) && strcmp(report_text_at(column, "engine"), "none") != 0)
-                text_append(out, "%*s", layout.column_width, row->absent);
-            else
-                report_cell(layout.column_width, row->format, value, out);
+            report_cell(layout.column_width, row->format, value_of(row, column), out);
         }
         text_append(out, "\n");
     }

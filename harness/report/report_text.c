@@ -1,3 +1,4 @@
+#include "harness/report/lost_time.h"
 #include "harness/report/report_impl.h"
 
 #include <math.h>
@@ -27,10 +28,7 @@ static double mean_per_step(const json_t *job, const char *key)
     return sum > 0 && steps > 0 ? sum / steps : NAN;
 }
 
-/* Finds the rank for which the other ranks waited longest. Returns the number of this rank if `path` is
- * "rank", or the time that others waited for this rank, per step and rank, if `path` is "s". Returns NaN if
- * no rank waited. */
-static double longest_wait(const json_t *job, const char *path)
+double report_longest_wait(const json_t *job, const char *path)
 {
     double most = 0, steps = 0, slowest = NAN;
     const json_t *ranks = json_object_get(job, "ranks");
@@ -77,7 +75,7 @@ static const report_row step_rows[] = {
     {"  waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
     {"  optimizer", CELL_TIME, .path = "phases.optimizer_s.mean_s"},
     {"  other", CELL_TIME, .path = "phases.other_s.mean_s"},
-    {"slowdown by communication", CELL_TIME, .path = "slowdown.mean_s", .absent = "not measured"},
+    {"slowdown by communication", CELL_TIME, .path = "slowdown.mean_s"},
     {"  95 % interval, from", CELL_TIME, .path = "slowdown.low_s", .optional = true},
     {"    to", CELL_TIME, .path = "slowdown.high_s", .optional = true},
     {"off the CPU, compute thread", CELL_TIME, .path = "off_cpu_s", .value = mean_per_step, .optional = true},
@@ -108,15 +106,30 @@ static const report_row communication_rows[] = {
     {"  hidden while waiting for another rank", CELL_TIME, .path = "phases.hidden_while_waiting_s.mean_s"},
     {"  exposed (computation waited for it)", CELL_TIME, .path = "phases.exposed_communication_s.mean_s"},
     {"waiting for other ranks", CELL_TIME, .path = "phases.waiting_s.mean_s"},
-    {"  of it, for the rank waited for longest", CELL_TIME, .path = "s", .value = longest_wait,
+    {"  of it, for the rank waited for longest", CELL_TIME, .path = "s", .value = report_longest_wait,
      .optional = true},
-    {"    that rank", CELL_COUNT, .path = "rank", .value = longest_wait, .optional = true},
+    {"    that rank", CELL_COUNT, .path = "rank", .value = report_longest_wait, .optional = true},
     {"first all-reduce to end of backward (PyTorch)", CELL_TIME,
      .path = "phases.first_to_backward_end_s.mean_s"},
     {"last bucket, bytes", CELL_BYTES, .path = "ranks.0.last_bucket_bytes"},
     {"  from its start to its end", CELL_TIME, .path = "phases.last_bucket_s.mean_s"},
     {"  bound: its bytes over the emulated link", CELL_TIME, .path = "ranks.0.last_bucket_bound_s",
      .optional = true}};
+
+/* Writes the lost time of each job, and its causes. */
+static void lost_rows(report_layout layout, const json_t *jobs, text_buffer *out)
+{
+    static const report_row total = {"lost against one rank alone", CELL_TIME, .path = "lost.total_s",
+                                     .optional = true};
+    report_rows(layout, jobs, &total, 1, out);
+    for (int c = 0; c < LOST_CAUSES; c++) {
+        char label[40], path[40];
+        snprintf(label, sizeof label, "  %s", lost_names[c]);
+        snprintf(path, sizeof path, "lost.%s_s", lost_keys[c]);
+        if (report_largest(jobs, path) == 0 && report_smallest(jobs, path) == 0) continue;
+        report_rows(layout, jobs, &(report_row){label, CELL_TIME, .path = path, .optional = true}, 1, out);
+    }
+}
 
 static void comparison_table(report_layout layout, const json_t *result, text_buffer *out)
 {
@@ -136,6 +149,7 @@ static void job_table(const json_t *result, text_buffer *out)
     report_layout layout = {30, width};
     report_heads(layout, jobs, "", out);
     report_rows(layout, jobs, step_rows, COUNT_OF(step_rows), out);
+    lost_rows(layout, jobs, out);
     comparison_table(layout, result, out);
     report_rows(layout, jobs, job_rows, COUNT_OF(job_rows), out);
     report_target_rows(layout, jobs, out);

@@ -1,6 +1,7 @@
 /* Writes a run in at most ten lines of 80 columns. The lines say which engine is faster and by which factor,
  * what the slower engine's step consists of, how much memory the reducer costs, which part limits each
  * engine, and what to try next. */
+#include "harness/report/lost_time.h"
 #include "harness/report/report_impl.h"
 #include "harness/report/significance.h"
 
@@ -35,48 +36,41 @@ bool report_verdict_is_open(const json_t *verdict)
            strcmp(report_text_at(verdict, "over"), "virtual time") != 0;
 }
 
+/* Says which engine is faster. A single run does not decide, so it says only what this run measured. */
 static void faster_lines(const json_t *result, const json_t *verdict, text_buffer *out)
 {
-    const char *first = report_text_at(verdict, "faster"), *second = report_text_at(verdict, "slower");
+    const char *first = report_text_at(verdict, "faster"), *second = report_text_at(verdict, "slower"),
+               *over = report_text_at(verdict, "over");
     const json_t *rates = json_object_get(verdict, "samples_per_s");
     short_text faster = report_job_name(job_named(result, first)),
                slower = report_job_name(job_named(result, second)),
                rate = report_value(CELL_RATE, report_number_at(rates, first)),
                other = report_value(CELL_RATE, report_number_at(rates, second));
     double factor = report_number_at(verdict, "factor"), low = report_number_at(verdict, "low");
+    bool runs = strcmp(over, "runs") == 0;
+    if (!runs && strcmp(over, "virtual time") != 0) {
+        text_append(out,
+                    "In this run %s trained %.2f times as fast as %s: %s and %s samples/s. One run cannot "
+                    "decide; --repeat %d can.\n",
+                    faster.text, factor, slower.text, rate.text, other.text, SIGNIFICANCE_LEAST_ROUNDS);
+        return;
+    }
     if (!report_verdict_is_open(verdict))
         text_append(out, "%s trains %.3f times as fast as %s: %s and %s samples/s", faster.text, factor,
                     slower.text, rate.text, other.text);
     else
         text_append(out, "No difference is shown: %s %s and %s %s samples/s, a factor of %.3f", faster.text,
                     rate.text, slower.text, other.text, factor);
-    const char *over = report_text_at(verdict, "over");
     if (!isnan(low))
-        text_append(out, ", 95 %% interval %.3f to %.3f over %d %s", low, report_number_at(verdict, "high"),
-                    (int)report_number_at(verdict, "count"),
-                    strcmp(over, "runs") == 0 ? "runs" : "turns of one run");
-    else if (strcmp(over, "virtual time") != 0)
-        text_append(out, ", a single measurement");
+        text_append(out, ", 95 %% interval %.3f to %.3f over %d runs", low, report_number_at(verdict, "high"),
+                    (int)report_number_at(verdict, "count"));
+    double scheme = report_number_at(job_named(result, second), "without_python.samples_per_s");
+    if (!isnan(scheme))
+        text_append(out,
+                    ": %.2f times by the scheme, %.2f by dp's single Python process. The ring's interpreter "
+                    "is not modeled",
+                    report_number_at(rates, first) / scheme, scheme / report_number_at(rates, second));
     text_append(out, ".\n");
-}
-
-/* Returns the mean step time of a job, from which samples/s follow. For several runs, returns the median of
- * the runs' means. */
-static double mean_step_s(const json_t *result, const json_t *job)
-{
-    const json_t *runs = report_at(result, "repetitions.runs"), *run;
-    double *means = calloc(json_array_size(runs) + 1, sizeof *means), median = NAN;
-    int count = 0;
-    size_t i;
-    if (!means) return NAN;
-    json_array_foreach((json_t *)runs, i, run)
-    {
-        double mean = report_number_at(job_named(run, report_text_at(job, "name")), "step_time.mean_s");
-        if (!isnan(mean)) means[count++] = mean;
-    }
-    median = count > 0 ? median_of(means, count) : report_number_at(job, "step_time.mean_s");
-    free(means);
-    return median;
 }
 
 static void rate_lines(const json_t *result, const json_t *job, text_buffer *out)
@@ -85,9 +79,8 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
     const json_t *of_runs =
         report_find(report_at(result, "repetitions.jobs"), "name", report_text_at(job, "name"));
     double samples = report_number_at(of_runs ? of_runs : job,
-                                      of_runs ? "samples_per_s.median" : "throughput.samples_per_s"),
-           seconds = mean_step_s(result, job);
-    if (isnan(samples) || isnan(seconds)) {
+                                      of_runs ? "samples_per_s.median" : "throughput.samples_per_s");
+    if (isnan(samples)) {
         text_append(out, "%s: nothing was measured.\n", name.text);
         return;
     }
@@ -99,7 +92,7 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
                     report_number_at(result, "repetitions.count"));
     else if (!json_is_true(json_object_get(result, "simulated")))
         text_append(out, ", a single measurement");
-    text_append(out, "; a mean step takes %s.\n", report_value(CELL_TIME, seconds).text);
+    text_append(out, ".\n");
 }
 
 /* ---- where the time goes ------------------------------------------------------------------------ */
@@ -152,6 +145,97 @@ static void time_lines(const json_t *job, text_buffer *out)
         text_append(out, "%s %.1f %% %s", n ? "," : "", 100 * s.of[next], part_names[next]);
     }
     text_append(out, ".\n");
+}
+
+/* Names a cause of lost time. If one rank is waited for during most of the waiting time, names this rank. */
+static short_text cause_name(const json_t *job, const lost_time *l, int cause)
+{
+    short_text name;
+    if (cause == LOST_EXCHANGE && isnan(l->of[LOST_NEIGHBORS]))
+        snprintf(name.text, sizeof name.text, "slower computation");
+    else if (cause == LOST_WAITING && 2 * report_longest_wait(job, "s") > l->of[LOST_WAITING])
+        snprintf(name.text, sizeof name.text, "waiting for rank %.0f", report_longest_wait(job, "rank"));
+    else
+        snprintf(name.text, sizeof name.text, "%s", lost_names[cause]);
+    return name;
+}
+
+static void lost_part(double seconds, const char *before, const char *name, text_buffer *out)
+{
+    text_append(out, "%s %s%s %s", before, seconds < 0 ? "-" : "",
+                report_value(CELL_TIME, fabs(seconds)).text, name);
+}
+
+/* Says by how much a step takes longer than a step of one rank alone, and why. Adds up the causes that are
+ * shorter than 2 % of the lost time. */
+static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
+{
+    double total = l->step_s - l->alone_s, rest = total;
+    bool done[LOST_CAUSES] = {false};
+    text_append(out, "A step of %s takes %s, of one rank alone %s.", report_job_name(job).text,
+                report_value(CELL_TIME, l->step_s).text, report_value(CELL_TIME, l->alone_s).text);
+    for (int n = 0; n < LOST_CAUSES; n++) {
+        int next = -1;
+        for (int c = 0; c < LOST_CAUSES; c++)
+            if (!done[c] && isfinite(l->of[c]) && (next < 0 || fabs(l->of[c]) > fabs(l->of[next]))) next = c;
+        if (next < 0 || fabs(l->of[next]) < 0.02 * fabs(total)) break;
+        done[next] = true;
+        rest -= l->of[next];
+        lost_part(l->of[next], n ? "," : " Lost:", cause_name(job, l, next).text, out);
+    }
+    if (fabs(rest) >= 0.01 * fabs(total)) lost_part(rest, ",", "other", out);
+    text_append(out, ".\n");
+}
+
+/* Says what share of the samples/s of as many ranks alone the job reaches. On a CPU also says what share it
+ * reaches of the same ranks without exchange, which is the most that this machine can reach. */
+static void efficiency_lines(const json_t *result, const json_t *job, text_buffer *out)
+{
+    const json_t *row =
+        report_find(report_at(result, "comparison.against_none"), "name", report_text_at(job, "name"));
+    double of_alone = report_number_at(row, "weak_scaling_efficiency"),
+           of_isolated = report_number_at(job, "throughput.samples_per_s") /
+                         report_number_at(job_named(result, "isolated"), "throughput.samples_per_s");
+    if (isnan(of_alone)) return;
+    text_append(out, "%s: %.0f %% of %.0f times one rank alone", report_text_at(job, "engine"),
+                100 * of_alone, report_number_at(job, "world_size"));
+    if (!isnan(of_isolated)) text_append(out, "; %.0f %% of these ranks without exchange", 100 * of_isolated);
+    text_append(out, ".\n");
+}
+
+/* ---- what else the run found -------------------------------------------------------------------- */
+
+/* Says how training went. `b` is NULL if there is only one engine. */
+static void training_line(const json_t *result, const json_t *a, const json_t *b, text_buffer *out)
+{
+    const json_t *equal = report_at(result, "agreement.parameters_equal");
+    const char *saved = report_text_at(result, "configuration.save");
+    double loss = report_number_at(a, "loss_last"), accuracy = report_number_at(a, "accuracy"),
+           other = report_number_at(b, "accuracy");
+    if (isnan(loss)) return;
+    if (json_is_true(equal))
+        text_append(out, "Both end with equal parameters, bit for bit: loss %.3f", loss);
+    else
+        text_append(out, "Loss at the end: %s %.3f", report_text_at(a, "engine"), loss);
+    if (b && !json_is_true(equal))
+        text_append(out, ", %s %.3f", report_text_at(b, "engine"), report_number_at(b, "loss_last"));
+    if (!isnan(accuracy))
+        text_append(out, "%s accuracy %.1f %%", b && !json_is_true(equal) ? ";" : ",", 100 * accuracy);
+    if (!isnan(other) && other != accuracy) text_append(out, " and %.1f %%", 100 * other);
+    text_append(out, "%s%s.\n", *saved ? "; saved in " : "", saved);
+}
+
+/* Compares the engines with one process on all cores. */
+static void all_cores_line(const json_t *result, const json_t *slower, const json_t *faster, text_buffer *out)
+{
+    double one = report_number_at(job_named(result, "all-cores"), "throughput.samples_per_s"),
+           least = report_number_at(slower, "throughput.samples_per_s"),
+           most = report_number_at(faster, "throughput.samples_per_s");
+    if (isnan(one) || isnan(least) || isnan(most)) return;
+    text_append(out, "One process on all cores trains %s samples/s, %s.\n", report_value(CELL_RATE, one).text,
+                one > most    ? "more than either"
+                : one < least ? "less than either"
+                              : "more than one of them");
 }
 
 static void pipeline_lines(const json_t *job, text_buffer *out)
@@ -208,39 +292,7 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
     text_append(out, ".\n");
 }
 
-/* ---- limits and what to try --------------------------------------------------------------------- */
-
-/* Returns the name of the largest part of a step, and sets *share to the share of this part in percent.
- * Communication and waiting count as one part. */
-static const char *limit_of(const shares *s, double *share)
-{
-    double most = s->of[COMPUTATION], synchronization = s->of[COMMUNICATION] + s->of[WAITING];
-    const char *name = part_names[COMPUTATION];
-    for (int p = DATA; p < PARTS; p++)
-        if (s->of[p] > most) {
-            most = s->of[p];
-            name = part_names[p];
-        }
-    *share = 100 * (synchronization > most ? synchronization : most);
-    return synchronization > most ? "communication and waiting" : name;
-}
-
-static void limit_lines(const json_t *slower, const json_t *faster, text_buffer *out)
-{
-    if (!has_parts(slower) || (faster && !has_parts(faster))) return;
-    shares s = shares_of(slower), f = shares_of(faster ? faster : slower);
-    double of_slower, of_faster;
-    const char *a = report_text_at(slower, "engine"), *b = report_text_at(faster, "engine");
-    const char *limit = limit_of(&s, &of_slower), *other = limit_of(&f, &of_faster);
-    if (!faster)
-        text_append(out, "Limit: %s, %.0f %% of a step.\n", limit, of_slower);
-    else if (strcmp(limit, other) == 0)
-        text_append(out, "Limit of both: %s, %.0f %% of a step of %s, %.0f %% of %s.\n", limit, of_slower, a,
-                    of_faster, b);
-    else
-        text_append(out, "Limits: %s (%.0f %%) of %s, %s (%.0f %%) of %s.\n", limit, of_slower, a, other,
-                    of_faster, b);
-}
+/* ---- what to try --------------------------------------------------------------------------------- */
 
 /* Suggests how stages can wait less for each other. */
 static void advise_stages(const json_t *job, const json_t *pipeline, text_buffer *out)
@@ -261,44 +313,55 @@ static void advise_stages(const json_t *job, const json_t *pipeline, text_buffer
         text_append(out, "fewer --stages: these are unequal, as -v shows");
 }
 
-/* Suggests how to make the job faster. The suggestion follows from the largest part of the job's step, apart
- * from computation. */
-static void advise(const json_t *result, const json_t *job, text_buffer *out)
+void report_next(const json_t *next, text_buffer *out)
+{
+    const char *options = report_text_at(next, "options");
+    if (*options)
+        text_append(out, "%s shortens a step of %s by %.0f %%", options, report_text_at(next, "policy"),
+                    100 * report_number_at(next, "shorter"));
+    else
+        text_append(out, "a larger --batch; none of %.0f other settings shortens a step of %s by 5 %%",
+                    report_number_at(next, "tried"), report_text_at(next, "policy"));
+}
+
+/* Suggests what helps against the largest cause of lost time or, if no rank ran alone, against the largest
+ * part of the step apart from computation. */
+static void advise_against(const json_t *job, const lost_time *lost, text_buffer *out)
 {
     shares s = shares_of(job);
-    const json_t *pipeline = json_object_get(job, "pipeline"), *remote = json_object_get(job, "remote_stage");
-    bool is_ps = strcmp(report_text_at(job, "engine"), "ps") == 0;
-    /* Without pipeline and remote stage, the ring sends only buckets, no activations. */
-    bool only_buckets = strcmp(report_text_at(job, "engine"), "ring") == 0 && !pipeline && !remote;
-    bool is_virtual = json_is_true(json_object_get(result, "simulated"));
-    /* Settings are text, as on the command line. */
-    double servers = strtod(report_text_at(job, "settings.servers"), NULL);
-    double ranks = report_number_at(job, "world_size"), shared = 100 * s.of[COMMUNICATION];
-    part most = COMMUNICATION;
-    for (int p = COMMUNICATION; p < OTHER; p++)
-        if (s.of[p] > s.of[most]) most = (part)p;
+    bool known = !isnan(lost->step_s);
+    double step = known ? lost->step_s : phase(job, "step_s"),
+           waiting = known ? lost->of[LOST_WAITING] : step * s.of[WAITING],
+           data = known ? lost->of[LOST_DATA] : step * s.of[DATA],
+           most = known ? 0 : step * s.of[COMMUNICATION];
+    for (int c = 0; known && c < LOST_CAUSES; c++)
+        if (c != LOST_WAITING && c != LOST_DATA) most = fmax(most, lost->of[c]);
+    if (fmax(most, fmax(waiting, data)) < 0.05 * step)
+        text_append(out, "more or faster %s; nothing else saves 5 %% of a step",
+                    strcmp(report_text_at(job, "device"), "cpu") == 0 ? "cores per rank" : "devices");
+    else if (waiting > fmax(most, data))
+        text_append(out, "equally fast ranks, as with --bind core; -v shows which is waited for");
+    else if (data > most)
+        text_append(out, "more --loader-threads");
+    else
+        text_append(out, "a larger --batch, with which ranks exchange less per sample");
+}
+
+static void advise(const json_t *result, const json_t *job, text_buffer *out)
+{
+    lost_time lost = lost_time_from_json(json_object_get(job, "lost"));
+    const json_t *pipeline = json_object_get(job, "pipeline"), *next = json_object_get(result, "next");
+    shares s = shares_of(job);
     if (json_is_true(json_object_get(result, "oversubscribed")))
         text_append(out, "fewer ranks (--gpus): these share cores");
+    else if (json_is_object(next))
+        report_next(next, out);
     else if (!has_parts(job))
         text_append(out, "a smaller --accumulate, so that the parts of a step are measured");
-    else if (s.of[most] < 0.1)
-        text_append(out, "more or faster %s; no link saves over %.1f %% of a step",
-                    strcmp(report_text_at(job, "device"), "cpu") == 0 ? "cores per rank" : "devices", shared);
-    else if (most == WAITING && pipeline)
+    else if (pipeline && s.of[WAITING] >= 0.1 && s.of[WAITING] > s.of[COMMUNICATION])
         advise_stages(job, pipeline, out);
-    else if (most == WAITING)
-        text_append(out, "equally fast ranks%s; -v shows which is waited for",
-                    is_virtual ? "" : ", as with --bind core");
-    else if (most == DATA)
-        text_append(out, "%s", is_virtual ? "a larger --batch" : "more --loader-threads");
-    else if (is_ps && strcmp(report_text_at(job, "policy"), "dp") == 0)
-        text_append(out, "--policy ps=sync --servers %.0f, which shards the reducer", ranks);
-    else if (is_ps && servers > 0 && servers < ranks)
-        text_append(out, "--servers %.0f, which shards the reducer over all ranks", ranks);
     else
-        text_append(out, only_buckets
-                             ? "a larger --batch; harness sweep --vary bucket-cap-mb=1,5,25,100 -o DIR"
-                             : "a faster link or a larger --batch");
+        advise_against(job, &lost, out);
 }
 
 static void next_lines(const json_t *result, const json_t *verdict, const json_t *slower, text_buffer *out)
@@ -347,11 +410,17 @@ void report_sentences(const json_t *result, text_buffer *out)
         text_append(out, "ps and ring: nothing was measured.\n");
     if (!slower) slower = json_array_get(jobs, json_array_size(jobs) - 1);
     if (!slower) return;
-    time_lines(slower, out);
+    lost_time lost = lost_time_from_json(json_object_get(slower, "lost"));
+    training_line(result, only ? only : ps, only ? NULL : ring, out);
+    all_cores_line(result, slower, faster, out);
+    efficiency_lines(result, slower, out);
+    if (isnan(lost.step_s))
+        time_lines(slower, out);
+    else
+        lost_lines(slower, &lost, out);
     pipeline_lines(slower, out);
     remote_stage_line(slower, out);
     memory_lines(only && only != ps ? NULL : ps, only == ps ? NULL : only ? only : ring, out);
-    limit_lines(slower, faster, out);
     next_lines(result, verdict, slower, out);
 }
 

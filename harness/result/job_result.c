@@ -1,5 +1,6 @@
 #include "harness/result/run_result.h"
 
+#include "harness/report/lost_time.h"
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
 
@@ -239,9 +240,31 @@ static void add_slowdown(const json_t *result, const json_t *isolated)
     }
 }
 
+/* Adds "lost" (harness/report/lost_time.h) to the jobs that exchange tensors. It is null if `none` did not
+ * run with the same batch per rank, or if a rank has only a stage of the model. */
+static void add_lost_time(const json_t *result, const json_t *isolated)
+{
+    const json_t *none = run_result_job(result, "none");
+    size_t i;
+    json_t *job;
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        bool staged = json_object_get(job, "pipeline") || json_object_get(job, "remote_stage"),
+             alike = none && get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank"),
+             exchanges = strcmp(report_text_at(job, "engine"), "none") != 0;
+        if (!exchanges) continue;
+        lost_time l = {.step_s = NAN};
+        if (alike && !staged)
+            l = lost_time_between(job, none, isolated, json_is_true(json_object_get(job, "simulated")));
+        json_object_set_new(job, "lost", lost_time_to_json(&l));
+    }
+}
+
 void job_result_compare(json_t *result, int cores, bool in_turns)
 {
-    add_slowdown(result, in_turns ? run_result_job(result, "isolated") : NULL);
+    const json_t *isolated = in_turns ? run_result_job(result, "isolated") : NULL;
+    add_slowdown(result, isolated);
+    add_lost_time(result, isolated);
     json_object_set_new(result, "comparison",
                         json_pack("{s:I, s:o, s:o}", "cores", (json_int_t)cores, "against_none",
                                   compare_with(result, "none", cores), "against_all_cores",

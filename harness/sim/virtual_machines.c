@@ -80,7 +80,7 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
                                  .launches_are_calls = job->engine == ENGINE_PS,
                                  .unlimited_memory = job->variant->unlimited_memory,
                                  .jitter_seed = c->run.jitter,
-                                 .python = c->run.dp_host == 1,
+                                 .python = c->run.dp_host == 1 && !job->variant->without_python,
                                  .gathered = (sim_gathered)c->run.dp_gather,
                                  .link_rate = (double)link.bytes_per_second / 1e9,
                                  .link_latency = (double)link.latency_ns / 1e3,

@@ -12,6 +12,27 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Runs dp without an interpreter. Adds samples/s and parts of a step to `job`, which ran with one. */
+static status add_without_python(const virtual_job_config *with, json_t *job)
+{
+    virtual_variant variant = *with->variant;
+    virtual_job_config without = *with;
+    run_job other;
+    variant.without_python = true;
+    variant.step = NULL;
+    variant.progress = NULL;
+    without.variant = &variant;
+    without.traced = false;
+    TRY(virtual_job_run(&without, &other, NULL, 0));
+    json_object_set_new(job, "without_python",
+                        json_pack("{s:O, s:O}", "samples_per_s",
+                                  report_at(other.result, "throughput.samples_per_s"), "phases",
+                                  json_object_get(other.result, "phases")));
+    json_decref(other.result);
+    free(other.trace);
+    return STATUS_OK;
+}
+
 status virtual_run_job(const run_config *config, const run_plan *plan, int engine,
                        const virtual_variant *variant, run_job *job, char *note, size_t size)
 {
@@ -27,13 +48,16 @@ status virtual_run_job(const run_config *config, const run_plan *plan, int engin
                             .warmup = config->run.warmup,
                             .steps = steps > 0 ? steps : 0,
                             .traced = true};
-    return virtual_job_run(&c, job, note, size);
+    TRY(virtual_job_run(&c, job, note, size));
+    bool python = config->run.dp_host == 1 && json_is_object(report_at(job->result, "dataparallel_memory"));
+    return variant->splits_python && python ? add_without_python(&c, job->result) : STATUS_OK;
 }
 
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
 {
     run_progress progress = run_progress_begin(config, plan, NULL);
-    const virtual_variant as_it_is = {.progress = config->run.quiet ? NULL : &progress};
+    const virtual_variant as_it_is = {.progress = config->run.quiet ? NULL : &progress,
+                                      .splits_python = true};
     status rc = STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e))

@@ -14,6 +14,8 @@ typedef struct virtual_variant {
     bool by_symmetry;
     bool unlimited_memory;         /* See simulation.h. */
     bool separate_phases;          /* See trainer.h. */
+    bool without_python;           /* Run dp without an interpreter, whatever --dp-host says. */
+    bool splits_python;            /* Run dp without an interpreter, too, and add this as "without_python". */
     bool may_be_one_machine;       /* Accept --link even if all ranks are on one machine and use no link. */
     const sim_override *overrides; /* [override_count], borrowed. Applied after --efficiency. */
     int override_count;

@@ -2,6 +2,7 @@
 
 #include "harness/report/report.h"
 #include "harness/result/run_result.h"
+#include "harness/sim/next.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -84,14 +85,15 @@ static const char warmup[] = "--warmup 2", length[] = "--steps 3";
 static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw,
                                     double efficiency)
 {
-    virtual_workload w = {.profile = q->profile,
-                          .policy = policy,
-                          .gpus = gpus,
-                          .words = q->words,
-                          .word_count = q->word_count,
-                          .draw = draw,
-                          .efficiency = efficiency,
-                          .variant = {.by_symmetry = true, .may_be_one_machine = true}};
+    virtual_workload w = {
+        .profile = q->profile,
+        .policy = policy,
+        .gpus = gpus,
+        .words = q->words,
+        .word_count = q->word_count,
+        .draw = draw,
+        .efficiency = efficiency,
+        .variant = {.by_symmetry = true, .may_be_one_machine = true, .splits_python = true}};
     snprintf(w.options, sizeof w.options, "%s %s", warmup, q->has_length ? "" : length);
     return w;
 }
@@ -108,24 +110,29 @@ static status measure(const virtual_workload *w, virtual_figures *figures, bool 
     return virtual_measure(&large, figures);
 }
 
-/* Runs a point. one_gpu_ms is the step time on one GPU, or 0 if this point has only one GPU. Only one of
- * `stages` GPUs loads a batch. */
-static status ask_point(const virtual_workload *w, double one_gpu_ms, int stages, virtual_figures *figures,
-                        whatif_point *out)
+/* Runs a point. `alone` is the point of one GPU and `alone_job` its job. Both are NULL for this point itself.
+ */
+static status ask_point(const virtual_workload *w, const whatif_question *q, const whatif_point *alone,
+                        const json_t *alone_job, virtual_figures *figures, whatif_point *out)
 {
     bool fits;
     TRY(measure(w, figures, &fits));
     if (!isfinite(figures->step_ms))
         return fail(STATUS_CONFIG, "--warmup: expected fewer steps than %d GPUs train, got all of them",
                     w->gpus);
-    if (one_gpu_ms == 0) one_gpu_ms = figures->step_ms;
-    *out = (whatif_point){.step_ms = figures->step_ms,
-                          .exposed_ms = figures->exposed_ms,
-                          .waiting_ms = figures->waiting_ms,
-                          .efficiency = one_gpu_ms / figures->step_ms / stages,
+    double one = alone ? alone->samples_per_s : figures->samples_per_s;
+    int gpus = alone ? w->gpus * q->devices : 1;
+    *out = (whatif_point){.step_ms = 1e3 * report_number_at(figures->job, "phases.step_s.mean_s"),
+                          .exposed_ms =
+                              1e3 * report_number_at(figures->job, "phases.exposed_communication_s.mean_s"),
+                          .waiting_ms = 1e3 * report_number_at(figures->job, "phases.waiting_s.mean_s"),
+                          .efficiency = figures->samples_per_s / one / gpus,
                           .samples_per_s = figures->samples_per_s,
+                          .lost = {.step_s = NAN},
                           .most_bytes = figures->most_bytes,
                           .fits = fits};
+    if (q->stages == 1)
+        out->lost = lost_time_between(figures->job, alone ? alone_job : figures->job, NULL, true);
     json_t *algorithms = json_object_get(figures->job, "algorithms");
     if (w->draw == 0 && json_is_array(algorithms)) out->algorithms = json_incref(algorithms);
     return STATUS_OK;
@@ -152,7 +159,7 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
     *efficiency = 0;
     if (rc == STATUS_OK && q->step_ms > 0) rc = virtual_fit(&alone, q->step_ms, figures, efficiency);
     alone.efficiency = *efficiency;
-    if (rc == STATUS_OK) rc = ask_point(&alone, 0, 1, figures, out);
+    if (rc == STATUS_OK) rc = ask_point(&alone, q, NULL, NULL, figures, out);
     free(words);
     return rc;
 }
@@ -177,15 +184,20 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     double efficiency;
     TRY(ask_one_gpu(q, draw, figures, &efficiency, &one));
     put(&out->one_gpu, &one, draw);
+    if (draw == 0) out->efficiency = efficiency;
+    json_t *alone = json_incref(figures->job);
+    status rc = STATUS_OK;
     if (!out->workload) out->workload = json_incref(figures->workload);
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw, efficiency);
             point = one;
-            if (w.gpus * q->devices > 1) TRY(ask_point(&w, one.step_ms, q->stages, figures, &point));
+            if (w.gpus * q->devices > 1) TRY_GOTO(rc, ask_point(&w, q, &one, alone, figures, &point), done);
             put(&out->points[p][i], &point, draw);
         }
-    return STATUS_OK;
+done:
+    json_decref(alone);
+    return rc;
 }
 
 static status describe_gpu(const char *profile, whatif_answer *out)
@@ -200,6 +212,44 @@ static status describe_gpu(const char *profile, whatif_answer *out)
     return STATUS_OK;
 }
 
+/* Returns the point with the most samples/s on the largest number of GPUs, or NULL if none fits. */
+static const whatif_point *whatif_best(const whatif_question *q, const whatif_answer *a)
+{
+    const whatif_point *best = NULL;
+    for (int p = 0; p < q->policy_count; p++) {
+        const whatif_point *x = &a->points[p][q->size_count - 1];
+        if (x->fits && (!best || x->samples_per_s > best->samples_per_s)) best = x;
+    }
+    return best;
+}
+
+static const char *policy_of(const whatif_question *q, const whatif_answer *a, const whatif_point *point)
+{
+    return q->policies[(point - a->points[0]) / WHATIF_SIZES];
+}
+
+/* Tries settings for the best policy on the largest number of GPUs. */
+static status try_next(const whatif_question *q, whatif_answer *a)
+{
+    const whatif_point *best = whatif_best(q, a);
+    char device[4200], gpus[16], efficiency[32];
+    char *const own[] = {(char *)"--device",     device,    (char *)"--gpus", gpus,
+                         (char *)"--efficiency", efficiency};
+    int engine, count = q->word_count, last = q->gpus[q->size_count - 1];
+    if (!best || last * q->devices == 1) return STATUS_OK;
+    TRY(engine_of_policy(policy_of(q, a, best), &engine));
+    snprintf(device, sizeof device, "sim:%s", q->profile);
+    snprintf(gpus, sizeof gpus, "%d", last);
+    snprintf(efficiency, sizeof efficiency, "%.17g", a->efficiency);
+    char **words = calloc((size_t)count + sizeof own / sizeof *own, sizeof *words);
+    if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
+    memcpy(words, q->words, (size_t)count * sizeof *words);
+    for (size_t i = 0; i < (a->efficiency > 0 ? 6 : 4); i++) words[count++] = own[i];
+    status rc = virtual_next(words, count, engine, policy_of(q, a, best), last, &a->next);
+    free(words);
+    return rc;
+}
+
 status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
@@ -207,11 +257,12 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
     if (q->step_ms > 0) out->estimated = false;
     for (int draw = 0; draw <= SIM_DRAWS && rc == STATUS_OK; draw++) rc = ask_all(q, draw, &figures, out);
     virtual_figures_free(&figures);
-    return rc;
+    return rc == STATUS_OK ? try_next(q, out) : rc;
 }
 
 void whatif_answer_close(whatif_answer *a)
 {
+    json_decref(a->next);
     json_decref(a->workload);
     for (int p = 0; p < WHATIF_POLICIES; p++)
         for (int i = 0; i < WHATIF_SIZES; i++) json_decref(a->points[p][i].algorithms);
@@ -219,16 +270,6 @@ void whatif_answer_close(whatif_answer *a)
 }
 
 /* ---- showing ---------------------------------------------------------------------------------- */
-
-static void bar(double part, text_buffer *out)
-{
-    enum { WIDTH = 44 };
-    int filled = (int)(part * WIDTH + 0.5);
-    if (filled > WIDTH) filled = WIDTH;
-    char text[WIDTH + 1];
-    memset(text, '#', sizeof text);
-    text_append(out, "|%-*.*s|", WIDTH, filled, text);
-}
 
 /* Formats "285 (280 to 301)" with three digits. */
 static void with_limits(char *out, size_t size, const char *to, double value, double low, double high)
@@ -264,28 +305,85 @@ static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p,
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%5s%17s%8s%8s%17s%8s%10s%7s\n%5s%17s%8s%8s%17s%8s%10s%7s\n", q->policies[p],
-                "GPUs", "step (range)", "exposed", "waiting", "efficiency", "samples", "memory", "calls", "",
-                "ms", "ms", "ms", "% (range)", "per s", "per rank", "by");
+    text_append(out, "\n%s\n%5s%21s%21s%12s%12s%8s\n%5s%21s%21s%12s%12s%8s\n", q->policies[p], "GPUs",
+                "step (range)", "efficiency", "samples", "memory", "calls", "", "ms", "% (range)", "per s",
+                "per rank", "by");
     for (int i = 0; i < q->size_count; i++) {
         const whatif_point *x = &a->points[p][i];
-        char bytes[32], step[80], efficiency[80], figures[3][24];
+        char bytes[32], step[80], efficiency[80], rate[24];
         with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
         with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
                     100 * x->most_efficiency);
         text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
-        if (!x->fits) {
-            text_append(out, "%5d %16s%8s%8s %16s%8s%10s%7s\n", q->gpus[i], "does not fit", "-", "-", "-",
-                        "-", bytes, "-");
-            continue;
-        }
-        text_append(out, "%5d %16s%8s%8s %16s%8s%10s%7s\n", q->gpus[i], step,
-                    text_three_digits(figures[0], sizeof figures[0], x->exposed_ms),
-                    text_three_digits(figures[1], sizeof figures[1], x->waiting_ms), efficiency,
-                    text_three_digits(figures[2], sizeof figures[2], x->samples_per_s), bytes,
-                    algorithm_of(x));
+        text_append(out, "%5d %20s %20s%12s%12s%8s\n", q->gpus[i], x->fits ? step : "does not fit",
+                    x->fits ? efficiency : "-",
+                    x->fits ? text_three_digits(rate, sizeof rate, x->samples_per_s) : "-", bytes,
+                    x->fits ? algorithm_of(x) : "-");
     }
     mixed_lines(q, a, p, out);
+}
+
+/* Writes seconds as ms, without the sign of a value that is rounded to 0. */
+static void hundredths(double seconds, text_buffer *out)
+{
+    double ms = 1e3 * seconds;
+    text_append(out, "%8.2f", fabs(ms) < 0.005 ? 0 : ms);
+}
+
+/* Writes for each point the causes of lost time. Leaves out a cause that loses nothing at any point. */
+static void lost_table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
+{
+    static const char *const heads[LOST_CAUSES] = {
+        [LOST_NEIGHBORS] = "neighbors", [LOST_EXCHANGE] = "slowed",       [LOST_UPDATE] = "update",
+        [LOST_ENGINE] = "copies",       [LOST_COMMUNICATION] = "exposed", [LOST_WAITING] = "waiting",
+        [LOST_DATA] = "data",           [LOST_PYTHON] = "Python"};
+    bool shown[LOST_CAUSES] = {false};
+    for (int p = 0; p < q->policy_count; p++)
+        for (int i = 0; i < q->size_count; i++)
+            for (int c = 0; c < LOST_CAUSES; c++)
+                shown[c] = shown[c] || fabs(a->points[p][i].lost.of[c]) >= 5e-6;
+    text_append(
+        out, "\nLost per step, ms: how much longer a step takes than on one GPU alone, and why\n%-12s%5s%8s",
+        "", "GPUs", "lost =");
+    for (int c = 0; c < LOST_CAUSES; c++)
+        if (shown[c]) text_append(out, "%8s", heads[c]);
+    text_append(out, "\n");
+    for (int p = 0; p < q->policy_count; p++)
+        for (int i = 0; i < q->size_count; i++) {
+            const whatif_point *x = &a->points[p][i];
+            text_append(out, "%-12s%5d", i ? "" : q->policies[p], q->gpus[i]);
+            if (x->fits) hundredths(x->lost.step_s - x->lost.alone_s, out);
+            for (int c = 0; c < LOST_CAUSES && x->fits; c++)
+                if (shown[c]) hundredths(x->lost.of[c], out);
+            text_append(out, x->fits ? "\n" : "  does not fit\n");
+        }
+    text_append(out, "slowed: computation, by contention with the exchange; copies: by the engine;\n"
+                     "exposed: communication that no computation hides; waiting: for other ranks.\n");
+}
+
+/* Says which policy trains the most samples/s on the largest number of GPUs, what it loses, and what to try.
+ */
+static void best_lines(const whatif_question *q, const whatif_answer *a, text_buffer *out)
+{
+    const whatif_point *best = whatif_best(q, a);
+    if (!best) {
+        text_append(out, "\nNo policy fits on %d GPUs of %.0f GiB.\n", q->gpus[q->size_count - 1],
+                    a->gpu_gib);
+        return;
+    }
+    int cause = 0;
+    for (int c = 0; c < LOST_CAUSES; c++)
+        if (best->lost.of[c] > best->lost.of[cause]) cause = c;
+    text_append(out, "\nBest on %d GPUs: %s, %.0f samples/s", q->gpus[q->size_count - 1],
+                policy_of(q, a, best), best->samples_per_s);
+    if (best->lost.of[cause] > 0.005 * best->lost.step_s)
+        text_append(out, ". It loses most by %s, %.1f %% of a step", lost_names[cause],
+                    100 * best->lost.of[cause] / best->lost.step_s);
+    text_append(out, ".\n");
+    if (!json_is_object(a->next)) return;
+    text_append(out, "Next: ");
+    report_next(a->next, out);
+    text_append(out, ".\n");
 }
 
 void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out)
@@ -308,24 +406,14 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
         text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
                          "estimate, --step-ms MS or --samples-per-s N.\n");
     for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
-    text_append(out,
-                "\nWeak-scaling efficiency: the step of one GPU without communication over this step%s\n",
-                q->stages > 1 ? " and its stages" : "");
-    for (int p = 0; p < q->policy_count; p++)
-        for (int i = 0; i < q->size_count; i++) {
-            text_append(out, "%-14s %7d ", i ? "" : q->policies[p], q->gpus[i]);
-            if (!a->points[p][i].fits) {
-                text_append(out, "does not fit\n");
-                continue;
-            }
-            bar(a->points[p][i].efficiency, out);
-            text_append(out, " %.1f %%\n", 100 * a->points[p][i].efficiency);
-        }
-    text_append(out,
-                "\nstep, exposed, waiting: medians of the steps; samples per s: of all steps, as their mean\n"
-                "in brackets: limits over %d draws of the profile's constants from their ranges\n"
-                "calls by: how buckets are all-reduced, each by what NCCL's model says is faster.\n",
-                SIM_DRAWS);
+    if (q->stages == 1) lost_table(q, a, out);
+    best_lines(q, a, out);
+    text_append(
+        out,
+        "\nEfficiency: samples/s over those of as many GPUs alone. Steps are means over ranks and steps.\n"
+        "In brackets: limits over %d draws of the profile's constants from their ranges.\n"
+        "Calls by: how buckets are all-reduced, each by what NCCL's model says is faster.\n",
+        SIM_DRAWS);
 }
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
@@ -357,22 +445,22 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
                 rows,
-                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:b, s:o, s:o}",
+                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:I, s:b, s:o, s:o}",
                           "policy", q->policies[p], "gpus", q->gpus[i], "step_s", x->step_ms / 1e3,
                           "step_low_s", x->low_ms / 1e3, "step_high_s", x->high_ms / 1e3,
                           "exposed_communication_s", x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3,
-                          "weak_scaling_efficiency", x->efficiency, "weak_scaling_efficiency_low",
-                          x->least_efficiency, "weak_scaling_efficiency_high", x->most_efficiency,
-                          "samples_per_s", x->samples_per_s, "memory_peak_bytes", (json_int_t)x->most_bytes,
-                          "fits", (int)x->fits, "tree_step_s",
+                          "lost", lost_time_to_json(&x->lost), "weak_scaling_efficiency", x->efficiency,
+                          "weak_scaling_efficiency_low", x->least_efficiency, "weak_scaling_efficiency_high",
+                          x->most_efficiency, "samples_per_s", x->samples_per_s, "memory_peak_bytes",
+                          (json_int_t)x->most_bytes, "fits", (int)x->fits, "tree_step_s",
                           report_find(x->algorithms, "algorithm", "tree") ? json_real(x->step_ms / 1e3)
                                                                           : json_null(),
                           "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:o}", "schema_version",
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:o, s:O?}", "schema_version",
                      RESULT_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",
                      (int)a->estimated, "options", options, "workload", a->workload, "one_gpu_fits",
                      (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s",
-                     a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points",
-                     rows);
+                     a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points", rows,
+                     "next", a->next);
 }

@@ -4,6 +4,7 @@
 #define HARNESS_SIM_WHATIF_H
 
 #include "common/base/text.h"
+#include "harness/report/lost_time.h"
 #include "harness/sim/virtual_measure.h"
 
 #include <jansson.h>
@@ -29,11 +30,11 @@ typedef struct whatif_question {
  * values, and the least and the most efficiency, are limits over random draws of the profile's constants
  * (--draw). */
 typedef struct whatif_point {
-    double step_ms, exposed_ms, waiting_ms; /* Medians over the steps. */
-    /* Weak-scaling efficiency: step time of one GPU without communication, divided by `step_ms` and by the
-     * number of stages. */
+    double step_ms, exposed_ms, waiting_ms; /* Means over ranks and steps. */
+    /* Weak-scaling efficiency: samples/s over the number of GPUs times the samples/s of one GPU alone. */
     double efficiency;
-    double samples_per_s; /* Computed from the mean step. */
+    double samples_per_s;
+    lost_time lost; /* step_s is NaN if a GPU has only a stage of the model. */
     double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* Peak of the rank with the largest peak. */
     bool fits;          /* False if a GPU has too little memory. The other figures then ignore this limit. */
@@ -43,8 +44,10 @@ typedef struct whatif_point {
 typedef struct whatif_answer {
     whatif_point one_gpu; /* Without communication. */
     json_t *workload;
-    double gpu_gib; /* Memory of a GPU. */
-    bool estimated; /* The profile's efficiencies are estimates and no measured step corrects them. */
+    double gpu_gib;    /* Memory of a GPU. */
+    double efficiency; /* Value of --efficiency that was fitted to a measured step, or 0. */
+    json_t *next;      /* See next.h. NULL if nothing was tried. */
+    bool estimated;    /* The profile's efficiencies are estimates and no measured step corrects them. */
     whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
 } whatif_answer;
 

@@ -212,7 +212,16 @@ static int width_of(const json_t *points, const char *axis)
     return (int)(width > 24 ? 24 : width) + 2;
 }
 
-static void describe(const json_t *table, double row, text_buffer *out)
+/* The axes that choose a scheme are mode and policy. */
+typedef enum axes { ALL_AXES, SCHEME_AXES, OTHER_AXES } axes;
+
+static bool is_among(axes which, const char *name)
+{
+    bool scheme = strcmp(name, "mode") == 0 || strcmp(name, "policy") == 0;
+    return which == ALL_AXES || scheme == (which == SCHEME_AXES);
+}
+
+static void describe(const json_t *table, double row, axes which, text_buffer *out)
 {
     const json_t *point = json_array_get(json_object_get(table, "points"), (size_t)row);
     const char *space = "";
@@ -221,9 +230,87 @@ static void describe(const json_t *table, double row, text_buffer *out)
     json_array_foreach(json_object_get(table, "vary"), i, axis)
     {
         const char *name = json_string_value(axis), *value = value_at(point, name);
-        if (strcmp(value, "-") != 0) text_append(out, "%s%s=%s", space, name, value);
+        if (strcmp(value, "-") == 0 || !is_among(which, name)) continue;
+        text_append(out, "%s%s=%s", space, name, value);
         space = " ";
     }
+}
+
+/* Returns the number of axes among `which` at which the values of two points differ. */
+static int differences(const json_t *table, size_t a, size_t b, axes which)
+{
+    const json_t *points = json_object_get(table, "points");
+    int count = 0;
+    size_t i;
+    json_t *axis;
+    json_array_foreach(json_object_get(table, "vary"), i, axis)
+    {
+        const char *name = json_string_value(axis);
+        count += is_among(which, name) && strcmp(value_at(json_array_get(points, a), name),
+                                                 value_at(json_array_get(points, b), name)) != 0;
+    }
+    return count;
+}
+
+/* Finds the two fastest schemes at the values that point `at` has on the other axes. -1 if there is none. */
+static void find_winner(const json_t *table, size_t at, int *best, int *next)
+{
+    const json_t *points = json_object_get(table, "points");
+    *best = *next = -1;
+    for (int p = 0; p < (int)json_array_size(points); p++) {
+        if (isnan(rate_of(points, p)) || differences(table, at, (size_t)p, OTHER_AXES) > 0) continue;
+        if (*best < 0 || rate_of(points, p) > rate_of(points, *best)) {
+            *next = *best;
+            *best = p;
+        } else if (*next < 0 || rate_of(points, p) > rate_of(points, *next)) {
+            *next = p;
+        }
+    }
+}
+
+/* Writes for each point of the other axes which scheme is fastest, and where the fastest scheme changes.
+ * Returns false if the sweep does not vary both a scheme and something else. */
+static bool append_winners(const json_t *table, text_buffer *out)
+{
+    const json_t *points = json_object_get(table, "points");
+    text_buffer changes = {0};
+    int best, next, before = -1, before_best = -1;
+    size_t count = json_array_size(points), i;
+    json_t *axis;
+    int schemes = 0, others = 0;
+    json_array_foreach(json_object_get(table, "vary"), i, axis) *
+        (is_among(SCHEME_AXES, json_string_value(axis)) ? &schemes : &others) += 1;
+    if (schemes == 0 || others == 0) return false;
+    text_append(out, "\nfastest scheme, by median samples/s:\n");
+    for (size_t p = 0; p < count; p++) {
+        bool seen = false;
+        for (size_t q = 0; q < p; q++) seen = seen || differences(table, p, q, OTHER_AXES) == 0;
+        if (seen) continue;
+        find_winner(table, p, &best, &next);
+        if (best < 0) continue;
+        text_append(out, "  ");
+        describe(table, (double)p, OTHER_AXES, out);
+        text_append(out, ": ");
+        describe(table, best, SCHEME_AXES, out);
+        if (next >= 0) {
+            text_append(out, ", %.3f times ", rate_of(points, best) / rate_of(points, next));
+            describe(table, next, SCHEME_AXES, out);
+        }
+        text_append(out, "\n");
+        if (before >= 0 && differences(table, p, (size_t)before, OTHER_AXES) == 1 &&
+            differences(table, (size_t)best, (size_t)before_best, SCHEME_AXES) > 0) {
+            text_append(&changes, "It changes between ");
+            describe(table, before, OTHER_AXES, &changes);
+            text_append(&changes, " and ");
+            describe(table, (double)p, OTHER_AXES, &changes);
+            text_append(&changes, ".\n");
+        }
+        before = (int)p;
+        before_best = best;
+    }
+    text_append(out, "%s", changes.data ? changes.data : "");
+    text_free(&changes);
+    return true;
 }
 
 /* Returns true if a point has an interval. Intervals need two rounds. */
@@ -268,14 +355,14 @@ static void append_best(const json_t *table, text_buffer *out)
     const json_t *best = json_object_get(table, "best");
     if (!json_is_object(best)) return;
     text_append(out, "\nbest: ");
-    describe(table, report_number_at(best, "row"), out);
+    describe(table, report_number_at(best, "row"), ALL_AXES, out);
     if (!json_object_get(best, "next_row")) {
         text_append(out, "\n");
         return;
     }
     const char *verdict = report_text_at(best, "verdict");
     text_append(out, "\n%.3f times the samples/s of ", report_number_at(best, "factor"));
-    describe(table, report_number_at(best, "next_row"), out);
+    describe(table, report_number_at(best, "next_row"), ALL_AXES, out);
     text_append(out, "\n");
     if (strcmp(verdict, "virtual") == 0) {
         text_append(out, "In virtual time there is no spread: the figures are as good as the profile.\n");
@@ -311,6 +398,6 @@ void sweep_report(const json_t *table, text_buffer *out)
     text_append(out, "%10s%*s%9s%5s\n", "samples/s", has_intervals(table) ? 18 : 0,
                 has_intervals(table) ? "95 % interval" : "", "step", "runs");
     json_array_foreach(points, i, point) append_row(table, point, out);
-    append_best(table, out);
+    if (!append_winners(table, out)) append_best(table, out);
     sweep_report_losses(table, out);
 }

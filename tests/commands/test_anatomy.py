@@ -146,7 +146,7 @@ def slowdown_is_against_the_same_ranks_without_exchange(words):
 @test
 def slowdown_without_the_isolated_ranks_is_not_measured_and_virtual_time_has_it():
     shown = harness("run", *LENET, "--batch", "4", "--gpus", "2", "--steps", "3", "--mode", "ring", "--verbose")
-    expect(re.search(r"slowdown by communication.* not measured", shown.out), "the report", shown)
+    expect(re.search(r"slowdown by communication +-$", shown.out, re.M), "the report", shown)
     job = job_of("--model", "resnet18", "--image", "64", "--device", "sim:v100-pcie-32g", "--mode", "ring", "--gpus", "4",
                  "--steps", "3", "--quiet")
     slowed, hidden = job["slowdown"]["mean_s"], job["phases"]["hidden_communication_s"]["mean_s"]

@@ -1,6 +1,8 @@
-"""Commands that state the same figure agree: memory, run --plan, run and whatif, on drawn configurations of virtual GPUs."""
+"""Commands that state the same figure agree: memory, run --plan, run, whatif and sweep, on drawn configurations of virtual GPUs."""
 import json
+import os
 import random
+import tempfile
 
 from program import harness, in_ns
 from tap import cases, expect, expect_equal, main, test
@@ -68,9 +70,46 @@ def whatif_and_a_run_agree_to_the_byte_and_nanosecond(seed):
         return
     point, job = table["points"][0], run["jobs"][0]
     if words[gpus + 1] != "1":
-        expect_equal(in_ns(point["step_s"]), in_ns(job["step_time"]["median_s"]), "the step", words, policy)
+        expect_equal(in_ns(point["step_s"]), in_ns(job["phases"]["step_s"]["mean_s"]), "the step", words, policy)
         expect_equal(point["samples_per_s"], job["throughput"]["samples_per_s"], "samples per second", words, policy)
         expect_equal(point["memory_peak_bytes"], job["memory_imbalance"]["maximum_bytes"], "bytes", words, policy)
+
+
+@cases([(f"draw {seed}", seed) for seed in range(240, 260)], at_check=4)
+def a_sweep_and_a_run_agree_to_the_byte_and_nanosecond(seed):
+    policy, words = drawn(seed)
+    shared = [*words, "--mode", POLICIES[policy], "--steps", "3", "--warmup", "2"]
+    run = outcome("run", *shared, "--policy", policy, "--quiet")
+    with tempfile.TemporaryDirectory() as folder:
+        done = harness("sweep", *shared, "--vary", f"policy={policy}", "-o", folder)
+        with open(os.path.join(folder, "table.json"), encoding="utf-8") as file:
+            point, = json.load(file)["points"]
+    if isinstance(run, tuple):
+        expect_equal((point["failure"]["exit_code"], point["failure"]["message"]), (run[0], run[1][0].removeprefix("harness: ")), "refusal", words, policy)
+        return
+    job = run["jobs"][0]
+    expect_equal(point["samples_per_s"]["median"], job["throughput"]["samples_per_s"], "samples per second", words, policy, done)
+    expect_equal(in_ns(point["step_s"]["median"]), in_ns(job["step_time"]["median_s"]), "the step", words, policy)
+
+
+@cases([("ssp", ["--policy", "ssp"]), ("ssp with a slow rank", ["--policy", "ssp", "--slow", "3:2"]), ("ddp with a slow rank", ["--policy", "ddp", "--slow", "3:2"])])
+def efficiency_is_the_samples_per_second_over_those_of_as_many_gpus_alone(words):
+    shared = ["--model", "vgg16", "--momentum", "0.9", "--accumulate", "2", "--warmup", "2", "--steps", "3"]
+    table = outcome("whatif", "--profile", "v100-pcie-32g", "--gpus", "8", *words, *shared)
+    alone = outcome("run", "--mode", "none", "--device", "sim:v100-pcie-32g", *shared, "--quiet")
+    point, one = table["points"][0], alone["jobs"][0]["throughput"]["samples_per_s"]
+    expect(abs(point["weak_scaling_efficiency"] - point["samples_per_s"] / (8 * one)) < 1e-12, "efficiency", point, one)
+
+
+@cases([("one machine", ["--profile", "dgx1-v100", "--model", "resnet50", "--batch", "32", "--gpus", "2,8", "--policy", "ddp,dp,sync,zero3"]),
+        ("several", ["--profile", "dgx1-v100-4xib100", "--model", "vgg16", "--batch", "16", "--gpus", "16", "--policy", "ddp,zero1"])])
+def lost_time_has_columns_that_add_up(words):
+    table = outcome("whatif", *words)
+    for point in table["points"]:
+        lost = point["lost"]
+        causes = sum(value for key, value in lost.items() if key not in ("step_s", "alone_s", "total_s"))
+        expect(abs(causes - lost["total_s"]) < 1e-9, "the sum", lost)
+        expect_equal((in_ns(lost["step_s"]), in_ns(lost["alone_s"])), (in_ns(point["step_s"]), in_ns(table["one_gpu_step_s"])), "steps")
 
 
 @test

@@ -116,6 +116,21 @@ def the_table_is_that_of_the_runs():
 
 
 @test
+def a_sweep_over_policies_names_the_fastest_for_each_value_and_where_it_changes():
+    with folder() as path:
+        done = sweep(path, "--vary", "link=1Gb/s,100Gb/s", "--vary", "policy=sync,ddp,zero3", "--device", "sim:dgx1-v100-4xib100", "--gpus", "16",
+                     "--model", "gpt2", "--batch", "1", "--steps", "3")
+        rates = {tuple(point["values"].values()): point["samples_per_s"]["median"] for point in table_in(path)["points"]}
+    winners = []
+    for link in ("1Gb/s", "100Gb/s"):
+        (rate, best), (second, other), _ = sorted(((rates[link, policy], policy) for policy in ("sync", "ddp", "zero3")), reverse=True)
+        winners.append(best)
+        expect(f"  link={link}: policy={best}, {rate / second:.3f} times policy={other}\n" in done.out, "the fastest", done, rates)
+    expect_equal("It changes between link=1Gb/s and link=100Gb/s." in done.out, winners[0] != winners[1], "where it changes", done)
+    expect("best: " not in done.out, "the link is no scheme", done)
+
+
+@test
 def options_of_one_engine_are_left_out_for_the_other():
     with folder() as path:
         result = sweep(path, *VIRTUAL, "--vary", "bucket-cap-mb=1,25", "--vary", "gpus=2,4", "--mode", "ps,ring")

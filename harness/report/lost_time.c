@@ -1,0 +1,79 @@
+#include "harness/report/lost_time.h"
+
+#include "harness/report/report.h"
+
+#include <math.h>
+#include <stdio.h>
+
+const char *const lost_keys[LOST_CAUSES] = {[LOST_NEIGHBORS] = "neighbors",
+                                            [LOST_EXCHANGE] = "exchange",
+                                            [LOST_UPDATE] = "update",
+                                            [LOST_ENGINE] = "engine",
+                                            [LOST_COMMUNICATION] = "communication",
+                                            [LOST_WAITING] = "waiting",
+                                            [LOST_DATA] = "data",
+                                            [LOST_PYTHON] = "python"};
+
+const char *const lost_names[LOST_CAUSES] = {[LOST_NEIGHBORS] = "neighbors",
+                                             [LOST_EXCHANGE] = "contention with the exchange",
+                                             [LOST_UPDATE] = "update",
+                                             [LOST_COMMUNICATION] = "exposed communication",
+                                             [LOST_ENGINE] = "engine's copies and calls",
+                                             [LOST_WAITING] = "waiting for other ranks",
+                                             [LOST_DATA] = "loading data",
+                                             [LOST_PYTHON] = "dp's single Python process"};
+
+static double phase(const json_t *job, const char *key)
+{
+    char path[64];
+    snprintf(path, sizeof path, "phases.%s_s.mean_s", key);
+    return report_number_at(job, path);
+}
+
+static double passes(const json_t *job)
+{
+    return phase(job, "forward") + phase(job, "backward");
+}
+
+lost_time lost_time_between(const json_t *job, const json_t *alone, const json_t *isolated, int simulated)
+{
+    const json_t *beside = isolated ? isolated : alone, *scheme = json_object_get(job, "without_python");
+    lost_time l = {.step_s = phase(job, "step"), .alone_s = phase(alone, "step")};
+    if (!scheme) scheme = job;
+    double neighbors =
+        passes(beside) + phase(beside, "optimizer") - passes(alone) - phase(alone, "optimizer");
+    l.of[LOST_NEIGHBORS] = simulated ? 0 : isolated ? neighbors : NAN;
+    l.of[LOST_EXCHANGE] = passes(scheme) - passes(beside);
+    l.of[LOST_UPDATE] = phase(scheme, "optimizer") - phase(beside, "optimizer");
+    l.of[LOST_COMMUNICATION] = phase(scheme, "exposed_communication") - phase(alone, "exposed_communication");
+    l.of[LOST_WAITING] = phase(scheme, "waiting") - phase(alone, "waiting");
+    l.of[LOST_ENGINE] = phase(scheme, "other") - phase(alone, "other");
+    l.of[LOST_DATA] = phase(scheme, "data") - phase(alone, "data");
+    l.of[LOST_PYTHON] = l.step_s - phase(scheme, "step");
+    if (isnan(passes(scheme) + passes(beside) + passes(alone))) l.step_s = NAN;
+    return l;
+}
+
+json_t *lost_time_to_json(const lost_time *l)
+{
+    if (isnan(l->step_s)) return json_null();
+    json_t *out = json_pack("{s:f, s:f, s:f}", "step_s", l->step_s, "alone_s", l->alone_s, "total_s",
+                            l->step_s - l->alone_s);
+    for (int c = 0; c < LOST_CAUSES; c++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_s", lost_keys[c]);
+        json_object_set_new(out, key, report_json_number(l->of[c]));
+    }
+    return out;
+}
+
+lost_time lost_time_from_json(const json_t *lost)
+{
+    lost_time l = {.step_s = report_number_at(lost, "step_s"), .alone_s = report_number_at(lost, "alone_s")};
+    for (int c = 0; c < LOST_CAUSES; c++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_s", lost_keys[c]);
+        l.of[c] = report_number_at(lost, key);
+    }
+    return l;
+}
