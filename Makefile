@@ -7,7 +7,7 @@ HARNESS = $(BUILD)/bin/harness
 PRESET ?= $(if $(wildcard $(BUILD)/CMakeCache.txt),,user)
 DEMO_STEPS = 40
 DEMO_DATA = fashion-mnist
-DEMO_VIRTUAL = --device sim:dgx1-v100 --gpus 8 --model resnet18 --data fashion-mnist --batch 16 --steps 8
+DEMO_VIRTUAL = --device sim:dgx1-v100 --gpus 8 --model resnet50 --batch 32 --steps 8
 CONFIGURE = cmake -S . -B $(BUILD) $(PRESET:%=--preset %) -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(CMAKE_OPTIONS) >/dev/null
 COMPILE = cmake --build $(BUILD) -j $(JOBS) --target
 
@@ -45,8 +45,8 @@ demo: deps-data
 	@echo "building $(HARNESS): about a minute on 2 cores"
 	@$(CONFIGURE)
 	@$(COMPILE) $$([ -e /dev/nvidiactl ] && echo program || echo harness)
-	@echo "training for $(DEMO_STEPS) steps, four times in turns: one rank without communication (none), once on its share of the cores"
-	@echo "and once on all; a rank for each core with a parameter server (ps) and with a ring all-reduce (ring);"
+	@echo "training for $(DEMO_STEPS) steps, five times in turns: one rank without communication (none), once on its share of the cores"
+	@echo "and once on all; a rank for each core without exchange (isolated), with a parameter server (ps), and with a ring all-reduce (ring);"
 	@echo "docs/tutorial.md explains the result and what to try next"
 	@$(MAKE) --no-print-directory demo-run
 
@@ -57,7 +57,7 @@ demo-run:
 	$(HARNESS) --model resnet18 --data $(DEMO_DATA) --batch 16 --steps $(DEMO_STEPS) --optimizer sgd --lr 0.01 \
 	  --momentum 0.5 --policy ps=sync,ring=ddp --json $(BUILD)/demo.json
 	@$(HARNESS) report $(BUILD)/demo.json $(BUILD)/demo-8-gpus.json $(BUILD)/demo-8-servers.json -o $(BUILD)/report.html
-	@echo "figures, and next to them the same model on 8 virtual V100s: $(abspath $(BUILD))/report.html"
+	@echo "figures, and next to them ResNet-50 on 8 virtual V100s: $(abspath $(BUILD))/report.html"
 
 test: deps-check
 	@$(CONFIGURE)

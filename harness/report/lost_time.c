@@ -15,13 +15,13 @@ const char *const lost_keys[LOST_CAUSES] = {[LOST_NEIGHBORS] = "neighbors",
                                             [LOST_PYTHON] = "python"};
 
 const char *const lost_names[LOST_CAUSES] = {[LOST_NEIGHBORS] = "neighbors",
-                                             [LOST_EXCHANGE] = "contention with the exchange",
+                                             [LOST_EXCHANGE] = "contention with exchange",
                                              [LOST_UPDATE] = "update",
                                              [LOST_COMMUNICATION] = "exposed communication",
-                                             [LOST_ENGINE] = "engine's copies and calls",
+                                             [LOST_ENGINE] = "copies by the engine",
                                              [LOST_WAITING] = "waiting for other ranks",
                                              [LOST_DATA] = "loading data",
-                                             [LOST_PYTHON] = "dp's single Python process"};
+                                             [LOST_PYTHON] = "dp's Python process"};
 
 static double phase(const json_t *job, const char *key)
 {

@@ -240,7 +240,7 @@ static void add_slowdown(const json_t *result, const json_t *isolated)
     }
 }
 
-/* Adds "lost" (harness/report/lost_time.h) to the jobs that exchange tensors. It is null if `none` did not
+/* Adds "lost" (harness/report/lost_time.h). It is null for jobs without exchange, if `none` did not
  * run with the same batch per rank, or if a rank has only a stage of the model. */
 static void add_lost_time(const json_t *result, const json_t *isolated)
 {
@@ -252,9 +252,8 @@ static void add_lost_time(const json_t *result, const json_t *isolated)
         bool staged = json_object_get(job, "pipeline") || json_object_get(job, "remote_stage"),
              alike = none && get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank"),
              exchanges = strcmp(report_text_at(job, "engine"), "none") != 0;
-        if (!exchanges) continue;
         lost_time l = {.step_s = NAN};
-        if (alike && !staged)
+        if (exchanges && alike && !staged)
             l = lost_time_between(job, none, isolated, json_is_true(json_object_get(job, "simulated")));
         json_object_set_new(job, "lost", lost_time_to_json(&l));
     }

@@ -357,7 +357,7 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
                 if (shown[c]) hundredths(x->lost.of[c], out);
             text_append(out, x->fits ? "\n" : "  does not fit\n");
         }
-    text_append(out, "slowed: computation, by contention with the exchange; copies: by the engine;\n"
+    text_append(out, "slowed: computation, by contention with exchange; copies: by the engine;\n"
                      "exposed: communication that no computation hides; waiting: for other ranks.\n");
 }
 

@@ -421,7 +421,7 @@ def a_limit_of_file_sizes_is_named():
 def a_slow_rank_slows_only_jobs_that_have_that_rank():
     result = harness("--mode", "both", "--model", "toy", "--steps", "2", "--gpus", "2", "--slow", "1:2", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
-    expect_equal(len(result.jobs()), 4, "jobs", result)
+    expect_equal(len(result.jobs()), 5, "jobs", result)
 
 
 @test

@@ -70,7 +70,7 @@ def page_of(which):
 
 
 def job_title(job):
-    title = {"all-cores": "all cores"}.get(job["name"], job["policy"])
+    title = {"all-cores": "all cores", "isolated": "isolated"}.get(job["name"], job["policy"])
     return job["engine"] if title == job["engine"] else f"{job['engine']} ({title})"
 
 

@@ -101,6 +101,11 @@ JOB_ROWS = {
     "  waiting for other ranks": (path("phases.waiting_s.mean_s"), ("step-parts", "waiting for other ranks")),
     "  optimizer": (path("phases.optimizer_s.mean_s"), ("step-parts", "optimizer")), "  other": (path("phases.other_s.mean_s"), ("step-parts", "other")),
     "slowdown by communication": (path("slowdown.mean_s"), DETAIL), "  95 % interval, from": (path("slowdown.low_s"), DETAIL), "    to": (path("slowdown.high_s"), DETAIL),
+    "lost against one rank alone": (path("lost.total_s"), DETAIL),
+    **{f"  by {name}": (path(f"lost.{key}_s"), DETAIL) for key, name in (
+        ("neighbors", "neighbors"), ("exchange", "contention with exchange"), ("update", "update"), ("engine", "copies by the engine"),
+        ("communication", "exposed communication"), ("waiting", "waiting for other ranks"), ("data", "loading data"),
+        ("python", "dp's Python process"))},
     "off the CPU, compute thread": (per_step("off_cpu_s"), DETAIL), "CPU time of a rank's agents": (per_step("agents_cpu_s"), "of other threads than a step's"),
     "updates on other threads": (per_step("update_aside_s"), "of other threads than a step's"), "copy of the next batch": (path("phases.batch_copy_s.mean_s"), "of other threads than a step's"),
     "samples/s, all ranks": (path("throughput.samples_per_s"), ("throughput", "samples/s")), "  per rank": (path("throughput.samples_per_s_per_rank"), ("throughput", "per rank")),
