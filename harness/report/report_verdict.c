@@ -36,6 +36,15 @@ bool report_verdict_is_open(const json_t *verdict)
            strcmp(report_text_at(verdict, "over"), "virtual time") != 0;
 }
 
+/* Ends a sentence about speed. Says if other programs took more than 5 % of the processors. */
+static void end_speed(const json_t *result, text_buffer *out)
+{
+    double used = report_number_at(result, "host.other_programs_processors");
+    if (used > 0.05 * report_number_at(result, "host.processors"))
+        text_append(out, " Others used %.1f CPUs.", used);
+    text_append(out, "\n");
+}
+
 /* Says which engine is faster. A single run does not decide, so it says only what this run measured. */
 static void faster_lines(const json_t *result, const json_t *verdict, text_buffer *out)
 {
@@ -51,8 +60,9 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     if (!runs && strcmp(over, "virtual time") != 0) {
         text_append(out,
                     "In this run %s trained %.2f times as fast as %s: %s and %s samples/s. One run cannot "
-                    "decide; --repeat %d can.\n",
+                    "decide; --repeat %d can.",
                     faster.text, factor, slower.text, rate.text, other.text, SIGNIFICANCE_LEAST_ROUNDS);
+        end_speed(result, out);
         return;
     }
     if (!report_verdict_is_open(verdict))
@@ -70,7 +80,8 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
                     ": %.2f times by the scheme, %.2f by dp's single Python process. The ring's interpreter "
                     "is not modeled",
                     report_number_at(rates, first) / scheme, scheme / report_number_at(rates, second));
-    text_append(out, ".\n");
+    text_append(out, ".");
+    end_speed(result, out);
 }
 
 static void rate_lines(const json_t *result, const json_t *job, text_buffer *out)
@@ -92,7 +103,8 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
                     report_number_at(result, "repetitions.count"));
     else if (!json_is_true(json_object_get(result, "simulated")))
         text_append(out, ", a single measurement");
-    text_append(out, ".\n");
+    text_append(out, ".");
+    end_speed(result, out);
 }
 
 /* ---- where the time goes ------------------------------------------------------------------------ */
@@ -320,7 +332,7 @@ void report_next(const json_t *next, text_buffer *out)
         text_append(out, "%s shortens a step of %s by %.0f %%", options, report_text_at(next, "policy"),
                     100 * report_number_at(next, "shorter"));
     else
-        text_append(out, "a larger --batch; none of %.0f other settings shortens a step of %s by 5 %%",
+        text_append(out, "none of %.0f other settings shortens a step of %s by 5 %%",
                     report_number_at(next, "tried"), report_text_at(next, "policy"));
 }
 
@@ -377,9 +389,7 @@ static void next_lines(const json_t *result, const json_t *verdict, const json_t
     }
     bool open = verdict && report_verdict_is_open(verdict);
     text_append(&line, "Next: ");
-    if (open && !(report_number_at(result, "repetitions.count") >= SIGNIFICANCE_LEAST_ROUNDS))
-        text_append(&line, "--repeat 10, which decides whether the difference is real");
-    else if (open && report_number_at(verdict, "detectable") > 0.05)
+    if (open && report_number_at(verdict, "detectable") > 0.05)
         text_append(&line, "--repeat %.0f shows a difference of 5 %%, these runs %.1f %%",
                     report_number_at(verdict, "runs_for_5_percent"),
                     100 * report_number_at(verdict, "detectable"));

@@ -1,5 +1,6 @@
 #include "harness/sim/next.h"
 
+#include "harness/options/option_effects.h"
 #include "harness/report/report.h"
 #include "harness/sim/virtual_run.h"
 
@@ -22,24 +23,36 @@ static const struct {
                 {1, ENGINE_RING, "--bf16"},
                 {1, ENGINE_PS, "--bf16"}};
 
-/* Runs a few steps of the job with the words of `more`, which has no quotes. *rate is in samples per second.
- */
-static status measure(char *const *words, int count, const char *more, double *rate)
+/* Parses `words` [count] and then the words of `more`, which has no quotes. *all holds the words while the
+ * configuration is used. */
+static status parse(char *const *words, int count, char *more, run_config *config, char ***all)
+{
+    char *rest = NULL;
+    int n = count;
+    *all = calloc((size_t)count + strlen(more) / 2 + 1, sizeof **all);
+    if (!*all) return fail(STATUS_SYSTEM, "no memory for a command line");
+    memcpy(*all, words, (size_t)count * sizeof **all);
+    for (char *w = strtok_r(more, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) (*all)[n++] = w;
+    TRY(run_config_init(config));
+    return run_config_parse(config, n, *all);
+}
+
+/* Runs a few steps of the job with the words of `base`, and of `setting` unless it is "". Fails if `harness
+ * run` would refuse `setting` after the user's words. *rate is in samples per second. */
+static status measure(char *const *words, int count, const char *base, const char *setting, double *rate)
 {
     const virtual_variant variant = {.by_symmetry = true, .may_be_one_machine = true};
-    char text[256], *rest = NULL;
+    char text[320], own[64], **all = NULL, **as_given = NULL;
     run_plan plan = {0};
     run_job job = {0};
     status rc = STATUS_OK;
     run_config *config = calloc(1, sizeof *config);
-    char **all = calloc((size_t)count + sizeof text / 2, sizeof *all);
-    int n = count;
-    if (!config || !all) TRY_GOTO(rc, fail(STATUS_SYSTEM, "no memory for a configuration"), done);
-    memcpy(all, words, (size_t)count * sizeof *all);
-    snprintf(text, sizeof text, "%s", more);
-    for (char *w = strtok_r(text, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) all[n++] = w;
-    TRY_GOTO(rc, run_config_init(config), done);
-    TRY_GOTO(rc, run_config_parse(config, n, all), done);
+    if (!config) return fail(STATUS_SYSTEM, "no memory for a configuration");
+    snprintf(own, sizeof own, "%s", setting);
+    snprintf(text, sizeof text, "%s %s", base, setting);
+    TRY_GOTO(rc, parse(words, count, own, config, &as_given), done);
+    TRY_GOTO(rc, option_effects_check_engines(config), done);
+    TRY_GOTO(rc, parse(words, count, text, config, &all), done);
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
     TRY_GOTO(rc, virtual_run_job(config, &plan, config->run.mode, &variant, &job, NULL, 0), done);
     *rate = report_number_at(job.result, "throughput.samples_per_s");
@@ -47,6 +60,7 @@ done:
     json_decref(job.result);
     free(job.trace);
     run_plan_free(&plan);
+    free(as_given);
     free(all);
     free(config);
     return rc;
@@ -54,14 +68,14 @@ done:
 
 status virtual_next(char *const *words, int count, int engine, const char *policy, int gpus, json_t **out)
 {
-    char base[160], more[256], setting[64], best[64] = "";
+    char base[160], setting[64], best[64] = "";
     double rate, other, most = 0;
     int tried = 0, group = 0;
     *out = json_null();
     if (engine == ENGINE_PS && gpus > NEXT_SERVER_RANKS) return STATUS_OK;
     snprintf(base, sizeof base, "--mode %s --policy %s --warmup 2 --steps 3", engine_table[engine]->name,
              policy);
-    if (measure(words, count, base, &rate) != STATUS_OK || !(rate > 0)) {
+    if (measure(words, count, base, "", &rate) != STATUS_OK || !(rate > 0)) {
         error_clear();
         return STATUS_OK;
     }
@@ -69,8 +83,7 @@ status virtual_next(char *const *words, int count, int engine, const char *polic
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].engine != engine || (best[0] && settings[i].group > group)) continue;
         snprintf(setting, sizeof setting, settings[i].words, gpus);
-        snprintf(more, sizeof more, "%s %s", base, setting);
-        status rc = measure(words, count, more, &other);
+        status rc = measure(words, count, base, setting, &other);
         error_clear();
         if (rc != STATUS_OK) continue;
         tried++;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The example in README.md is a recorded run: its JSON is results/readme.json, its text what `harness report` renders from
-it. `make readme-example` runs it again; after a change of the report alone --render is enough. Its figures (docs/figures) are of this run, and of the same model on eight
+it. `make readme-example` runs it again; after a change of the report alone --render is enough. Its figures (docs/figures) are of this run, and of ResNet-50 on eight
 virtual GPUs, which is run each time: virtual time is the same everywhere.
 
     readme.py [--harness build/bin/harness] [--render]
@@ -23,8 +23,7 @@ BEGIN, END = "<!-- rendered from results/readme.json by tests/bench/readme.py --
 COMMAND = ["--model", "resnet18", "--data", "fashion-mnist", "--batch", "16", "--steps", "40", "--optimizer",
            "sgd", "--lr", "0.01", "--momentum", "0.5", "--policy", "ps=sync"]
 FIGURES = os.path.join(ROOT, "docs", "figures")
-VIRTUAL = ["run", "--device", "sim:dgx1-v100", "--gpus", "8", "--model", "resnet18", "--data", "synthetic:3x32x32:10", "--batch", "16",
-           "--steps", "8", "--quiet"]
+VIRTUAL = ["run", "--device", "sim:dgx1-v100", "--gpus", "8", "--model", "resnet50", "--batch", "32", "--steps", "8", "--quiet"]
 
 
 def record(harness):

@@ -40,7 +40,7 @@ def slices_nest_and_flows_arrive(words):
             expect_nested(slices(events, track), f"{where}, {track}")
         expect_in_flight(events, where)
         flows = expect_flows(events, where)
-        expect(flows > 0 or where.startswith(("none", "all-cores")) or "ssp" in words or "dp" in words, f"{where}: no flow")
+        expect(flows > 0 or where.startswith(("none", "all-cores", "isolated")) or "ssp" in words or "dp" in words, f"{where}: no flow")
         expect(any(e["ph"] == "C" and "parameters" in e["args"] for e in events), f"{where}: no memory counters")
 
 

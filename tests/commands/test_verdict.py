@@ -182,7 +182,7 @@ def isolated_ranks_tell_the_neighbors_from_the_exchange_and_run_few_steps():
     jobs = {job["name"]: job for job in found["jobs"]}
     computed = {name: sum(jobs[name]["phases"][f"{part}_s"]["mean_s"] for part in ("forward", "backward", "optimizer"))
                 for name in ("none", "isolated")}
-    expect_equal((jobs["isolated"]["steps"], jobs["ring"]["steps"], jobs["isolated"]["accuracy"]), (60, 80, None), "isolated ranks")
+    expect_equal((jobs["isolated"]["step_time"]["count"], jobs["ring"]["step_time"]["count"], jobs["isolated"]["accuracy"]), (60, 80, None), "isolated ranks")
     expect(abs(jobs["ring"]["lost"]["neighbors_s"] - (computed["isolated"] - computed["none"])) < 1e-9, "neighbors", jobs["ring"]["lost"])
     expect(" of these ranks without exchange." in re.sub(r"\n  ", " ", result.out), "the efficiency", result)
 
@@ -200,7 +200,7 @@ V100 = ["--device", "sim:dgx1-v100", "--gpus", "8", "--steps", "3"]
 
 @cases([("two servers of eight ranks", [*V100, "--model", "resnet50", "--batch", "16", "--mode", "ps", "--policy", "sync", "--servers", "2"]),
         ("the reducer", [*V100, "--model", "resnet50", "--batch", "32", "--mode", "ps", "--policy", "dp"]),
-        ("small buckets", [*V100, "--model", "vgg16", "--batch", "8", "--mode", "ring", "--bucket-cap-mb", "1"]),
+        ("large buckets", [*V100, "--model", "vgg16", "--batch", "8", "--mode", "ring", "--bucket-cap-mb", "1000"]),
         ("an optimizer that is much work", [*V100, "--model", "gpt2", "--batch", "4", "--optimizer", "adam", "--mode", "ring"])])
 def the_setting_that_next_names_shortens_a_step_by_as_much_as_it_says(words):
     result, found = run(*words)
