@@ -41,7 +41,11 @@ static status load_part(dataset *set, data_part part, const char *folder, text_b
 static status open_cifar10(dataset *set, const dataset_config *config, const char *argument)
 {
     static const float mean[] = {0.4914f, 0.4822f, 0.4465f}, deviation[] = {0.2470f, 0.2435f, 0.2616f};
-    if (!argument) return fail(STATUS_USAGE, "--data: expected %s, got '%s'", set->type->usage, config->spec);
+    if (!argument)
+        return fail(STATUS_USAGE,
+                    "--data: expected %s, the folder with data_batch_1.bin to test_batch.bin of "
+                    "cifar-10-binary.tar.gz, got '%s'",
+                    set->type->usage, config->spec);
     text_buffer files[FILES] = {{0}};
     status result = load_part(set, DATA_TRAIN, argument, files, 0, TRAIN_FILES);
     if (result == STATUS_OK) result = load_part(set, DATA_TEST, argument, files, TRAIN_FILES, FILES);

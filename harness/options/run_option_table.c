@@ -46,8 +46,8 @@ static const option run_option_list[] = {
     {"share-gpu", OPTION_FLAG, FIELD(share_gpu), .level = OPTION_RARE,
      .help = "cuda: ranks may share a GPU; results are correct, but bandwidths differ from separate GPUs"},
     {"isolated", OPTION_FLAG, FIELD(isolated), .level = OPTION_RARE,
-     .help = "run the same ranks without communication, too, in turns with the job; the report shows how "
-             "much communication slows computation"},
+     .help = "run the same ranks without exchange, too, in turns with the other jobs, which tells neighbors "
+             "from contention; the default with --mode both on a CPU"},
     {"steps", OPTION_INT, FIELD(steps), .argument = "N", .high = 1e12,
      .help = "steps after the warm-up [30, if no epochs are given]"},
     {"epochs", OPTION_INT, FIELD(epochs), .argument = "N", .low = 1, .high = 1e9,

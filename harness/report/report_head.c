@@ -76,11 +76,12 @@ void report_context(const json_t *result, text_buffer *out)
 
 void report_workload(const json_t *workload, text_buffer *out)
 {
-    text_append(out, "%s: %s, %.0f parameters, %s, batch %.0f per rank, %s, seed %.0f",
+    const char *precision = report_text_at(workload, "precision");
+    text_append(out, "%s: %s, %.0f parameters, %s, batch %.0f per rank, %s, %s%sseed %.0f",
                 report_text_at(workload, "model"), report_text_at(workload, "input"),
                 report_number_at(workload, "parameters"), report_text_at(workload, "data"),
                 report_number_at(workload, "batch_per_rank"), report_text_at(workload, "optimizer"),
-                report_number_at(workload, "seed"));
+                precision, *precision ? ", " : "", report_number_at(workload, "seed"));
 }
 
 void report_header(const json_t *result, text_buffer *out)

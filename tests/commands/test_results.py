@@ -148,7 +148,7 @@ def a_model_given_or_by_default_is_the_same_workload():
 
 VIRTUAL = ["--device", "sim", "--gpus", "2", "--batch", "4", "--steps", "1"]
 RESNET = "resnet18: images of 3x224x224 with 1000 classes, 11689512 parameters, synthetic, "
-WORKLOAD_END = "batch 4 per rank, sgd, seed 1"
+WORKLOAD_END = "batch 4 per rank, sgd, float32, seed 1"
 BERT = "bert: sequences of 128 tokens out of 8192, 5462784 parameters, synthetic, 2 sim ranks, batch 4 per rank"
 
 
