@@ -41,7 +41,7 @@ def it_has_at_most_80_lines_and_its_simulated_figures_are_those_of_the_program()
         return {point["policy"]: point for point in harness("whatif", *words, "--json", "-").json()["points"]}
 
     of = points("--profile", "dgx1-v100", "--model", "resnet50", "--batch", "32", "--gpus", "8", "--policy", "ddp,dp,sync")
-    expect(f"`ddp`: {1e3 * of['ddp']['step_s']:.1f} ms a step" in text, "ddp", of)
+    expect(f"`ddp`: {1e3 * of['ddp']['step_s']:.1f} ms per step" in text, "ddp", of)
     expect(f"{1e3 * of['dp']['step_s']:.0f} ms, of which {1e3 * of['dp']['lost']['python_s']:.0f} by its one Python process" in text, "dp", of)
     expect(f"`sync` with one server: {1e3 * of['sync']['step_s']:.1f} ms" in text, "sync", of)
     slow = points("--profile", "v100-pcie-32g", "--model", "vgg16", "--gpus", "8", "--momentum", "0.9", "--accumulate", "2", "--warmup", "2",
