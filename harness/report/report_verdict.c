@@ -18,7 +18,6 @@ static const char *const part_names[PARTS] = {"computation", "exposed communicat
 
 typedef struct shares {
     double of[PARTS]; /* shares of the mean step of a rank */
-    part largest;
 } shares;
 
 static const json_t *job_named(const json_t *result, const char *name)
@@ -135,7 +134,6 @@ static shares shares_of(const json_t *job)
                [OTHER] = phase(job, "other_s")}};
     for (int p = 0; p < PARTS; p++) {
         s.of[p] = step > 0 ? s.of[p] / step : 0;
-        if (s.of[p] > s.of[s.largest]) s.largest = (part)p;
     }
     return s;
 }

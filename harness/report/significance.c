@@ -1,6 +1,7 @@
 #include "harness/report/significance.h"
 
 #include "common/base/random.h"
+#include "harness/report/report.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -64,6 +65,21 @@ status bootstrap_median(const double *values, int count, uint64_t seed, interval
     *out = percentiles(draws);
     free(draws);
     return STATUS_OK;
+}
+
+status median_to_json(const double *values, int count, json_t **out)
+{
+    interval of = {NAN, NAN};
+    int found = 0;
+    double *known = malloc((size_t)(count + 1) * sizeof *known);
+    if (!known) return no_memory();
+    for (int i = 0; i < count; i++)
+        if (!isnan(values[i])) known[found++] = values[i];
+    status rc = found > 1 ? bootstrap_median(known, found, INTERVAL_SEED, &of) : STATUS_OK;
+    *out = json_pack("{s:o, s:o, s:o}", "median", report_json_number(median_of(known, found)), "low",
+                     report_json_number(of.low), "high", report_json_number(of.high));
+    free(known);
+    return rc;
 }
 
 status bootstrap_ratio(const double *a, int a_count, const double *b, int b_count, bool rounds, uint64_t seed,

@@ -17,6 +17,7 @@
 
 #include "common/base/status.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -56,6 +57,13 @@ double median_of(double *values, int count);
 /* Computes the 95 % percentile interval of the median of values[count] (Efron, "Bootstrap Methods", 1979).
  * Returns STATUS_SYSTEM if out of memory. */
 status bootstrap_median(const double *values, int count, uint64_t seed, interval *out);
+
+/* Seed of the intervals that results contain. */
+enum { INTERVAL_SEED = 1 };
+
+/* Sets *out to an object with "median", and with "low" and "high", its 95 % interval, of the values that are
+ * not NaN. The interval is null if there is only one. */
+status median_to_json(const double *values, int count, json_t **out);
 
 /* Computes the 95 % percentile interval of the ratio of medians b / a. If `rounds` is true, a[i] and b[i]
  * belong to round i, and each round is resampled as a whole, so both counts must be equal. */

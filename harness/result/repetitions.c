@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INTERVAL_SEED 1
 static status no_memory(void)
 {
     return fail(STATUS_SYSTEM, "no memory for the verdict of the runs");
@@ -16,21 +15,15 @@ static status no_memory(void)
 
 /* ---- medians and intervals --------------------------------------------------------------------------- */
 
-/* Computes {"median": .., "low": .., "high": ..} of the figure at `path` of a job over the runs. */
+/* Sets *out to the median of the figure at `path` of a job over the runs, with its interval. */
 static status summary(const json_t *runs, const char *name, const char *path, json_t **out)
 {
-    interval of = {NAN, NAN};
     size_t most = json_array_size(runs);
-    int count = 0;
     double *values = malloc((most + 1) * sizeof *values);
     if (!values) return no_memory();
-    for (size_t i = 0; i < most; i++) {
-        values[count] = report_number_at(run_result_job(json_array_get(runs, i), name), path);
-        count += !isnan(values[count]);
-    }
-    status rc = count > 1 ? bootstrap_median(values, count, INTERVAL_SEED, &of) : STATUS_OK;
-    *out = json_pack("{s:o, s:o, s:o}", "median", report_json_number(median_of(values, count)), "low",
-                     report_json_number(of.low), "high", report_json_number(of.high));
+    for (size_t i = 0; i < most; i++)
+        values[i] = report_number_at(run_result_job(json_array_get(runs, i), name), path);
+    status rc = median_to_json(values, (int)most, out);
     free(values);
     return rc;
 }

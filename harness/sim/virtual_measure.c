@@ -77,8 +77,6 @@ static double median_ms(const json_t *job, const char *path)
 static void read_figures(virtual_figures *f)
 {
     f->step_ms = median_ms(f->job, "step_time.median_s");
-    f->exposed_ms = median_ms(f->job, "phases.exposed_communication_s.median_s");
-    f->waiting_ms = median_ms(f->job, "phases.waiting_s.median_s");
     f->most_bytes = json_integer_value(report_at(f->job, "memory_imbalance.maximum_bytes"));
     f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s"));
 }

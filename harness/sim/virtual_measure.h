@@ -19,11 +19,10 @@ typedef struct virtual_workload {
     virtual_variant variant;
 } virtual_workload;
 
-/* Times in ms. `step_ms`, `exposed_ms` and `waiting_ms` are medians over the measured steps. `forward_ms` and
+/* Times in ms. `step_ms` is the median over the measured steps. `forward_ms` and
  * `backward_ms` are the largest values over ranks and measured steps. */
 typedef struct virtual_figures {
     double step_ms;
-    double exposed_ms, waiting_ms;
     /* Longest forward pass, including the sharing of buffers before it. */
     double forward_ms;
     /* Longest time from the beginning of the backward pass until gradients are reduced. */

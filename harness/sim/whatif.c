@@ -178,6 +178,20 @@ static void put(whatif_point *to, const whatif_point *p, int draw)
     to->most_efficiency = fmax(to->most_efficiency, p->efficiency);
 }
 
+/* Makes a row of the error of this thread. */
+static status refuse(whatif_point *out)
+{
+    *out = (whatif_point){.step_ms = NAN,
+                          .exposed_ms = NAN,
+                          .waiting_ms = NAN,
+                          .efficiency = NAN,
+                          .samples_per_s = NAN,
+                          .lost = {.step_s = NAN}};
+    snprintf(out->refused, sizeof out->refused, "%s", error_message());
+    error_clear();
+    return STATUS_OK;
+}
+
 static status ask_all(const whatif_question *q, int draw, virtual_figures *figures, whatif_answer *out)
 {
     whatif_point one, point;
@@ -192,7 +206,10 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
         for (int i = 0; i < q->size_count; i++) {
             virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw, efficiency);
             point = one;
-            if (w.gpus * q->devices > 1) TRY_GOTO(rc, ask_point(&w, q, &one, alone, figures, &point), done);
+            if (w.gpus * q->devices > 1) rc = ask_point(&w, q, &one, alone, figures, &point);
+            /* With several policies, the row of a job that cannot exist says why. */
+            if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policy_count > 1) rc = refuse(&point);
+            TRY_GOTO(rc, rc, done);
             put(&out->points[p][i], &point, draw);
         }
 done:
@@ -315,6 +332,10 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
         with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
                     100 * x->most_efficiency);
         text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
+        if (x->refused[0]) {
+            text_append(out, "%5d %20s\n%s\n", q->gpus[i], "cannot run", x->refused);
+            continue;
+        }
         text_append(out, "%5d %20s %20s%12s%12s%8s\n", q->gpus[i], x->fits ? step : "does not fit",
                     x->fits ? efficiency : "-",
                     x->fits ? text_three_digits(rate, sizeof rate, x->samples_per_s) : "-", bytes,
@@ -355,7 +376,7 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
             if (x->fits) hundredths(x->lost.step_s - x->lost.alone_s, out);
             for (int c = 0; c < LOST_CAUSES && x->fits; c++)
                 if (shown[c]) hundredths(x->lost.of[c], out);
-            text_append(out, x->fits ? "\n" : "  does not fit\n");
+            text_append(out, "%s\n", x->fits ? "" : x->refused[0] ? "  cannot run" : "  does not fit");
         }
     text_append(out, "slowed: computation, by contention with exchange; copies: by the engine;\n"
                      "exposed: communication that no computation hides; waiting: for other ranks.\n");
@@ -426,6 +447,11 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
+            if (x->refused[0]) {
+                text_append(out, "\"%s\",%s,%lld,%s,%d,,,,,,,,,,,,0\n", q->profile, model, (long long)batch,
+                            q->policies[p], q->gpus[i]);
+                continue;
+            }
             text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,",
                         q->profile, model, (long long)batch, q->policies[p], q->gpus[i], x->step_ms / 1e3,
                         x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency, x->samples_per_s,
@@ -445,17 +471,21 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
                 rows,
-                json_pack("{s:s, s:i, s:f, s:f, s:f, s:f, s:f, s:o, s:f, s:f, s:f, s:f, s:I, s:b, s:o, s:o}",
-                          "policy", q->policies[p], "gpus", q->gpus[i], "step_s", x->step_ms / 1e3,
-                          "step_low_s", x->low_ms / 1e3, "step_high_s", x->high_ms / 1e3,
-                          "exposed_communication_s", x->exposed_ms / 1e3, "waiting_s", x->waiting_ms / 1e3,
-                          "lost", lost_time_to_json(&x->lost), "weak_scaling_efficiency", x->efficiency,
-                          "weak_scaling_efficiency_low", x->least_efficiency, "weak_scaling_efficiency_high",
-                          x->most_efficiency, "samples_per_s", x->samples_per_s, "memory_peak_bytes",
-                          (json_int_t)x->most_bytes, "fits", (int)x->fits, "tree_step_s",
-                          report_find(x->algorithms, "algorithm", "tree") ? json_real(x->step_ms / 1e3)
-                                                                          : json_null(),
-                          "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
+                json_pack(
+                    "{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:s?, s:o, s:o}",
+                    "policy", q->policies[p], "gpus", q->gpus[i], "step_s",
+                    report_json_number(x->step_ms / 1e3), "step_low_s", report_json_number(x->low_ms / 1e3),
+                    "step_high_s", report_json_number(x->high_ms / 1e3), "exposed_communication_s",
+                    report_json_number(x->exposed_ms / 1e3), "waiting_s",
+                    report_json_number(x->waiting_ms / 1e3), "lost", lost_time_to_json(&x->lost),
+                    "weak_scaling_efficiency", report_json_number(x->efficiency),
+                    "weak_scaling_efficiency_low", report_json_number(x->least_efficiency),
+                    "weak_scaling_efficiency_high", report_json_number(x->most_efficiency), "samples_per_s",
+                    report_json_number(x->samples_per_s), "memory_peak_bytes", (json_int_t)x->most_bytes,
+                    "fits", (int)x->fits, "refused", x->refused[0] ? x->refused : NULL, "tree_step_s",
+                    report_find(x->algorithms, "algorithm", "tree") ? json_real(x->step_ms / 1e3)
+                                                                    : json_null(),
+                    "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
     return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:o, s:O?}", "schema_version",
                      RESULT_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",

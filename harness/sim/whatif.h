@@ -38,6 +38,7 @@ typedef struct whatif_point {
     double low_ms, high_ms, least_efficiency, most_efficiency;
     int64_t most_bytes; /* Peak of the rank with the largest peak. */
     bool fits;          /* False if a GPU has too little memory. The other figures then ignore this limit. */
+    char refused[200];  /* The reason why the job cannot exist, or "". The other figures are then NaN. */
     json_t *algorithms; /* Algorithms in the job's result. NULL if there are no buckets. */
 } whatif_point;
 

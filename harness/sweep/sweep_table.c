@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INTERVAL_SEED 1
-
 /* Figures of a point. NaN for rounds without a result. */
 typedef struct point_figures {
     double *samples, *steps; /* [rounds] */
@@ -36,25 +34,6 @@ static point_figures read_point(const sweep *s, int point, double *memory, json_
     return f;
 }
 
-/* Computes the median and the 95 % interval over the rounds with a value. If only one round has a value, the
- * interval is null. */
-static status summary(const double *values, int rounds, json_t **out)
-{
-    double *found = malloc((size_t)rounds * sizeof *found);
-    if (!found) return fail(STATUS_SYSTEM, "no memory for the table of the sweep");
-    int count = 0;
-    interval of = {NAN, NAN};
-    for (int i = 0; i < rounds; i++)
-        if (!isnan(values[i])) found[count++] = values[i];
-    status rc = count > 1 ? bootstrap_median(found, count, INTERVAL_SEED, &of) : STATUS_OK;
-    double median = median_of(found, count);
-    free(found);
-    TRY(rc);
-    *out = json_pack("{s:o, s:o, s:o}", "median", report_json_number(median), "low",
-                     report_json_number(of.low), "high", report_json_number(of.high));
-    return STATUS_OK;
-}
-
 static status add_point(const sweep *s, int point, const point_figures *f, const json_t *failures,
                         json_t *points)
 {
@@ -69,8 +48,8 @@ static status add_point(const sweep *s, int point, const point_figures *f, const
     {
         if (!found && json_integer_value(json_object_get(failure, "point")) == point) found = failure;
     }
-    TRY(summary(f->samples, s->rounds, &samples));
-    TRY(summary(f->steps, s->rounds, &step));
+    TRY(median_to_json(f->samples, s->rounds, &samples));
+    TRY(median_to_json(f->steps, s->rounds, &step));
     if (json_array_append_new(points,
                               json_pack("{s:o, s:i, s:b, s:b, s:o, s:o, s:O?}", "values", values, "runs",
                                         f->runs, "simulated", f->simulated, "emulated", f->emulated,
