@@ -176,8 +176,8 @@ static void lost_part(double seconds, const char *before, const char *name, text
                 report_value(CELL_TIME, fabs(seconds)).text, name);
 }
 
-/* Says by how much a step takes longer than a step of one rank alone, and why. Adds up the causes that are
- * shorter than 2 % of the lost time. */
+/* Says by how much a step takes longer than a step of one rank alone, and why. Adds up the last causes if
+ * each of them, and their sum, are shorter than 5 % of the lost time. */
 static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
 {
     double total = l->step_s - l->alone_s, rest = total;
@@ -188,7 +188,8 @@ static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
         int next = -1;
         for (int c = 0; c < LOST_CAUSES; c++)
             if (!done[c] && isfinite(l->of[c]) && (next < 0 || fabs(l->of[c]) > fabs(l->of[next]))) next = c;
-        if (next < 0 || fabs(l->of[next]) < 0.02 * fabs(total)) break;
+        double least = 0.05 * fabs(total);
+        if (next < 0 || (fabs(l->of[next]) < least && fabs(rest) <= least)) break;
         done[next] = true;
         rest -= l->of[next];
         lost_part(l->of[next], n ? "," : " Lost:", cause_name(job, l, next).text, out);
@@ -224,13 +225,13 @@ static void training_line(const json_t *result, const json_t *a, const json_t *b
            other = report_number_at(b, "accuracy");
     if (isnan(loss)) return;
     if (json_is_true(equal))
-        text_append(out, "Both end with equal parameters, bit for bit: loss %.3f", loss);
+        text_append(out, "Both end with equal parameters, bit for bit; loss %.3f", loss);
     else
         text_append(out, "Loss at the end: %s %.3f", report_text_at(a, "engine"), loss);
     if (b && !json_is_true(equal))
         text_append(out, ", %s %.3f", report_text_at(b, "engine"), report_number_at(b, "loss_last"));
     if (!isnan(accuracy))
-        text_append(out, "%s accuracy %.1f %%", b && !json_is_true(equal) ? ";" : ",", 100 * accuracy);
+        text_append(out, "%s test accuracy %.1f %%", b && !json_is_true(equal) ? ";" : ",", 100 * accuracy);
     if (!isnan(other) && other != accuracy) text_append(out, " and %.1f %%", 100 * other);
     text_append(out, "%s%s.\n", *saved ? "; saved in " : "", saved);
 }
@@ -354,7 +355,7 @@ static void advise_against(const json_t *job, const lost_time *lost, text_buffer
     else if (data > most)
         text_append(out, "more --loader-threads");
     else
-        text_append(out, "a larger --batch, with which ranks exchange less per sample");
+        text_append(out, "a larger --batch: fewer exchanges per sample");
 }
 
 static void advise(const json_t *result, const json_t *job, text_buffer *out)
