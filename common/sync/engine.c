@@ -23,7 +23,7 @@ static const option option_list[] = {
      .level = OPTION_RARE, .initial = "60s", .low = 1e6,
      .help = "how long ranks wait for a rank without progress; until step 0, at least --connect-timeout"},
     {"link", OPTION_TEXT, offsetof(shared_options, link), .argument = "RATE,LATENCY",
-     .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us"},
+     .help = "emulate a slower network between the ranks, as in 10Gbit/s,50us; sim: of each network adapter"},
     {"slow", OPTION_TEXT, offsetof(shared_options, slow), .argument = "RANK:FACTOR,...",
      .help = "stretch the computation of these ranks"},
 };

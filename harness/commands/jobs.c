@@ -64,26 +64,27 @@ typedef struct processor_time {
     double wall_s, busy_s, own_s;
 } processor_time;
 
-static double seconds_of(int who)
+static double seconds_of(struct timeval t)
 {
-    struct rusage u;
-    getrusage(who, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
 }
 
 static processor_time read_processor_time(void)
 {
     double user = 0, nice = 0, kernel = 0, idle, wait, interrupts = 0, soft = 0, stolen = 0;
+    struct rusage own, children;
     FILE *file = fopen("/proc/stat", "r");
-    if (file && fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &kernel, &idle, &wait,
-                       &interrupts, &soft, &stolen) != 8)
+    if (!file || fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &kernel, &idle, &wait,
+                        &interrupts, &soft, &stolen) != 8)
         user = NAN;
     if (file) fclose(file);
+    getrusage(RUSAGE_SELF, &own);
+    getrusage(RUSAGE_CHILDREN, &children);
     return (processor_time){1e-9 * (double)clock_now_ns(),
                             (user + nice + kernel + interrupts + soft + stolen) /
                                 (double)sysconf(_SC_CLK_TCK),
-                            seconds_of(RUSAGE_SELF) + seconds_of(RUSAGE_CHILDREN)};
+                            seconds_of(own.ru_utime) + seconds_of(own.ru_stime) +
+                                seconds_of(children.ru_utime) + seconds_of(children.ru_stime)};
 }
 
 /* Adds to "host" how many processors other programs used on average since `begin`. */
@@ -92,7 +93,7 @@ static void add_other_programs(const processor_time *begin, json_t *result)
     processor_time end = read_processor_time();
     double others = (end.busy_s - begin->busy_s - (end.own_s - begin->own_s)) / (end.wall_s - begin->wall_s);
     json_object_set_new(json_object_get(result, "host"), "other_programs_processors",
-                        report_json_number(others > 0 ? others : 0));
+                        report_json_number(others < 0 ? 0 : others));
 }
 
 static status run_once(run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)

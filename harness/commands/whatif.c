@@ -160,7 +160,7 @@ const command command_whatif = {
     .table = &whatif_option_table,
     .notes =
         "\nAll other options are options of harness run on a virtual device: --model,\n--batch, --nodes, "
-        "--link RATE[,LATENCY] (replaces the profile's network),\n--tf32, --bf16, --jitter, --slow, "
+        "--link RATE[,LATENCY] (of each network adapter), --adapters N,\n--tf32, --bf16, --jitter, --slow, "
         "--optimizer, ...; see\nharness run --help=all. By default a table has --warmup 2 --steps 3.\n",
     .most_words = COMMAND_READS_ITSELF,
     .run = run_whatif};

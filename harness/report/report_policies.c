@@ -72,10 +72,8 @@ void report_memory_of_policies(const json_t *result, text_buffer *out)
     const json_t *jobs = json_object_get(result, "jobs"), *gpus = json_object_get(result, "gpus");
     size_t i;
     json_t *row;
-    text_append(out, "%s, %.0f parameters, %.0f ranks, batch %.0f per rank, %s\n\n",
-                report_text_at(result, "model"), report_number_at(result, "parameters"),
-                report_number_at(json_array_get(jobs, 0), "world_size"),
-                report_number_at(result, "batch_per_rank"), report_text_at(result, "optimizer"));
+    report_workload(result, out);
+    text_append(out, "; %.0f ranks\n\n", report_number_at(json_array_get(jobs, 0), "world_size"));
     text_append(out, "%-*s", LABEL_COLUMN, "GiB at the peak");
     for (i = 0; i < COUNT_OF(columns); i++) text_append(out, "%*s", CLASS_COLUMN, columns[i].head);
     text_append(out, "%*s%*s%5s\n", CLASS_COLUMN, "total", CLASS_COLUMN, "eval", "GPU");

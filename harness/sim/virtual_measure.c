@@ -67,16 +67,11 @@ static void on_step(void *context, const step_result *r)
     f->backward_ms = fmax(f->backward_ms, (double)(reduced - r->backward_begin_ns) / 1e6);
 }
 
-/* Returns a median in ms, or NaN. The result has seconds; rounding restores the whole nanoseconds. */
-static double median_ms(const json_t *job, const char *path)
-{
-    double seconds = report_number_at(job, path);
-    return isnan(seconds) ? NAN : (double)llround(1e9 * seconds) / 1e6;
-}
-
 static void read_figures(virtual_figures *f)
 {
-    f->step_ms = median_ms(f->job, "step_time.median_s");
+    double step_s = report_number_at(f->job, "step_time.median_s");
+    /* The result has seconds; rounding restores the whole nanoseconds. */
+    f->step_ms = isnan(step_s) ? NAN : (double)llround(1e9 * step_s) / 1e6;
     f->most_bytes = json_integer_value(report_at(f->job, "memory_imbalance.maximum_bytes"));
     f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s"));
 }
@@ -97,7 +92,10 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
     variant.step = on_step;
     variant.context = out;
-    TRY_GOTO(rc, virtual_run_job(config, &plan, config->run.mode, &variant, &job, NULL, 0), done);
+    TRY_GOTO(
+        rc,
+        virtual_run_job(config, &plan, config->run.mode, &variant, &job, out->hardware, sizeof out->hardware),
+        done);
     free(job.trace);
     out->job = job.result;
     out->workload = run_workload_to_json(config, &plan);

@@ -199,6 +199,7 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     TRY(ask_one_gpu(q, draw, figures, &efficiency, &one));
     put(&out->one_gpu, &one, draw);
     if (draw == 0) out->efficiency = efficiency;
+    snprintf(out->hardware, sizeof out->hardware, "%s", figures->hardware);
     json_t *alone = json_incref(figures->job);
     status rc = STATUS_OK;
     if (!out->workload) out->workload = json_incref(figures->workload);
@@ -211,6 +212,7 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
             if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policy_count > 1) rc = refuse(&point);
             TRY_GOTO(rc, rc, done);
             put(&out->points[p][i], &point, draw);
+            if (figures->hardware[0]) snprintf(out->hardware, sizeof out->hardware, "%s", figures->hardware);
         }
 done:
     json_decref(alone);
@@ -229,32 +231,26 @@ static status describe_gpu(const char *profile, whatif_answer *out)
     return STATUS_OK;
 }
 
-/* Returns the point with the most samples/s on the largest number of GPUs, or NULL if none fits. */
-static const whatif_point *whatif_best(const whatif_question *q, const whatif_answer *a)
+/* Returns the policy with the most samples/s on the largest number of GPUs, or -1 if none fits. */
+static int best_policy(const whatif_question *q, const whatif_answer *a)
 {
-    const whatif_point *best = NULL;
-    for (int p = 0; p < q->policy_count; p++) {
-        const whatif_point *x = &a->points[p][q->size_count - 1];
-        if (x->fits && (!best || x->samples_per_s > best->samples_per_s)) best = x;
-    }
+    int best = -1, last = q->size_count - 1;
+    for (int p = 0; p < q->policy_count; p++)
+        if (a->points[p][last].fits &&
+            (best < 0 || a->points[p][last].samples_per_s > a->points[best][last].samples_per_s))
+            best = p;
     return best;
-}
-
-static const char *policy_of(const whatif_question *q, const whatif_answer *a, const whatif_point *point)
-{
-    return q->policies[(point - a->points[0]) / WHATIF_SIZES];
 }
 
 /* Tries settings for the best policy on the largest number of GPUs. */
 static status try_next(const whatif_question *q, whatif_answer *a)
 {
-    const whatif_point *best = whatif_best(q, a);
     char device[4200], gpus[16], efficiency[32];
     char *const own[] = {(char *)"--device",     device,    (char *)"--gpus", gpus,
                          (char *)"--efficiency", efficiency};
-    int engine, count = q->word_count, last = q->gpus[q->size_count - 1];
-    if (!best || last * q->devices == 1) return STATUS_OK;
-    TRY(engine_of_policy(policy_of(q, a, best), &engine));
+    int engine, count = q->word_count, last = q->gpus[q->size_count - 1], best = best_policy(q, a);
+    if (best < 0 || last * q->devices == 1) return STATUS_OK;
+    TRY(engine_of_policy(q->policies[best], &engine));
     snprintf(device, sizeof device, "sim:%s", q->profile);
     snprintf(gpus, sizeof gpus, "%d", last);
     snprintf(efficiency, sizeof efficiency, "%.17g", a->efficiency);
@@ -262,7 +258,7 @@ static status try_next(const whatif_question *q, whatif_answer *a)
     if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
     memcpy(words, q->words, (size_t)count * sizeof *words);
     for (size_t i = 0; i < (a->efficiency > 0 ? 6 : 4); i++) words[count++] = own[i];
-    status rc = virtual_next(words, count, engine, policy_of(q, a, best), last, &a->next);
+    status rc = virtual_next(words, count, engine, q->policies[best], last, &a->next);
     free(words);
     return rc;
 }
@@ -322,7 +318,7 @@ static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p,
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%5s%21s%21s%12s%12s%8s\n%5s%21s%21s%12s%12s%8s\n", q->policies[p], "GPUs",
+    text_append(out, "\n%s\n%5s%20s%21s%9s%11s  %s\n%5s%20s%21s%9s%11s  %s\n", q->policies[p], "GPUs",
                 "step (range)", "efficiency", "samples", "memory", "calls", "", "ms", "% (range)", "per s",
                 "per rank", "by");
     for (int i = 0; i < q->size_count; i++) {
@@ -333,10 +329,10 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
                     100 * x->most_efficiency);
         text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
         if (x->refused[0]) {
-            text_append(out, "%5d %20s\n%s\n", q->gpus[i], "cannot run", x->refused);
+            text_append(out, "%5d %19s\n%s\n", q->gpus[i], "cannot run", x->refused);
             continue;
         }
-        text_append(out, "%5d %20s %20s%12s%12s%8s\n", q->gpus[i], x->fits ? step : "does not fit",
+        text_append(out, "%5d %19s %20s%9s%11s  %s\n", q->gpus[i], x->fits ? step : "does not fit",
                     x->fits ? efficiency : "-",
                     x->fits ? text_three_digits(rate, sizeof rate, x->samples_per_s) : "-", bytes,
                     x->fits ? algorithm_of(x) : "-");
@@ -348,7 +344,7 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
 static void hundredths(double seconds, text_buffer *out)
 {
     double ms = 1e3 * seconds;
-    text_append(out, "%8.2f", fabs(ms) < 0.005 ? 0 : ms);
+    text_append(out, " %7.*f", fabs(ms) < 1000 ? 2 : 0, fabs(ms) < 0.005 ? 0 : ms);
 }
 
 /* Writes for each point the causes of lost time. Leaves out a cause that loses nothing at any point. */
@@ -372,31 +368,32 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            text_append(out, "%-12s%5d", i ? "" : q->policies[p], q->gpus[i]);
+            text_append(out, "%-12s%s%5d", i ? "" : q->policies[p],
+                        !i && strlen(q->policies[p]) > 12 ? "\n            " : "", q->gpus[i]);
             if (x->fits) hundredths(x->lost.step_s - x->lost.alone_s, out);
             for (int c = 0; c < LOST_CAUSES && x->fits; c++)
                 if (shown[c]) hundredths(x->lost.of[c], out);
             text_append(out, "%s\n", x->fits ? "" : x->refused[0] ? "  cannot run" : "  does not fit");
         }
     text_append(out, "slowed: computation, by contention with exchange; copies: by the engine;\n"
-                     "exposed: communication that no computation hides; waiting: for other ranks.\n");
+                     "exposed: communication that no computation hides; waiting: for other ranks;\n"
+                     "update: negative if shards or servers make it shorter; Python: dp's one process.\n");
 }
 
 /* Says which policy trains the most samples/s on the largest number of GPUs, what it loses, and what to try.
  */
 static void best_lines(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    const whatif_point *best = whatif_best(q, a);
-    if (!best) {
-        text_append(out, "\nNo policy fits on %d GPUs of %.0f GiB.\n", q->gpus[q->size_count - 1],
-                    a->gpu_gib);
+    int policy = best_policy(q, a), gpus = q->gpus[q->size_count - 1];
+    if (policy < 0) {
+        text_append(out, "\nNo policy fits on %d GPUs of %.0f GiB.\n", gpus, a->gpu_gib);
         return;
     }
+    const whatif_point *best = &a->points[policy][q->size_count - 1];
     int cause = 0;
     for (int c = 0; c < LOST_CAUSES; c++)
         if (best->lost.of[c] > best->lost.of[cause]) cause = c;
-    text_append(out, "\nBest on %d GPUs: %s, %.0f samples/s", q->gpus[q->size_count - 1],
-                policy_of(q, a, best), best->samples_per_s);
+    text_append(out, "\nBest on %d GPUs: %s, %.0f samples/s", gpus, q->policies[policy], best->samples_per_s);
     if (best->lost.of[cause] > 0.005 * best->lost.step_s)
         text_append(out, ". It loses most by %s, %.1f %% of a step", lost_names[cause],
                     100 * best->lost.of[cause] / best->lost.step_s);
@@ -412,6 +409,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     report_workload(a->workload, out);
     text_append(out, "\nSIMULATED: profile %s", q->profile);
     for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
+    text_append(out, "\n%s", a->hardware);
     char one[80];
     with_limits(one, sizeof one, " to ", a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
     if (q->step_ms > 0)

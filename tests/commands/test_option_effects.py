@@ -83,7 +83,7 @@ OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "rin
 EMULATED = bool(os.environ.get("EMULATED_GPUS"))
 ONLY_A_CARD = {"tf32": "the emulator multiplies in float32"}
 NO_TRIALS = {"mode", "device"}             # tests of their own, below
-NOT_AN_EFFECT = re.compile(r"^(started_at|checksum|command|configuration|options|host|hardware_note|comparison|jobs.settings)|(^|\.)seed$|^(workload|jobs)$")
+NOT_AN_EFFECT = re.compile(r"^(started_at|checksum|command|configuration|options|host|hardware_note|comparison|jobs.settings|precision|workload.precision)|(^|\.)seed$|^(workload|jobs)$")
 
 
 class Outcome:

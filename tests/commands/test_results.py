@@ -579,7 +579,7 @@ def efficiency_per_core_is_of_ranks_on_the_cores_of_this_machine():
 @more_test
 def a_second_baseline_has_all_cores_and_the_batch_of_all_ranks():
     jobs = harness(*ALONE, "--gpus", "3", "--json", "-").jobs()
-    expect_equal(list(jobs), ["none", "all-cores", "ps", "ring"], "jobs")
+    expect_equal(list(jobs), ["none", "all-cores", "isolated", "ps", "ring"], "jobs")
     one, every = jobs["none"], jobs["all-cores"]
     cores = len(os.sched_getaffinity(0))
     for job, wanted in ((one, ("none", 1, 1, 8)), (every, ("none", 1, cores, 24)), (jobs["ring"], ("ring", 3, 1, 8))):
