@@ -340,7 +340,7 @@ void report_next(const json_t *next, text_buffer *out)
 static void advise_against(const json_t *job, const lost_time *lost, text_buffer *out)
 {
     shares s = shares_of(job);
-    bool known = !isnan(lost->step_s);
+    bool known = !isnan(lost->step_s), on_cpu = strcmp(report_text_at(job, "device"), "cpu") == 0;
     double step = known ? lost->step_s : phase(job, "step_s"),
            waiting = known ? lost->of[LOST_WAITING] : step * s.of[WAITING],
            data = known ? lost->of[LOST_DATA] : step * s.of[DATA],
@@ -349,9 +349,10 @@ static void advise_against(const json_t *job, const lost_time *lost, text_buffer
         if (c != LOST_WAITING && c != LOST_DATA) most = fmax(most, lost->of[c]);
     if (fmax(most, fmax(waiting, data)) < 0.05 * step)
         text_append(out, "more or faster %s; nothing else saves 5 %% of a step",
-                    strcmp(report_text_at(job, "device"), "cpu") == 0 ? "cores per rank" : "devices");
+                    on_cpu ? "cores per rank" : "devices");
     else if (waiting > fmax(most, data))
-        text_append(out, "equally fast ranks, as with --bind core; -v shows which is waited for");
+        text_append(out, "equally fast ranks%s; -v shows which is waited for",
+                    on_cpu ? ", as with --bind core" : "");
     else if (data > most)
         text_append(out, "more --loader-threads");
     else

@@ -53,6 +53,9 @@ static status measure(char *const *words, int count, const char *base, const cha
     TRY_GOTO(rc, parse(words, count, own, config, &as_given), done);
     TRY_GOTO(rc, option_effects_check_engines(config), done);
     TRY_GOTO(rc, parse(words, count, text, config, &all), done);
+    /* If ranks are alike, one machine stands for all. */
+    bool alike = config->run.mode == ENGINE_RING && !config->shared.slow && config->run.jitter == 0;
+    if (!alike && config->run.gpus > NEXT_RANKS) TRY_GOTO(rc, STATUS_AGAIN, done);
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
     TRY_GOTO(rc, virtual_run_job(config, &plan, config->run.mode, &variant, &job, NULL, 0), done);
     *rate = report_number_at(job.result, "throughput.samples_per_s");
@@ -72,7 +75,6 @@ status virtual_next(char *const *words, int count, int engine, const char *polic
     double rate, other, most = 0;
     int tried = 0, group = 0;
     *out = json_null();
-    if (engine == ENGINE_PS && gpus > NEXT_SERVER_RANKS) return STATUS_OK;
     snprintf(base, sizeof base, "--mode %s --policy %s --warmup 2 --steps 3", engine_table[engine]->name,
              policy);
     if (measure(words, count, base, "", &rate) != STATUS_OK || !(rate > 0)) {

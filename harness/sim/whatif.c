@@ -199,7 +199,6 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     TRY(ask_one_gpu(q, draw, figures, &efficiency, &one));
     put(&out->one_gpu, &one, draw);
     if (draw == 0) out->efficiency = efficiency;
-    snprintf(out->hardware, sizeof out->hardware, "%s", figures->hardware);
     json_t *alone = json_incref(figures->job);
     status rc = STATUS_OK;
     if (!out->workload) out->workload = json_incref(figures->workload);
