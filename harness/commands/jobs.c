@@ -1,18 +1,13 @@
 #include "harness/commands/jobs.h"
 
-#include "common/base/clock.h"
 #include "harness/launch/processors.h"
 #include "harness/report/report.h"
 #include "harness/sim/virtual_run.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/resource.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Warns of a binding by OpenMP. OpenMP binds the first thread when the library is loaded, and all ranks
  * inherit the binding. */
@@ -58,51 +53,13 @@ status command_build_result(const run_config *c, const run_plan *plan, const run
     return rc != STATUS_OK ? rc : traced;
 }
 
-/* Processor time in seconds that the machine's processors were busy, and that this process and its children
- * used. */
-typedef struct processor_time {
-    double wall_s, busy_s, own_s;
-} processor_time;
-
-static double seconds_of(struct timeval t)
-{
-    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
-}
-
-static processor_time read_processor_time(void)
-{
-    double user = 0, nice = 0, kernel = 0, idle, wait, interrupts = 0, soft = 0, stolen = 0;
-    struct rusage own, children;
-    FILE *file = fopen("/proc/stat", "r");
-    if (!file || fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &kernel, &idle, &wait,
-                        &interrupts, &soft, &stolen) != 8)
-        user = NAN;
-    if (file) fclose(file);
-    getrusage(RUSAGE_SELF, &own);
-    getrusage(RUSAGE_CHILDREN, &children);
-    return (processor_time){1e-9 * (double)clock_now_ns(),
-                            (user + nice + kernel + interrupts + soft + stolen) /
-                                (double)sysconf(_SC_CLK_TCK),
-                            seconds_of(own.ru_utime) + seconds_of(own.ru_stime) +
-                                seconds_of(children.ru_utime) + seconds_of(children.ru_stime)};
-}
-
-/* Adds to "host" how many processors other programs used on average since `begin`. */
-static void add_other_programs(const processor_time *begin, json_t *result)
-{
-    processor_time end = read_processor_time();
-    double others = (end.busy_s - begin->busy_s - (end.own_s - begin->own_s)) / (end.wall_s - begin->wall_s);
-    json_object_set_new(json_object_get(result, "host"), "other_programs_processors",
-                        report_json_number(others < 0 ? 0 : others));
-}
-
 static status run_once(run_config *c, run_plan *plan, char *const *words, json_t **out, int *exit_code)
 {
     run_jobs jobs = {0};
     int64_t started_at_s = (int64_t)time(NULL);
     status rc;
     *out = NULL;
-    processor_time begin = read_processor_time();
+    processor_time begin = processors_time();
     if (run_config_is_virtual(c)) {
         jobs.on_heap = true;
         rc = run_plan_make(c, plan);
@@ -114,7 +71,9 @@ static status run_once(run_config *c, run_plan *plan, char *const *words, json_t
     if (rc == STATUS_OK) *exit_code = jobs.outcome.exit_code;
     if (rc == STATUS_OK && run_jobs_any_result(&jobs))
         rc = command_build_result(c, plan, jobs.jobs, words + 2, started_at_s, out);
-    if (*out && !run_config_is_virtual(c)) add_other_programs(&begin, *out);
+    if (*out && !run_config_is_virtual(c))
+        json_object_set_new(json_object_get(*out, "host"), "other_programs_processors",
+                            report_json_number(processors_of_others(&begin)));
     run_jobs_free(&jobs);
     return rc;
 }

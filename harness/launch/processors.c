@@ -1,10 +1,13 @@
 #include "harness/launch/processors.h"
 
+#include "common/base/clock.h"
 #include "harness/launch/cgroup.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 char *processors_format(const cpu_set_t *set, char *buffer, size_t size)
 {
@@ -25,6 +28,38 @@ char *processors_own(char *buffer, size_t size)
     cpu_set_t own;
     buffer[0] = '\0';
     return sched_getaffinity(0, sizeof own, &own) == 0 ? processors_format(&own, buffer, size) : buffer;
+}
+
+/* ---- processor time ---------------------------------------------------------------------------- */
+
+static double seconds_of(struct timeval t)
+{
+    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
+}
+
+processor_time processors_time(void)
+{
+    double user = 0, nice = 0, kernel = 0, idle, wait, interrupts = 0, soft = 0, stolen = 0;
+    struct rusage own, children;
+    FILE *file = fopen("/proc/stat", "r");
+    if (!file || fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &kernel, &idle, &wait,
+                        &interrupts, &soft, &stolen) != 8)
+        user = NAN;
+    if (file) fclose(file);
+    getrusage(RUSAGE_SELF, &own);
+    getrusage(RUSAGE_CHILDREN, &children);
+    return (processor_time){.wall_s = 1e-9 * (double)clock_now_ns(),
+                            .busy_s = (user + nice + kernel + interrupts + soft + stolen) /
+                                      (double)sysconf(_SC_CLK_TCK),
+                            .own_s = seconds_of(own.ru_utime) + seconds_of(own.ru_stime) +
+                                     seconds_of(children.ru_utime) + seconds_of(children.ru_stime)};
+}
+
+double processors_of_others(const processor_time *begin)
+{
+    processor_time end = processors_time();
+    double others = (end.busy_s - begin->busy_s - (end.own_s - begin->own_s)) / (end.wall_s - begin->wall_s);
+    return others < 0 ? 0 : others;
 }
 
 /* ---- cores ------------------------------------------------------------------------------------ */

@@ -181,6 +181,10 @@ typedef struct step_plan {
 step_plan run_config_steps(const run_config *config, int job, int64_t steps_per_epoch, int64_t first,
                            bool takes_turns);
 
+/* Returns false if the job's ranks never evaluate: if --eval-every is -1, or if the ranks are isolated,
+ * because their models differ. */
+bool run_config_evaluates(const run_config *config, int job);
+
 /* Returns the number of steps between two evaluations in a run of `steps`, or 0 if ranks evaluate only at the
  * end or never. */
 int64_t run_config_eval_every(const run_config *config, int64_t steps);

@@ -124,6 +124,11 @@ step_plan run_config_steps(const run_config *c, int job, int64_t steps_per_epoch
     return s;
 }
 
+bool run_config_evaluates(const run_config *c, int job)
+{
+    return c->run.eval_every >= 0 && job != JOB_ISOLATED;
+}
+
 int64_t run_config_eval_every(const run_config *c, int64_t steps)
 {
     enum { TIMES = 20 };

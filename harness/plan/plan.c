@@ -221,7 +221,7 @@ static status plan_rank(const run_config *c, const run_plan *p, int job, int ran
     t.sync.slot = &slot;
     t.total_steps = 2;
     int64_t test = dataset_describe(p->set)->samples[DATA_TEST], share = (test + world - 1) / world;
-    bool evaluates = test >= world && c->run.eval_every >= 0 && job != JOB_ISOLATED;
+    bool evaluates = test >= world && run_config_evaluates(c, job);
     TRY_GOTO(rc, trainer_open(&t, &planned), out);
     TRY_GOTO(rc, sync_handshake(trainer_engine(planned), all), out);
     for (int r = 1; r < world; r++) all[r] = all[0];

@@ -174,11 +174,10 @@ static status set_up(rank_state *s, run_config *config)
 
 /* ---- steps ------------------------------------------------------------------------------------ */
 
-/* Evaluates the model. If a rank stops the evaluation before its end, there is no result. The models of
- * isolated ranks differ, so they are not evaluated. */
+/* Evaluates the model. If a rank stops the evaluation before its end, there is no result. */
 static status evaluate(rank_state *s)
 {
-    if (!s->batches.evaluation || s->config->run.eval_every < 0 || s->remote || s->place->job == JOB_ISOLATED)
+    if (!s->batches.evaluation || s->remote || !run_config_evaluates(s->config, s->place->job))
         return STATUS_OK;
     evaluation_sums sums;
     TRY(rank_flush(s));

@@ -5,23 +5,15 @@
 #include <math.h>
 #include <stdio.h>
 
-const char *const lost_keys[LOST_CAUSES] = {[LOST_NEIGHBORS] = "neighbors",
-                                            [LOST_EXCHANGE] = "exchange",
-                                            [LOST_UPDATE] = "update",
-                                            [LOST_ENGINE] = "engine",
-                                            [LOST_COMMUNICATION] = "communication",
-                                            [LOST_WAITING] = "waiting",
-                                            [LOST_DATA] = "data",
-                                            [LOST_PYTHON] = "python"};
-
-const char *const lost_names[LOST_CAUSES] = {[LOST_NEIGHBORS] = "neighbors",
-                                             [LOST_EXCHANGE] = "contention with exchange",
-                                             [LOST_UPDATE] = "update",
-                                             [LOST_COMMUNICATION] = "exposed communication",
-                                             [LOST_ENGINE] = "copies by the engine",
-                                             [LOST_WAITING] = "waiting for other ranks",
-                                             [LOST_DATA] = "loading data",
-                                             [LOST_PYTHON] = "dp's Python process"};
+const lost_cause_info lost_causes[LOST_CAUSES] = {
+    [LOST_NEIGHBORS] = {"neighbors_s", "neighbors", "neighbors"},
+    [LOST_EXCHANGE] = {"exchange_s", "slowed", "contention with exchange"},
+    [LOST_UPDATE] = {"update_s", "update", "update"},
+    [LOST_ENGINE] = {"engine_s", "copies", "copies by the engine"},
+    [LOST_COMMUNICATION] = {"communication_s", "exposed", "exposed communication"},
+    [LOST_WAITING] = {"waiting_s", "waiting", "waiting for other ranks"},
+    [LOST_DATA] = {"data_s", "data", "loading data"},
+    [LOST_PYTHON] = {"python_s", "Python", "dp's Python process"}};
 
 static double phase(const json_t *job, const char *key)
 {
@@ -59,21 +51,14 @@ json_t *lost_time_to_json(const lost_time *l)
     if (isnan(l->step_s)) return json_null();
     json_t *out = json_pack("{s:f, s:f, s:f}", "step_s", l->step_s, "alone_s", l->alone_s, "total_s",
                             l->step_s - l->alone_s);
-    for (int c = 0; c < LOST_CAUSES; c++) {
-        char key[32];
-        snprintf(key, sizeof key, "%s_s", lost_keys[c]);
-        json_object_set_new(out, key, report_json_number(l->of[c]));
-    }
+    for (int c = 0; c < LOST_CAUSES; c++)
+        json_object_set_new(out, lost_causes[c].key, report_json_number(l->of[c]));
     return out;
 }
 
 lost_time lost_time_from_json(const json_t *lost)
 {
     lost_time l = {.step_s = report_number_at(lost, "step_s"), .alone_s = report_number_at(lost, "alone_s")};
-    for (int c = 0; c < LOST_CAUSES; c++) {
-        char key[32];
-        snprintf(key, sizeof key, "%s_s", lost_keys[c]);
-        l.of[c] = report_number_at(lost, key);
-    }
+    for (int c = 0; c < LOST_CAUSES; c++) l.of[c] = report_number_at(lost, lost_causes[c].key);
     return l;
 }

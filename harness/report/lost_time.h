@@ -26,8 +26,11 @@ typedef enum lost_cause {
     LOST_CAUSES
 } lost_cause;
 
-/* Keys in JSON, without "_s", and names for readers. */
-extern const char *const lost_keys[LOST_CAUSES], *const lost_names[LOST_CAUSES];
+typedef struct lost_cause_info {
+    const char *key;         /* key in JSON */
+    const char *head, *name; /* for readers: at most 9 letters, and at most 25 */
+} lost_cause_info;
+extern const lost_cause_info lost_causes[LOST_CAUSES];
 
 typedef struct lost_time {
     double step_s, alone_s; /* mean step of a rank of the job, and of one rank alone */

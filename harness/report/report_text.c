@@ -124,8 +124,8 @@ static void lost_rows(report_layout layout, const json_t *jobs, text_buffer *out
     report_rows(layout, jobs, &total, 1, out);
     for (int c = 0; c < LOST_CAUSES; c++) {
         char label[40], path[40];
-        snprintf(label, sizeof label, "  by %s", lost_names[c]);
-        snprintf(path, sizeof path, "lost.%s_s", lost_keys[c]);
+        snprintf(label, sizeof label, "  by %s", lost_causes[c].name);
+        snprintf(path, sizeof path, "lost.%s", lost_causes[c].key);
         if (report_largest(jobs, path) == 0 && report_smallest(jobs, path) == 0) continue;
         report_rows(layout, jobs, &(report_row){label, CELL_TIME, .path = path, .optional = true}, 1, out);
     }

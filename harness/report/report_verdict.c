@@ -1,6 +1,6 @@
-/* Writes a run in at most ten lines of 80 columns. The lines say which engine is faster and by which factor,
- * what the slower engine's step consists of, how much memory the reducer costs, which part limits each
- * engine, and what to try next. */
+/* Writes the verdict of a run in at most ten lines of 80 columns after the workload. The lines say which
+ * engine is faster and by which factor, how training went, what a step of the slower engine loses and why,
+ * how much memory the reducer costs, and what to try next. */
 #include "harness/report/lost_time.h"
 #include "harness/report/report_impl.h"
 #include "harness/report/significance.h"
@@ -39,6 +39,7 @@ bool report_verdict_is_open(const json_t *verdict)
 static void end_speed(const json_t *result, text_buffer *out)
 {
     double used = report_number_at(result, "host.other_programs_processors");
+    text_append(out, ".");
     if (used > 0.05 * report_number_at(result, "host.processors"))
         text_append(out, " Others used %.1f CPUs.", used);
     text_append(out, "\n");
@@ -55,22 +56,19 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
                rate = report_value(CELL_RATE, report_number_at(rates, first)),
                other = report_value(CELL_RATE, report_number_at(rates, second));
     double factor = report_number_at(verdict, "factor"), low = report_number_at(verdict, "low");
-    bool runs = strcmp(over, "runs") == 0;
-    if (!runs && strcmp(over, "virtual time") != 0) {
+    bool single = strcmp(over, "runs") != 0 && strcmp(over, "virtual time") != 0;
+    if (single)
         text_append(out,
                     "In this run %s trained %.2f times as fast as %s: %s and %s samples/s. One run cannot "
-                    "decide; --repeat %d can.",
+                    "decide; --repeat %d can",
                     faster.text, factor, slower.text, rate.text, other.text, SIGNIFICANCE_LEAST_ROUNDS);
-        end_speed(result, out);
-        return;
-    }
-    if (!report_verdict_is_open(verdict))
+    else if (!report_verdict_is_open(verdict))
         text_append(out, "%s trains %.3f times as fast as %s: %s and %s samples/s", faster.text, factor,
                     slower.text, rate.text, other.text);
     else
         text_append(out, "No difference is shown: %s %s and %s %s samples/s, a factor of %.3f", faster.text,
                     rate.text, slower.text, other.text, factor);
-    if (!isnan(low))
+    if (!isnan(low) && !single)
         text_append(out, ", 95 %% interval %.3f to %.3f over %d runs", low, report_number_at(verdict, "high"),
                     (int)report_number_at(verdict, "count"));
     double scheme = report_number_at(job_named(result, second), "without_python.samples_per_s");
@@ -79,7 +77,6 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
                     ": %.2f times by the scheme, %.2f by dp's single Python process. The ring's interpreter "
                     "is not modeled",
                     report_number_at(rates, first) / scheme, scheme / report_number_at(rates, second));
-    text_append(out, ".");
     end_speed(result, out);
 }
 
@@ -102,7 +99,6 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
                     report_number_at(result, "repetitions.count"));
     else if (!json_is_true(json_object_get(result, "simulated")))
         text_append(out, ", a single measurement");
-    text_append(out, ".");
     end_speed(result, out);
 }
 
@@ -132,10 +128,19 @@ static shares shares_of(const json_t *job)
                [WAITING] = phase(job, "waiting_s"),
                [DATA] = phase(job, "data_s"),
                [OTHER] = phase(job, "other_s")}};
-    for (int p = 0; p < PARTS; p++) {
-        s.of[p] = step > 0 ? s.of[p] / step : 0;
-    }
+    for (int p = 0; p < PARTS; p++) s.of[p] = step > 0 ? s.of[p] / step : 0;
     return s;
+}
+
+/* Returns the index of the value of[count] with the largest magnitude among those that are not NaN and not
+ * done, and marks it as done. Returns -1 if there is none. */
+static int take_largest(const double *of, int count, bool *done)
+{
+    int largest = -1;
+    for (int i = 0; i < count; i++)
+        if (!done[i] && !isnan(of[i]) && (largest < 0 || fabs(of[i]) > fabs(of[largest]))) largest = i;
+    if (largest >= 0) done[largest] = true;
+    return largest;
 }
 
 static void time_lines(const json_t *job, text_buffer *out)
@@ -147,10 +152,7 @@ static void time_lines(const json_t *job, text_buffer *out)
     text_append(out, "Of a step of %s, %s:", report_job_name(job).text,
                 report_value(CELL_TIME, seconds).text);
     for (int n = 0; n < PARTS; n++) {
-        int next = -1;
-        for (int p = 0; p < PARTS; p++)
-            if (!done[p] && (next < 0 || s.of[p] > s.of[next])) next = p;
-        done[next] = true;
+        int next = take_largest(s.of, PARTS, done);
         if (s.of[next] < 0.0005) break;
         text_append(out, "%s %.1f %% %s", n ? "," : "", 100 * s.of[next], part_names[next]);
     }
@@ -166,7 +168,7 @@ static short_text cause_name(const json_t *job, const lost_time *l, int cause)
     else if (cause == LOST_WAITING && 2 * report_longest_wait(job, "s") > l->of[LOST_WAITING])
         snprintf(name.text, sizeof name.text, "waiting for rank %.0f", report_longest_wait(job, "rank"));
     else
-        snprintf(name.text, sizeof name.text, "%s", lost_names[cause]);
+        snprintf(name.text, sizeof name.text, "%s", lost_causes[cause].name);
     return name;
 }
 
@@ -180,17 +182,13 @@ static void lost_part(double seconds, const char *before, const char *name, text
  * each of them, and their sum, are shorter than 5 % of the lost time. */
 static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
 {
-    double total = l->step_s - l->alone_s, rest = total;
+    double total = l->step_s - l->alone_s, least = 0.05 * fabs(total), rest = total;
     bool done[LOST_CAUSES] = {false};
     text_append(out, "A step of %s takes %s, of one rank alone %s.", report_job_name(job).text,
                 report_value(CELL_TIME, l->step_s).text, report_value(CELL_TIME, l->alone_s).text);
     for (int n = 0; n < LOST_CAUSES; n++) {
-        int next = -1;
-        for (int c = 0; c < LOST_CAUSES; c++)
-            if (!done[c] && isfinite(l->of[c]) && (next < 0 || fabs(l->of[c]) > fabs(l->of[next]))) next = c;
-        double least = 0.05 * fabs(total);
+        int next = take_largest(l->of, LOST_CAUSES, done);
         if (next < 0 || (fabs(l->of[next]) < least && fabs(rest) <= least)) break;
-        done[next] = true;
         rest -= l->of[next];
         lost_part(l->of[next], n ? "," : " Lost:", cause_name(job, l, next).text, out);
     }

@@ -1,5 +1,5 @@
-/* What to try next: runs a job in virtual time with other settings, one at a time, and finds the setting that
- * shortens a step most. */
+/* Finds a setting to try next: runs a job in virtual time with other settings, one at a time, and finds the
+ * setting that shortens a step most. */
 #ifndef HARNESS_SIM_NEXT_H
 #define HARNESS_SIM_NEXT_H
 

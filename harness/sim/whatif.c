@@ -207,7 +207,7 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
             virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw, efficiency);
             point = one;
             if (w.gpus * q->devices > 1) rc = ask_point(&w, q, &one, alone, figures, &point);
-            /* With several policies, the row of a job that cannot exist says why. */
+            /* If there are several policies, the row of a job that cannot run says why. */
             if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policy_count > 1) rc = refuse(&point);
             TRY_GOTO(rc, rc, done);
             put(&out->points[p][i], &point, draw);
@@ -349,10 +349,6 @@ static void hundredths(double seconds, text_buffer *out)
 /* Writes for each point the causes of lost time. Leaves out a cause that loses nothing at any point. */
 static void lost_table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    static const char *const heads[LOST_CAUSES] = {
-        [LOST_NEIGHBORS] = "neighbors", [LOST_EXCHANGE] = "slowed",       [LOST_UPDATE] = "update",
-        [LOST_ENGINE] = "copies",       [LOST_COMMUNICATION] = "exposed", [LOST_WAITING] = "waiting",
-        [LOST_DATA] = "data",           [LOST_PYTHON] = "Python"};
     bool shown[LOST_CAUSES] = {false};
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++)
@@ -362,7 +358,7 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
         out, "\nLost per step, ms: how much longer a step takes than on one GPU alone, and why\n%-12s%5s%8s",
         "", "GPUs", "lost =");
     for (int c = 0; c < LOST_CAUSES; c++)
-        if (shown[c]) text_append(out, "%8s", heads[c]);
+        if (shown[c]) text_append(out, "%8s", lost_causes[c].head);
     text_append(out, "\n");
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
@@ -394,7 +390,7 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
         if (best->lost.of[c] > best->lost.of[cause]) cause = c;
     text_append(out, "\nBest on %d GPUs: %s, %.0f samples/s", gpus, q->policies[policy], best->samples_per_s);
     if (best->lost.of[cause] > 0.005 * best->lost.step_s)
-        text_append(out, ". It loses most by %s, %.1f %% of a step", lost_names[cause],
+        text_append(out, ". It loses most by %s, %.1f %% of a step", lost_causes[cause].name,
                     100 * best->lost.of[cause] / best->lost.step_s);
     text_append(out, ".\n");
     if (!json_is_object(a->next)) return;

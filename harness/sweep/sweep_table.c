@@ -113,21 +113,61 @@ static status test_best(const sweep *s, const point_figures *figures, const json
     return STATUS_OK;
 }
 
+static const char *value_at(const json_t *point, const char *axis)
+{
+    const char *text = json_string_value(json_object_get(json_object_get(point, "values"), axis));
+    return text ? text : "-"; /* The engine does not have the option. */
+}
+
+/* The axes that choose a scheme are mode and policy. */
+typedef enum axes { ALL_AXES, SCHEME_AXES, OTHER_AXES } axes;
+
+static bool is_among(axes which, const char *name)
+{
+    bool scheme = strcmp(name, "mode") == 0 || strcmp(name, "policy") == 0;
+    return which == ALL_AXES || scheme == (which == SCHEME_AXES);
+}
+
+/* Returns the number of axes among `which` at which the values of two points differ. */
+static int differences(const json_t *table, int a, int b, axes which)
+{
+    const json_t *points = json_object_get(table, "points");
+    int count = 0;
+    size_t i;
+    json_t *axis;
+    json_array_foreach(json_object_get(table, "vary"), i, axis)
+    {
+        const char *name = json_string_value(axis);
+        count += is_among(which, name) && strcmp(value_at(json_array_get(points, (size_t)a), name),
+                                                 value_at(json_array_get(points, (size_t)b), name)) != 0;
+    }
+    return count;
+}
+
+/* Finds the two points with the most samples/s: among all points or, if `like` is not negative, among those
+ * with the values of point `like` on the axes that choose no scheme. A point that does not exist is -1. */
+static void two_fastest(const json_t *table, int like, int *best, int *next)
+{
+    const json_t *points = json_object_get(table, "points");
+    *best = *next = -1;
+    for (int p = 0; p < (int)json_array_size(points); p++) {
+        double value = rate_of(points, p);
+        if (isnan(value) || (like >= 0 && differences(table, like, p, OTHER_AXES) > 0)) continue;
+        if (*best < 0 || value > rate_of(points, *best)) {
+            *next = *best;
+            *best = p;
+        } else if (*next < 0 || value > rate_of(points, *next)) {
+            *next = p;
+        }
+    }
+}
+
 /* Adds the point with the highest throughput, the factor between this throughput and the second highest, and
  * the verdict of the test. */
 static status add_best(const sweep *s, const point_figures *figures, const json_t *points, json_t *table)
 {
-    int best = -1, next = -1;
-    for (int p = 0; p < (int)json_array_size(points); p++) {
-        double value = rate_of(points, p);
-        if (isnan(value)) continue;
-        if (best < 0 || value > rate_of(points, best)) {
-            next = best;
-            best = p;
-        } else if (next < 0 || value > rate_of(points, next)) {
-            next = p;
-        }
-    }
+    int best, next;
+    two_fastest(table, -1, &best, &next);
     if (best < 0) return STATUS_OK;
     json_t *row = json_pack("{s:i}", "row", best);
     json_object_set_new(table, "best", row);
@@ -176,12 +216,6 @@ status sweep_table(const sweep *s, const json_t *failures, json_t **out)
 
 /* ---- as text ----------------------------------------------------------------------------------------- */
 
-static const char *value_at(const json_t *point, const char *axis)
-{
-    const char *text = json_string_value(json_object_get(json_object_get(point, "values"), axis));
-    return text ? text : "-"; /* The engine does not have the option. */
-}
-
 static int width_of(const json_t *points, const char *axis)
 {
     size_t i, width = strlen(axis);
@@ -189,15 +223,6 @@ static int width_of(const json_t *points, const char *axis)
     json_array_foreach(points, i, point) width =
         strlen(value_at(point, axis)) > width ? strlen(value_at(point, axis)) : width;
     return (int)(width > 24 ? 24 : width) + 2;
-}
-
-/* The axes that choose a scheme are mode and policy. */
-typedef enum axes { ALL_AXES, SCHEME_AXES, OTHER_AXES } axes;
-
-static bool is_among(axes which, const char *name)
-{
-    bool scheme = strcmp(name, "mode") == 0 || strcmp(name, "policy") == 0;
-    return which == ALL_AXES || scheme == (which == SCHEME_AXES);
 }
 
 static void describe(const json_t *table, double row, axes which, text_buffer *out)
@@ -215,60 +240,28 @@ static void describe(const json_t *table, double row, axes which, text_buffer *o
     }
 }
 
-/* Returns the number of axes among `which` at which the values of two points differ. */
-static int differences(const json_t *table, size_t a, size_t b, axes which)
-{
-    const json_t *points = json_object_get(table, "points");
-    int count = 0;
-    size_t i;
-    json_t *axis;
-    json_array_foreach(json_object_get(table, "vary"), i, axis)
-    {
-        const char *name = json_string_value(axis);
-        count += is_among(which, name) && strcmp(value_at(json_array_get(points, a), name),
-                                                 value_at(json_array_get(points, b), name)) != 0;
-    }
-    return count;
-}
-
-/* Finds the two fastest schemes at the values that point `at` has on the other axes. -1 if there is none. */
-static void find_winner(const json_t *table, size_t at, int *best, int *next)
-{
-    const json_t *points = json_object_get(table, "points");
-    *best = *next = -1;
-    for (int p = 0; p < (int)json_array_size(points); p++) {
-        if (isnan(rate_of(points, p)) || differences(table, at, (size_t)p, OTHER_AXES) > 0) continue;
-        if (*best < 0 || rate_of(points, p) > rate_of(points, *best)) {
-            *next = *best;
-            *best = p;
-        } else if (*next < 0 || rate_of(points, p) > rate_of(points, *next)) {
-            *next = p;
-        }
-    }
-}
-
 /* Writes for each point of the other axes which scheme is fastest, and where the fastest scheme changes.
  * Returns false if the sweep does not vary both a scheme and something else. */
 static bool append_winners(const json_t *table, text_buffer *out)
 {
     const json_t *points = json_object_get(table, "points");
     text_buffer changes = {0};
+    int count = (int)json_array_size(points), schemes = 0, others = 0;
     int best, next, before = -1, before_best = -1;
-    size_t count = json_array_size(points), i;
+    size_t i;
     json_t *axis;
-    int schemes = 0, others = 0;
     json_array_foreach(json_object_get(table, "vary"), i, axis) *
         (is_among(SCHEME_AXES, json_string_value(axis)) ? &schemes : &others) += 1;
     if (schemes == 0 || others == 0) return false;
     text_append(out, "\nfastest scheme, by median samples/s:\n");
-    for (size_t p = 0; p < count; p++) {
+    for (int p = 0; p < count; p++) {
         bool seen = false;
-        for (size_t q = 0; q < p; q++) seen = seen || differences(table, p, q, OTHER_AXES) == 0;
+        for (int q = 0; q < p; q++) seen = seen || differences(table, p, q, OTHER_AXES) == 0;
         if (seen) continue;
-        find_winner(table, p, &best, &next);
+        two_fastest(table, p, &best, &next);
         if (best < 0) continue;
         text_append(out, "  ");
-        describe(table, (double)p, OTHER_AXES, out);
+        describe(table, p, OTHER_AXES, out);
         text_append(out, ": ");
         describe(table, best, SCHEME_AXES, out);
         if (next >= 0) {
@@ -276,15 +269,15 @@ static bool append_winners(const json_t *table, text_buffer *out)
             describe(table, next, SCHEME_AXES, out);
         }
         text_append(out, "\n");
-        if (before >= 0 && differences(table, p, (size_t)before, OTHER_AXES) == 1 &&
-            differences(table, (size_t)best, (size_t)before_best, SCHEME_AXES) > 0) {
+        if (before >= 0 && differences(table, p, before, OTHER_AXES) == 1 &&
+            differences(table, best, before_best, SCHEME_AXES) > 0) {
             text_append(&changes, "It changes between ");
             describe(table, before, OTHER_AXES, &changes);
             text_append(&changes, " and ");
-            describe(table, (double)p, OTHER_AXES, &changes);
+            describe(table, p, OTHER_AXES, &changes);
             text_append(&changes, ".\n");
         }
-        before = (int)p;
+        before = p;
         before_best = best;
     }
     text_append(out, "%s", changes.data ? changes.data : "");

@@ -83,8 +83,8 @@ static status add_system(const char *library, collective_algorithm algorithm, be
     return collective_choose_algorithm(library, algorithm, &out[(*count)++].algorithm);
 }
 
-/* In older versions an algorithm, for example "two-shot", was a value of --collective. Returns the algorithm
- * if `word` is such a value, otherwise AUTO. */
+/* In older versions an algorithm, for example "two-shot", was a value of --collective. Returns the
+ * algorithm that `word` names in this way, or AUTO if it names none. */
 static collective_algorithm renamed(const char *word)
 {
     static const char *const old[] = {COLLECTIVE_RENAMED};

@@ -61,8 +61,8 @@ __global__ void orthonormalize_kernel(int64_t rows, int rank, float *p)
 }
 
 /* Computes q = m^T p. A block has 32 x LANES threads, and computes FACTORS elements of q for each of 32
- * columns of m. LANES threads share a column: each of them sums every LANES-th row. Their sums are then added
- * in a fixed order. */
+ * columns of m. LANES threads share a column: each of them sums every LANES-th row. The LANES sums are then
+ * added in a fixed order. */
 __global__ void back_project_kernel(int64_t rows, int64_t cols, int rank, const float *m, const float *p,
                                     float *q)
 {
