@@ -30,7 +30,8 @@ static status run_here(run_config *c, run_plan *plan, char *const *words, run_jo
     bool cuda = strcmp(c->run.device, "cuda") == 0;
     TRY(run_config_check_gpus(c));
     TRY(run_plan_make(c, plan));
-    if (!plan->alternate && c->run.isolated && !options_given(&c->bindings[0], "isolated")) {
+    if (c->repetition == 0 && !plan->alternate && c->run.isolated &&
+        !options_given(&c->bindings[0], "isolated")) {
         /* The jobs need more memory than there is, so they cannot take turns. */
         c->run.isolated = false;
         run_plan_free(plan);

@@ -37,20 +37,36 @@ static double seconds_of(struct timeval t)
     return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
 }
 
+/* Adds up the busy time of the allowed processors. Returns NaN if /proc/stat cannot be read, or if a control
+ * group limits this process to fewer processors: the time of others then takes nothing from it. */
+static double busy_s(void)
+{
+    cpu_set_t own;
+    char line[512];
+    double sum = NAN;
+    FILE *file = fopen("/proc/stat", "r");
+    bool known =
+        file && sched_getaffinity(0, sizeof own, &own) == 0 && processors_usable() >= CPU_COUNT(&own);
+    while (known && fgets(line, sizeof line, file)) {
+        double user, nice, kernel, idle, wait, interrupts, soft, stolen;
+        int number;
+        if (sscanf(line, "cpu%d %lf %lf %lf %lf %lf %lf %lf %lf", &number, &user, &nice, &kernel, &idle,
+                   &wait, &interrupts, &soft, &stolen) != 9 ||
+            number >= CPU_SETSIZE || !CPU_ISSET(number, &own))
+            continue;
+        sum = (isnan(sum) ? 0 : sum) + user + nice + kernel + interrupts + soft + stolen;
+    }
+    if (file) fclose(file);
+    return sum / (double)sysconf(_SC_CLK_TCK);
+}
+
 processor_time processors_time(void)
 {
-    double user = 0, nice = 0, kernel = 0, idle, wait, interrupts = 0, soft = 0, stolen = 0;
     struct rusage own, children;
-    FILE *file = fopen("/proc/stat", "r");
-    if (!file || fscanf(file, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &user, &nice, &kernel, &idle, &wait,
-                        &interrupts, &soft, &stolen) != 8)
-        user = NAN;
-    if (file) fclose(file);
     getrusage(RUSAGE_SELF, &own);
     getrusage(RUSAGE_CHILDREN, &children);
     return (processor_time){.wall_s = 1e-9 * (double)clock_now_ns(),
-                            .busy_s = (user + nice + kernel + interrupts + soft + stolen) /
-                                      (double)sysconf(_SC_CLK_TCK),
+                            .busy_s = busy_s(),
                             .own_s = seconds_of(own.ru_utime) + seconds_of(own.ru_stime) +
                                      seconds_of(children.ru_utime) + seconds_of(children.ru_stime)};
 }

@@ -43,15 +43,15 @@ char *processors_format(const cpu_set_t *set, char *buffer, size_t size);
  * processors. */
 char *processors_own(char *buffer, size_t size);
 
-/* A point in time: processor time that the machine has spent, and of it that of this process and of the
- * children for which it has waited. */
+/* A point in time; the time for which the processors that this process may use have been busy; and the
+ * processor time of this process and of the children for which it has waited. */
 typedef struct processor_time {
     double wall_s, busy_s, own_s;
 } processor_time;
 processor_time processors_time(void);
 
-/* Returns how many processors other programs have used since `begin`, as the mean. Returns NaN if /proc/stat
- * cannot be read. */
+/* Returns how many of these processors other programs have kept busy since `begin`, as the mean. Returns NaN
+ * if the kernel does not say it, or if a control group limits this process to fewer processors. */
 double processors_of_others(const processor_time *begin);
 
 /* Binding: the processors on which a rank may run, with all its threads.

@@ -179,20 +179,21 @@ static void lost_part(double seconds, const char *before, const char *name, text
 }
 
 /* Says by how much a step takes longer than a step of one rank alone, and why. Adds up the last causes if
- * each of them, and their sum, are shorter than 5 % of the lost time. */
+ * each of them, and their sum, are shorter than 5 % of the lost time, or than 0.1 % of the step. */
 static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
 {
-    double total = l->step_s - l->alone_s, least = 0.05 * fabs(total), rest = total;
+    double total = l->step_s - l->alone_s, least = fmax(0.05 * fabs(total), 0.001 * l->step_s), rest = total;
     bool done[LOST_CAUSES] = {false};
     text_append(out, "A step of %s takes %s, of one rank alone %s.", report_job_name(job).text,
                 report_value(CELL_TIME, l->step_s).text, report_value(CELL_TIME, l->alone_s).text);
-    for (int n = 0; n < LOST_CAUSES; n++) {
+    int n = 0;
+    for (; n < LOST_CAUSES; n++) {
         int next = take_largest(l->of, LOST_CAUSES, done);
         if (next < 0 || (fabs(l->of[next]) < least && fabs(rest) <= least)) break;
         rest -= l->of[next];
         lost_part(l->of[next], n ? "," : " Lost:", cause_name(job, l, next).text, out);
     }
-    if (fabs(rest) >= 0.01 * fabs(total)) lost_part(rest, ",", "other", out);
+    if (fabs(rest) >= 0.2 * least) lost_part(rest, n ? "," : " Lost:", "other", out);
     text_append(out, ".\n");
 }
 
@@ -345,7 +346,9 @@ static void advise_against(const json_t *job, const lost_time *lost, text_buffer
            most = known ? 0 : step * s.of[COMMUNICATION];
     for (int c = 0; known && c < LOST_CAUSES; c++)
         if (c != LOST_WAITING && c != LOST_DATA) most = fmax(most, lost->of[c]);
-    if (fmax(most, fmax(waiting, data)) < 0.05 * step)
+    if (known && lost->of[LOST_NEIGHBORS] >= fmax(0.05 * step, fmax(most, fmax(waiting, data))))
+        text_append(out, "fewer ranks with more --threads: ranks slow each other");
+    else if (fmax(most, fmax(waiting, data)) < 0.05 * step)
         text_append(out, "more or faster %s; nothing else saves 5 %% of a step",
                     on_cpu ? "cores per rank" : "devices");
     else if (waiting > fmax(most, data))
@@ -387,7 +390,10 @@ static void next_lines(const json_t *result, const json_t *verdict, const json_t
     }
     bool open = verdict && report_verdict_is_open(verdict);
     text_append(&line, "Next: ");
-    if (open && report_number_at(verdict, "detectable") > 0.05)
+    double runs = report_number_at(result, "repetitions.count");
+    if (open && runs < SIGNIFICANCE_LEAST_ROUNDS)
+        text_append(&line, "--repeat %d, the least that decides", SIGNIFICANCE_LEAST_ROUNDS);
+    else if (open && report_number_at(verdict, "detectable") > 0.05)
         text_append(&line, "--repeat %.0f shows a difference of 5 %%, these runs %.1f %%",
                     report_number_at(verdict, "runs_for_5_percent"),
                     100 * report_number_at(verdict, "detectable"));

@@ -262,6 +262,8 @@ static void add_lost_time(const json_t *result, const json_t *isolated)
 void job_result_compare(json_t *result, int cores, bool in_turns)
 {
     const json_t *isolated = in_turns ? run_result_job(result, "isolated") : NULL;
+    if (isnan(report_number_at(isolated, "phases.forward_s.mean_s")))
+        isolated = NULL; /* A run was stopped. */
     add_slowdown(result, isolated);
     add_lost_time(result, isolated);
     json_object_set_new(result, "comparison",

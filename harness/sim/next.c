@@ -37,24 +37,28 @@ static status parse(char *const *words, int count, char *more, run_config *confi
     return run_config_parse(config, n, *all);
 }
 
-/* Runs a few steps of the job with the words of `base`, and of `setting` unless it is "". Fails if `harness
- * run` would refuse `setting` after the user's words. *rate is in samples per second. */
-static status measure(char *const *words, int count, const char *base, const char *setting, double *rate)
+/* Runs a few steps of the job of `engine`. If `setting` is not "", fails if `harness run` would refuse it
+ * after the user's words. *rate is in samples per second. */
+static status measure(char *const *words, int count, int engine, const char *setting, double *rate)
 {
     const virtual_variant variant = {.by_symmetry = true, .may_be_one_machine = true};
-    char text[320], own[64], **all = NULL, **as_given = NULL;
+    char text[96], own[64], **all = NULL, **as_given = NULL;
     run_plan plan = {0};
     run_job job = {0};
     status rc = STATUS_OK;
     run_config *config = calloc(1, sizeof *config);
     if (!config) return fail(STATUS_SYSTEM, "no memory for a configuration");
     snprintf(own, sizeof own, "%s", setting);
-    snprintf(text, sizeof text, "%s %s", base, setting);
+    snprintf(text, sizeof text, "--mode %s %s", engine_table[engine]->name, setting);
     TRY_GOTO(rc, parse(words, count, own, config, &as_given), done);
     TRY_GOTO(rc, option_effects_check_engines(config), done);
     TRY_GOTO(rc, parse(words, count, text, config, &all), done);
+    config->run.epochs = 0;
+    config->run.warmup = 2;
+    config->run.steps = 3;
     /* If ranks are alike, one machine stands for all. */
-    bool alike = config->run.mode == ENGINE_RING && !config->shared.slow && config->run.jitter == 0;
+    bool alike = config->run.mode == ENGINE_RING && config->run.stages == 1 && !config->shared.slow &&
+                 config->run.jitter == 0;
     if (!alike && config->run.gpus > NEXT_RANKS) TRY_GOTO(rc, STATUS_AGAIN, done);
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
     TRY_GOTO(rc, virtual_run_job(config, &plan, config->run.mode, &variant, &job, NULL, 0), done);
@@ -71,13 +75,11 @@ done:
 
 status virtual_next(char *const *words, int count, int engine, const char *policy, int gpus, json_t **out)
 {
-    char base[160], setting[64], best[64] = "";
+    char setting[64], best[64] = "";
     double rate, other, most = 0;
     int tried = 0, group = 0;
     *out = json_null();
-    snprintf(base, sizeof base, "--mode %s --policy %s --warmup 2 --steps 3", engine_table[engine]->name,
-             policy);
-    if (measure(words, count, base, "", &rate) != STATUS_OK || !(rate > 0)) {
+    if (measure(words, count, engine, "", &rate) != STATUS_OK || !(rate > 0)) {
         error_clear();
         return STATUS_OK;
     }
@@ -85,7 +87,7 @@ status virtual_next(char *const *words, int count, int engine, const char *polic
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         if (settings[i].engine != engine || (best[0] && settings[i].group > group)) continue;
         snprintf(setting, sizeof setting, settings[i].words, gpus);
-        status rc = measure(words, count, base, setting, &other);
+        status rc = measure(words, count, engine, setting, &other);
         error_clear();
         if (rc != STATUS_OK) continue;
         tried++;

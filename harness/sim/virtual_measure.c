@@ -80,7 +80,7 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
 {
     command_words w = {0};
     run_plan plan = {0};
-    run_job job;
+    run_job job = {0};
     virtual_variant variant = workload->variant;
     status rc;
     virtual_figures_free(out);

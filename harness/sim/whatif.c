@@ -200,7 +200,8 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     put(&out->one_gpu, &one, draw);
     if (draw == 0) out->efficiency = efficiency;
     json_t *alone = json_incref(figures->job);
-    status rc = STATUS_OK;
+    status rc = STATUS_OK, refusal = STATUS_OK;
+    bool any = false;
     if (!out->workload) out->workload = json_incref(figures->workload);
     for (int p = 0; p < q->policy_count; p++)
         for (int i = 0; i < q->size_count; i++) {
@@ -208,11 +209,16 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
             point = one;
             if (w.gpus * q->devices > 1) rc = ask_point(&w, q, &one, alone, figures, &point);
             /* If there are several policies, the row of a job that cannot run says why. */
-            if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policy_count > 1) rc = refuse(&point);
+            if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policy_count > 1) {
+                refusal = rc;
+                rc = refuse(&point);
+            }
             TRY_GOTO(rc, rc, done);
+            any = any || !point.refused[0];
             put(&out->points[p][i], &point, draw);
             if (figures->hardware[0]) snprintf(out->hardware, sizeof out->hardware, "%s", figures->hardware);
         }
+    if (!any) rc = fail(refusal, "%s", out->points[0][0].refused);
 done:
     json_decref(alone);
     return rc;
@@ -245,18 +251,19 @@ static int best_policy(const whatif_question *q, const whatif_answer *a)
 static status try_next(const whatif_question *q, whatif_answer *a)
 {
     char device[4200], gpus[16], efficiency[32];
-    char *const own[] = {(char *)"--device",     device,    (char *)"--gpus", gpus,
-                         (char *)"--efficiency", efficiency};
+    char *own[] = {(char *)"--device", device, (char *)"--gpus",       gpus,
+                   (char *)"--policy", NULL,   (char *)"--efficiency", efficiency};
     int engine, count = q->word_count, last = q->gpus[q->size_count - 1], best = best_policy(q, a);
     if (best < 0 || last * q->devices == 1) return STATUS_OK;
     TRY(engine_of_policy(q->policies[best], &engine));
+    own[5] = (char *)q->policies[best];
     snprintf(device, sizeof device, "sim:%s", q->profile);
     snprintf(gpus, sizeof gpus, "%d", last);
     snprintf(efficiency, sizeof efficiency, "%.17g", a->efficiency);
     char **words = calloc((size_t)count + sizeof own / sizeof *own, sizeof *words);
     if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
     memcpy(words, q->words, (size_t)count * sizeof *words);
-    for (size_t i = 0; i < (a->efficiency > 0 ? 6 : 4); i++) words[count++] = own[i];
+    for (size_t i = 0; i < (a->efficiency > 0 ? 8 : 6); i++) words[count++] = own[i];
     status rc = virtual_next(words, count, engine, q->policies[best], last, &a->next);
     free(words);
     return rc;
@@ -343,7 +350,10 @@ static void table(const whatif_question *q, const whatif_answer *a, int p, text_
 static void hundredths(double seconds, text_buffer *out)
 {
     double ms = 1e3 * seconds;
-    text_append(out, " %7.*f", fabs(ms) < 1000 ? 2 : 0, fabs(ms) < 0.005 ? 0 : ms);
+    if (isnan(ms))
+        text_append(out, "%8s", "-");
+    else
+        text_append(out, " %7.*f", fabs(ms) < 1000 ? 2 : 0, fabs(ms) < 0.005 ? 0 : ms);
 }
 
 /* Writes for each point the causes of lost time. Leaves out a cause that loses nothing at any point. */
@@ -381,7 +391,7 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
 {
     int policy = best_policy(q, a), gpus = q->gpus[q->size_count - 1];
     if (policy < 0) {
-        text_append(out, "\nNo policy fits on %d GPUs of %.0f GiB.\n", gpus, a->gpu_gib);
+        text_append(out, "\nNo policy can run on %d GPUs of %.0f GiB.\n", gpus, a->gpu_gib);
         return;
     }
     const whatif_point *best = &a->points[policy][q->size_count - 1];
@@ -481,7 +491,7 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
                     "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
     return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:o, s:O?}", "schema_version",
-                     RESULT_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",
+                     WHATIF_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",
                      (int)a->estimated, "options", options, "workload", a->workload, "one_gpu_fits",
                      (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s",
                      a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points", rows,

@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-enum { WHATIF_SIZES = 32, WHATIF_POLICIES = 8, WHATIF_POLICY_LENGTH = 120 };
+enum { WHATIF_SIZES = 32, WHATIF_POLICIES = 8, WHATIF_POLICY_LENGTH = 120, WHATIF_SCHEMA_VERSION = 6 };
 
 typedef struct whatif_question {
     const char *profile;

@@ -119,12 +119,15 @@ static const char *value_at(const json_t *point, const char *axis)
     return text ? text : "-"; /* The engine does not have the option. */
 }
 
-/* The axes that choose a scheme are mode and policy. */
 typedef enum axes { ALL_AXES, SCHEME_AXES, OTHER_AXES } axes;
 
-static bool is_among(axes which, const char *name)
+/* The axes that choose a scheme are mode, policy, and every axis that one of the engines does not have. */
+static bool is_among(const json_t *table, axes which, const char *name)
 {
+    const json_t *points = json_object_get(table, "points");
     bool scheme = strcmp(name, "mode") == 0 || strcmp(name, "policy") == 0;
+    for (size_t p = 0; p < json_array_size(points); p++)
+        scheme = scheme || strcmp(value_at(json_array_get(points, p), name), "-") == 0;
     return which == ALL_AXES || scheme == (which == SCHEME_AXES);
 }
 
@@ -138,8 +141,9 @@ static int differences(const json_t *table, int a, int b, axes which)
     json_array_foreach(json_object_get(table, "vary"), i, axis)
     {
         const char *name = json_string_value(axis);
-        count += is_among(which, name) && strcmp(value_at(json_array_get(points, (size_t)a), name),
-                                                 value_at(json_array_get(points, (size_t)b), name)) != 0;
+        count +=
+            is_among(table, which, name) && strcmp(value_at(json_array_get(points, (size_t)a), name),
+                                                   value_at(json_array_get(points, (size_t)b), name)) != 0;
     }
     return count;
 }
@@ -234,7 +238,7 @@ static void describe(const json_t *table, double row, axes which, text_buffer *o
     json_array_foreach(json_object_get(table, "vary"), i, axis)
     {
         const char *name = json_string_value(axis), *value = value_at(point, name);
-        if (strcmp(value, "-") == 0 || !is_among(which, name)) continue;
+        if (strcmp(value, "-") == 0 || !is_among(table, which, name)) continue;
         text_append(out, "%s%s=%s", space, name, value);
         space = " ";
     }
@@ -251,7 +255,7 @@ static bool append_winners(const json_t *table, text_buffer *out)
     size_t i;
     json_t *axis;
     json_array_foreach(json_object_get(table, "vary"), i, axis) *
-        (is_among(SCHEME_AXES, json_string_value(axis)) ? &schemes : &others) += 1;
+        (is_among(table, SCHEME_AXES, json_string_value(axis)) ? &schemes : &others) += 1;
     if (schemes == 0 || others == 0) return false;
     text_append(out, "\nfastest scheme, by median samples/s:\n");
     for (int p = 0; p < count; p++) {

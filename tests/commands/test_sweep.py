@@ -131,6 +131,17 @@ def a_sweep_over_policies_names_the_fastest_for_each_value_and_where_it_changes(
 
 
 @test
+def an_axis_that_one_engine_does_not_have_belongs_to_the_scheme():
+    with folder() as path:
+        done = sweep(path, "--vary", "servers=1,8", "--mode", "ps,ring", "--policy", "ps=sync", "--device", "sim:dgx1-v100", "--gpus", "8",
+                     "--model", "lenet", "--steps", "3")
+        points = table_in(path)["points"]
+    best = max(points, key=lambda point: point["samples_per_s"]["median"])
+    words = " ".join(f"{name}={value}" for name, value in best["values"].items() if value is not None)
+    expect(f"best: {words}\n" in done.out and "fastest scheme" not in done.out, "one winner", words, done)
+
+
+@test
 def options_of_one_engine_are_left_out_for_the_other():
     with folder() as path:
         result = sweep(path, *VIRTUAL, "--vary", "bucket-cap-mb=1,25", "--vary", "gpus=2,4", "--mode", "ps,ring")

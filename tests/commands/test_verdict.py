@@ -200,6 +200,8 @@ V100 = ["--device", "sim:dgx1-v100", "--gpus", "8", "--steps", "3"]
 
 @cases([("two servers of eight ranks", [*V100, "--model", "resnet50", "--batch", "16", "--mode", "ps", "--policy", "sync", "--servers", "2"]),
         ("the reducer", [*V100, "--model", "resnet50", "--batch", "32", "--mode", "ps", "--policy", "dp"]),
+        ("a policy with a key", [*V100, "--model", "vgg16", "--batch", "8", "--mode", "ring", "--policy", "ddp:order=registration"]),
+        ("epochs", [*V100[:-2], "--epochs", "1", "--model", "vgg16", "--batch", "8", "--mode", "ring", "--bucket-cap-mb", "1000"]),
         ("large buckets", [*V100, "--model", "vgg16", "--batch", "8", "--mode", "ring", "--bucket-cap-mb", "1000"]),
         ("an optimizer that is much work", [*V100, "--model", "gpt2", "--batch", "4", "--optimizer", "adam", "--mode", "ring"])])
 def the_setting_that_next_names_shortens_a_step_by_as_much_as_it_says(words):

@@ -1,6 +1,7 @@
 """Tables of `harness whatif`: of runs in virtual time, with the host of DataParallel."""
 import csv
 import io
+import json
 import os
 import re
 import shlex
@@ -126,6 +127,26 @@ def the_step_of_whatif_is_the_mean_from_which_samples_per_second_follow():
     expect(abs(point["step_s"] * point["samples_per_s"] / (4 * 4096) - 1) < 0.01, "a mean step", point)
     row = next(line.split() for line in shown.splitlines() if re.match(r" +4 ", line))
     expect_equal((row[1], row[-4]), (f"{1000 * point['step_s']:.2f}", f"{float('%.3g' % point['samples_per_s']):.0f}"), "step and samples per s", shown)
+
+
+@test
+def what_if_tries_settings_after_the_keys_of_the_policy():
+    words = ("--model", "vgg16", "--batch", "8", "--policy", "ddp:order=registration", "--gpus", "8")
+    mine = harness("whatif", "--profile", "dgx1-v100", *words, "--json", "-").json()["next"]
+    path = FILES.name + "/next.json"
+    harness("run", "--device", "sim:dgx1-v100", "--mode", "ring", "--steps", "3", *words, "--json", path)
+    with open(path, encoding="utf-8") as file:
+        run = json.load(file)["next"]
+    expect_equal((mine["options"], mine["shorter"]), (run["options"], run["shorter"]), "what shortens a step")
+
+
+@test
+def if_no_policy_can_run_what_if_says_why():
+    words = ("whatif", "--profile", "dgx1-v100", "--model", "resnet50")
+    result = harness(*words, "--policy", "zero3:group=3,zero3:group=5", "--gpus", "8")
+    one = harness(*words, "--policy", "zero3:group=3", "--gpus", "8")
+    expect_equal((result.code, result.err), (one.code, one.err), "the reason of one policy", result)
+    expect(one.code in (64, 78) and "group" in one.err, "a reason", one)
 
 
 @cases([("a learning rate", ("--lr", "0.5")), ("a seed", ("--seed", "2"))])
