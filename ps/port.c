@@ -19,7 +19,7 @@ status ps_port_open(ps_port *p, const transport_options *options, int peers, int
     if (partner != PS_NO_PEER) TRY(sync_queue_init(&p->in, capacity, sizeof(ps_message)));
     const transport_type *type = transport_hub_type(options->hub);
     p->in_events = type != &transport_zmq;
-    p->lends_frames = options->hub != NULL;
+    p->lends_frames = options->hub != NULL && !p->in_events;
     TRY(transport_open(type, options, &p->transport));
     return transport_reserve(p->transport, held);
 }

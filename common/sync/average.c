@@ -104,6 +104,12 @@ void sync_spend_pass(device *d, double bytes, int threads)
     sim_actor_spend(sim_device_actor(d), duration);
 }
 
+void sync_spend_copies(device *d, double bytes)
+{
+    double rate = sim_profile_get(sim_device_simulation(d)->profile, SIM_PCIE);
+    sim_actor_spend(sim_device_actor(d), sim_duration(bytes, rate * SIM_GB_PER_S));
+}
+
 void sync_add_values(const device *d, double *sums, const double *values, int64_t count)
 {
     for (int64_t i = 0; device_get_info(d)->real && i < count; i++) sums[i] += values[i];

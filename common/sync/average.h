@@ -49,6 +49,10 @@ status sync_bring(const sync_staging *on, dtype type, void *to, const void *data
  * pass, otherwise `threads` host threads make the pass. On a real device this function does nothing. */
 void sync_spend_pass(device *d, double bytes, int threads);
 
+/* In virtual time, spends the time of copies between the host and the GPU. They do not share the link with
+ * messages. */
+void sync_spend_copies(device *d, double bytes);
+
 /* Adds `values` to `sums`, both in host memory. Does nothing on a virtual device. */
 void sync_add_values(const device *d, double *sums, const double *values, int64_t count);
 

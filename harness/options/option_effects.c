@@ -101,12 +101,10 @@ static const option_effect table[] = {
     {"dp-loss dp-lifetimes keep-grads", SERVERS, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=dp"},
     {"staleness", SYNC | ASYNC, ALL, EFFECT_REFUSED_BY_ENGINE, "0, or consistency ssp"},
     {"server-optimizer", SSP | ASYNC, ALL, EFFECT_UNAVAILABLE_TO_ENGINE, "on, or consistency sync"},
-    {"credit-bytes", SERVERS, SIM, EFFECT_NOTHING,
-     "virtual ranks read each other's memory: no push waits for credit"},
-    {"server-threads", SERVERS, CUDA, EFFECT_NOTHING,
-     "GPUs sum; servers of their own and --server-optimizer off use the threads"},
-    {"server-threads", DP, CUDA, EFFECT_NOTHING, "GPU 0 sums"},
-    {"server-threads", DP, SIM, EFFECT_NOTHING, "GPU 0 sums; on a profile of a processor the threads do"},
+    {"server-threads", SERVERS, CUDA | SIM, EFFECT_NOTHING,
+     "GPUs sum, unless --server-placement own, --server-optimizer off or a profile of a processor is given"},
+    {"server-threads", DP, CUDA | SIM, EFFECT_NOTHING,
+     "GPU 0 sums, unless a profile of a processor is given"},
     /* ---- one rank ---- */
     {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
     {"connect-timeout progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
@@ -274,7 +272,9 @@ void option_effects_note(const run_config *c)
         for (size_t i = 0; i < c->bindings[b].table->count && !c->run.plan; i++) {
             const option *o = &c->bindings[b].table->options[i];
             const option_effect *e = in_this_run(c, &c->bindings[b], o);
-            if (e && e->kind == EFFECT_NOTHING) log_info("--%s has no effect here: %s", o->name, e->text);
+            if (e && e->kind == EFFECT_NOTHING)
+                log_info("--%s %s no effect here: %s", o->name,
+                         strstr(e->text, "unless") ? "may have" : "has", e->text);
         }
     if (c->run.remote_stage && c->run.eval_every >= 0)
         log_info("no evaluation: with --remote-stage no rank has the whole model");

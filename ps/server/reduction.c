@@ -110,10 +110,20 @@ static status reduce_ranges(void *context, int thread, int first, piece_list ran
     return STATUS_OK;
 }
 
+/* In virtual time, spends the time of the copies that a reduction on a GPU needs: pushes to the GPU, but
+ * under sync not the push of the server's own rank, and updated parameters to the host. */
+static void spend_copies(const server_work *work)
+{
+    const ps_server *s = work->server;
+    int pushes = !work->sums ? work->worker >= 0 : s->world - (s->policy->consistency == PS_SYNC);
+    sync_spend_copies(s->device, (double)server_key_bytes(s, work->key) * (pushes + work->updates));
+}
+
 status server_reduce(server_work *work)
 {
     ps_server *s = work->server;
     int64_t begin_ns = ps_port_now(&s->port);
+    if (s->threads == 0) spend_copies(work);
     s->average.context = work;
     TRY(sync_run_ranges(&s->staging, s->threads, server_pieces(s, work->key), reduce_ranges, work));
     trace_slice(s->context->trace, TRACE_OPTIMIZER, work->updates ? "update of key" : "average of key",

@@ -117,7 +117,7 @@ typedef struct ps_server {
     /* True if the server is in the process of rank `index`. The worker of this rank is then the port's
      * partner. */
     bool colocated;
-    int threads; /* Number of threads that sum and update. */
+    int threads; /* Number of threads that sum and update, or 0 if a virtual GPU does. */
 
     ps_port port;
     _Atomic int64_t update_ns; /* Time spent in updates. */

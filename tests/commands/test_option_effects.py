@@ -52,7 +52,7 @@ TRIALS = {
     "repeat": ("2", {}), "config": ("@/missing.json", {}), "verbose": ("", {"--json": None}),
     "trace": ("@/trace.json", {}), "report": ("@/report.html", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
     "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
-    "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}), "adapters": ("1", {**LENET, "--batch": "64", "--nodes": "2"}),
+    "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}), "adapters": ("1", {**LENET, "--batch": "64"}),
     "efficiency": ("0.5", {**LENET, "--batch": "64"}), "draw": ("1", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
     "activation": ("silu", RESNET), "sync-batchnorm": ("", RESNET), "layers": ("2", BERT), "hidden": ("32", BERT), "heads": ("4", BERT),
     "vocabulary": ("96", BERT), "positions": ("32", BERT), "sequence": ("16", BERT), "head": ("cls", BERT),
@@ -181,7 +181,7 @@ def words_of(option, engine, device):
         kept.update({**LENET, "--batch": "4096"})  # kernels that take longer than their launches
     if option == "launch" and device == "sim" and engine == "ring":
         kept.update({**LENET, "--image": "28", "--batch": "32", "--steps": "3", "--warmup": "1", "--bucket-cap-mb": "0.001"})
-    if option == "priority" and device == "sim":
+    if option in ("priority", "credit-bytes") and device == "sim":
         kept.update({"--model": "vgg16", "--batch": "1"})  # keys that wait for each other
     if device == "reference" and engine == "ring" and option in ("divide", "predivide", "algorithm", "collective-table"):
         kept["--allreduce-fp32"] = ""  # float64 hides the order of sums
@@ -198,6 +198,10 @@ def words_of(option, engine, device):
         kept.update({**LENET, "--batch": "8", "--slow": "0:200"})  # late for longer than between two looks of the launcher
     if option == "sync-batchnorm" and engine == "ps=async":
         kept["--lr"] = "0"  # losses are of the same parameters, whoever comes first
+    if option == "adapters" and device == "sim" and engine != "none":
+        kept.update({"--nodes": "2", "--gpus": "8"})
+        if engine.startswith(("ps=s", "ps=a")):
+            kept.update({"--model": "vgg16", "--batch": "4", "--gpus": "16", "--servers": "8"})
     if option in ("nodes", "link") and device == "sim":
         kept["--gpus"] = "2" if engine != "none" else None
     if option == "connect-timeout" and (engine == "none" or device in ("sim", "--plan")):
@@ -311,7 +315,7 @@ def check(option, engine, device):
     if after.code != 0:
         return f"expected a run\n{after}"
     if cell.startswith("none: "):
-        note = f"--{option} has no effect here: {cell[6:]}"
+        note = f"--{option} {'may have' if 'unless' in cell else 'has'} no effect here: {cell[6:]}"
         if device != "--plan" and note not in after.err:
             return f"expected a note '{note}'\n{after}"
         fields = {*first.fields, *after.fields} if device in ("sim", "--plan") else REPEATED if engine != "ps=async" else {}

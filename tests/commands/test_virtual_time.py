@@ -252,8 +252,7 @@ def micro_batches_take_their_passes_and_one_exchange(engine, words):
                 expect(3 * x - 3 <= y < 3.3 * x, f"backward of {y} ns, with one batch {x}")
 
 
-# A worker's gradients of LeNet and the parameters' update: 2 operands and their average; gradient, parameter read and written.
-SUMMED_BYTES = 4 * 61706 * (2 + 1 + 3)
+SUMMED_BYTES = 4 * 61706 * (2 + 1)  # Gradients of LeNet of two workers, and their average.
 
 
 @test
@@ -265,13 +264,13 @@ def the_threads_of_a_server_share_its_sums_until_the_memory_is_the_limit():
     step, sums = {}, {}
     for threads in (1, 2, 4, 8, 16):
         words = ["run", "--mode", "ps", "--policy", "sync", "--servers", "1", "--gpus", "2", "--model", "lenet", "--batch", "4",
-                 "--steps", "2", "--device", f"sim:{path}", "--server-threads", threads, "--json", "-", "--quiet"]
+                 "--steps", "2", "--device", f"sim:{path}", "--server-optimizer", "off", "--server-threads", threads, "--json", "-", "--quiet"]
         step[threads] = harness(*words).jobs()["ps"]["step_time"]["median_s"]
         sums[threads] = SUMMED_BYTES / (min(threads * rate, memory) * 1e9)
-    for some, more in ((1, 2), (2, 4), (4, 8)):
+    for some, more in ((1, 2), (2, 4)):  # With more threads a server waits for pushes.
         found, expected = step[some] - step[more], sums[some] - sums[more]
         expect(abs(found / expected - 1) < 0.02, f"{more} threads instead of {some} save {found} s, expected {expected} s")
-    expect_equal(step[16], step[8], "the step beyond the memory's rate")
+    expect(step[16] == step[8] < step[4], "the step beyond the memory's rate", step)
 
 
 @test
