@@ -267,7 +267,7 @@ def the_threads_of_a_server_share_its_sums_until_the_memory_is_the_limit():
                  "--steps", "2", "--device", f"sim:{path}", "--server-optimizer", "off", "--server-threads", threads, "--json", "-", "--quiet"]
         step[threads] = harness(*words).jobs()["ps"]["step_time"]["median_s"]
         sums[threads] = SUMMED_BYTES / (min(threads * rate, memory) * 1e9)
-    for some, more in ((1, 2), (2, 4)):  # With more threads a server waits for pushes.
+    for some, more in ((1, 2), (2, 4)):  # With eight the server also waits for pushes.
         found, expected = step[some] - step[more], sums[some] - sums[more]
         expect(abs(found / expected - 1) < 0.02, f"{more} threads instead of {some} save {found} s, expected {expected} s")
     expect(step[16] == step[8] < step[4], "the step beyond the memory's rate", step)
