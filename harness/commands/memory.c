@@ -28,6 +28,7 @@ typedef struct memory_command {
     char **words;      /* [word_count]: options of `harness run`. */
     int word_count;
     bool has_device;
+    policy_list policies;
     char all[96];
 } memory_command;
 
@@ -125,22 +126,6 @@ static status list_all(memory_command *m)
     return STATUS_OK;
 }
 
-/* Refuses names that no engine has, and options of an engine that no policy uses. */
-static status check_policies(const memory_command *m)
-{
-    bool uses[ENGINE_COUNT] = {false};
-    char *list = strdup(m->options.policies), *rest = NULL;
-    int engine;
-    status rc = list ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table");
-    for (char *p = list ? strtok_r(list, ",", &rest) : NULL; p && rc == STATUS_OK;
-         p = strtok_r(NULL, ",", &rest)) {
-        rc = engine_of_policy(p, &engine);
-        if (rc == STATUS_OK) uses[engine] = true;
-    }
-    free(list);
-    return rc == STATUS_OK ? command_refuse_unused(&m->config, uses) : rc;
-}
-
 static status read_words(memory_command *m, const command_line *line)
 {
     static const char *const of_one_job[] = {"mode", "plan",       "trace", "trace-steps",
@@ -150,17 +135,17 @@ static status read_words(memory_command *m, const command_line *line)
     TRY(command_refuse_options(&m->config, of_one_job,
                                "memory, which prints one row per policy of --policy"));
     TRY(list_all(m));
-    return check_policies(m);
+    TRY(policy_list_parse(m->options.policies, &m->policies));
+    return command_refuse_unused(&m->config, m->policies.uses);
 }
 
 static status plan_all(memory_command *m, json_t **out)
 {
     json_t *jobs = json_array(), *refused = json_array(), *gpus = NULL, *workload = NULL;
-    char *list = strdup(m->options.policies), *rest = NULL;
     error_record refusal = {0};
-    status rc = list ? list_gpus(&gpus) : fail(STATUS_SYSTEM, "no memory for the table");
-    for (char *p = list ? strtok_r(list, ",", &rest) : NULL; p && rc == STATUS_OK;
-         p = strtok_r(NULL, ",", &rest)) {
+    status rc = list_gpus(&gpus);
+    for (int i = 0; i < m->policies.count && rc == STATUS_OK; i++) {
+        const char *p = m->policies.names[i];
         rc = plan_policy(m, p, jobs, &workload);
         if (rc != STATUS_USAGE && rc != STATUS_CONFIG) continue;
         /* The policy cannot run with the other options. */
@@ -169,8 +154,6 @@ static status plan_all(memory_command *m, json_t **out)
         error_clear();
         rc = STATUS_OK;
     }
-    if (rc == STATUS_OK && json_array_size(jobs) + json_array_size(refused) == 0)
-        rc = fail(STATUS_USAGE, "--policy: expected a name, got none");
     if (rc == STATUS_OK && !workload) rc = error_adopt(&refusal); /* No policy can run. */
     if (rc == STATUS_OK) {
         json_object_set(workload, "jobs", jobs);
@@ -182,7 +165,6 @@ static status plan_all(memory_command *m, json_t **out)
     json_decref(jobs);
     json_decref(refused);
     json_decref(gpus);
-    free(list);
     return rc;
 }
 

@@ -91,11 +91,11 @@ static status note_effects(whatif_setup *s, const whatif_question *q)
 {
     int engine;
     char device[4200], gpus[16];
-    TRY(engine_of_policy(q->policies[0], &engine));
+    TRY(engine_of_policy(q->policies.names[0], &engine));
     snprintf(device, sizeof device, "sim:%s", q->profile);
     snprintf(gpus, sizeof gpus, "%d", q->gpus[q->size_count - 1]);
     char *const own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
-                         (char *)"--policy", (char *)q->policies[0],
+                         (char *)"--policy", (char *)q->policies.names[0],
                          (char *)"--device", device,
                          (char *)"--gpus",   gpus};
     TRY(command_parse_run_words(s->words, s->word_count, own, sizeof own / sizeof own[0], &s->first));
@@ -120,19 +120,13 @@ static status answer(whatif_setup *s, command_line *line)
 {
     const whatif_options *o = &s->options;
     whatif_question q = {0};
-    bool uses[ENGINE_COUNT] = {false};
-    int engine;
     TRY(read_words(s, line, &q));
     TRY(find_profile(s, &q));
     if (command_is_stdout(o->json) && command_is_stdout(o->csv))
         return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
     TRY(whatif_parse_gpus(o->gpus, &q));
-    TRY(whatif_parse_policies(o->policy, &q));
-    for (int p = 0; p < q.policy_count; p++) {
-        TRY(engine_of_policy(q.policies[p], &engine));
-        uses[engine] = true;
-    }
-    TRY(command_refuse_unused(&s->config, uses));
+    TRY(policy_list_parse(o->policy, &q.policies));
+    TRY(command_refuse_unused(&s->config, q.policies.uses));
     if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
     TRY(note_effects(s, &q));
     whatif_answer *answer = calloc(1, sizeof *answer);

@@ -89,6 +89,24 @@ status engine_of_policy(const char *text, int *out)
     return find_policy(name, none, out);
 }
 
+status policy_list_parse(const char *text, policy_list *out)
+{
+    *out = (policy_list){0};
+    for (const char *at = text; *at; at += *at == ',') {
+        int engine;
+        size_t length = strcspn(at, ",");
+        if (out->count == POLICY_LIST_MOST || length >= POLICY_LENGTH)
+            return fail(STATUS_USAGE, "--policy: expected at most %d names, got '%s'", POLICY_LIST_MOST,
+                        text);
+        char *name = out->names[out->count++];
+        snprintf(name, POLICY_LENGTH, "%.*s", (int)length, at);
+        TRY(engine_of_policy(name, &engine));
+        out->uses[engine] = true;
+        at += length;
+    }
+    return out->count ? STATUS_OK : fail(STATUS_USAGE, "--policy: expected a name, got none");
+}
+
 bool engine_has_one_of(const char *list, const char *engine)
 {
     for (const char *at = list; *at; at += *at == ',') {

@@ -41,6 +41,17 @@ status engine_parse_policies(const char *text, const char *policies[ENGINE_COUNT
  * invalid. */
 status engine_of_policy(const char *text, int *out);
 
+/* A list of policies, such as "ddp:order=ready,ps=sync". `uses` says which engines have a policy in the list.
+ */
+enum { POLICY_LIST_MOST = 16, POLICY_LENGTH = 120 };
+typedef struct policy_list {
+    char names[POLICY_LIST_MOST][POLICY_LENGTH];
+    int count;
+    bool uses[ENGINE_COUNT];
+} policy_list;
+/* Returns STATUS_USAGE if the text is invalid or names no policy. */
+status policy_list_parse(const char *text, policy_list *out);
+
 /* Returns true if the list contains a policy of the engine, or an unknown policy, which
  * engine_parse_policies() refuses. */
 bool engine_has_one_of(const char *list, const char *engine);

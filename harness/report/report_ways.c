@@ -45,50 +45,32 @@ void report_algorithms(const json_t *job, bool counts, text_buffer *out)
     }
 }
 
-/* Writes the algorithm that reduces the ring's buckets, and the library that carries them. */
-static void algorithm_line(const json_t *job, text_buffer *out)
+/* Writes for example "ring all-reduce, shm" or "shm, messages over ipc". */
+static void way_of(const json_t *job, bool counts, text_buffer *out)
 {
-    static const struct {
-        const char *name, *shown;
-    } libraries[] = {{"shm", "in shared memory"},
-                     {"nccl", "through NCCL"},
-                     {"mpi", "through Open MPI"},
-                     {"sim", "in virtual time as by NCCL"}};
-    const char *collective = report_text_at(job, "collective"), *algorithm = report_text_at(job, "algorithm");
-    const char *shown = collective;
-    if (!collective[0]) return;
-    for (size_t i = 0; i < COUNT_OF(libraries); i++)
-        if (strcmp(libraries[i].name, collective) == 0) shown = libraries[i].shown;
-    bool own = strcmp(algorithm, "library") == 0, chosen = own && strcmp(collective, "sim") == 0;
-    text_append(out, "\nGradients of %s are all-reduced %s; algorithm: %s", report_text_at(job, "policy"),
-                shown,
-                chosen ? "per call the faster"
-                : own  ? "the library's choice"
-                       : algorithm);
-    if (chosen) {
-        text_append(out, "; per step ");
-        report_algorithms(job, true, out);
-    }
-    text_append(out, ".\n");
+    const char *collective = report_text_at(job, "collective");
+    text_append(out, "%s: ", report_job_name(job).text);
+    if (collective[0]) {
+        report_algorithms(job, counts, out);
+        text_append(out, counts && json_object_get(job, "algorithms") ? " per step, %s" : " all-reduce, %s",
+                    collective);
+    } else
+        text_append(out, "%s, messages over %s", report_text_at(job, "payload"),
+                    report_text_at(job, "transport"));
 }
 
-/* Writes the transports of a parameter server's tensors and messages. */
-static void transport_line(const json_t *job, text_buffer *out)
+static bool exchanges(const json_t *job)
 {
-    const char *transport = report_text_at(job, "transport"), *payload = report_text_at(job, "payload");
-    const char *shown = strcmp(payload, "shm") == 0    ? "through shared memory"
-                        : strcmp(payload, "nccl") == 0 ? "through NCCL"
-                                                       : "in messages";
-    if (!transport[0]) return;
-    text_append(out, "\nGradients and parameters of %s go %s; messages: %s.\n", report_text_at(job, "policy"),
-                shown, strcmp(transport, "sim") == 0 ? "in virtual time" : transport);
+    return report_text_at(job, "collective")[0] || report_text_at(job, "payload")[0];
 }
 
 void report_transports(const json_t *job, text_buffer *out)
 {
     updates_line(job, out);
-    algorithm_line(job, out);
-    transport_line(job, out);
+    if (!exchanges(job)) return;
+    text_append(out, "\n");
+    way_of(job, true, out);
+    text_append(out, ".\n");
 }
 
 void report_ways(const json_t *result, const char *between, text_buffer *out)
@@ -98,14 +80,9 @@ void report_ways(const json_t *result, const char *between, text_buffer *out)
     json_t *job;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        const char *algorithm = report_text_at(job, "algorithm"), *payload = report_text_at(job, "payload");
-        if (!algorithm[0] && !payload[0]) continue;
-        text_append(out, "%s%s: ", separator, report_job_name(job).text);
-        if (algorithm[0]) {
-            report_algorithms(job, false, out);
-            text_append(out, " all-reduce, %s", report_text_at(job, "collective"));
-        } else
-            text_append(out, "%s, messages over %s", payload, report_text_at(job, "transport"));
+        if (!exchanges(job)) continue;
+        text_append(out, "%s", separator);
+        way_of(job, false, out);
         separator = between;
     }
 }

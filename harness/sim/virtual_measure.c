@@ -11,19 +11,13 @@
 
 enum { OWN_WORDS = 12 }; /* --device, --mode, --policy, --gpus, --efficiency, --draw, and their values. */
 
-typedef struct command_words {
-    char options[320], device[4200], gpus[16], efficiency[32], draw[16];
-    char **words; /* [count], then NULL. Words without program and command. */
-    int count;
-} command_words;
-
 static void add(command_words *w, const char *name, const char *value)
 {
     w->words[w->count++] = (char *)name;
     w->words[w->count++] = (char *)value;
 }
 
-static status write_words(const virtual_workload *of, command_words *w)
+status virtual_words(const virtual_workload *of, command_words *w)
 {
     int engine = ENGINE_NONE;
     if (of->policy) TRY(engine_of_policy(of->policy, &engine));
@@ -50,7 +44,7 @@ static status write_words(const virtual_workload *of, command_words *w)
 status virtual_command(const virtual_workload *workload, text_buffer *out)
 {
     command_words w = {0};
-    TRY(write_words(workload, &w));
+    TRY(virtual_words(workload, &w));
     text_append(out, "harness run");
     for (int i = 0; i < w.count; i++) text_append(out, " %s", w.words[i]);
     free(w.words);
@@ -86,7 +80,7 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
     virtual_figures_free(out);
     run_config *config = calloc(1, sizeof *config);
     if (!config) return fail(STATUS_SYSTEM, "no memory for a configuration");
-    TRY_GOTO(rc, write_words(workload, &w), done);
+    TRY_GOTO(rc, virtual_words(workload, &w), done);
     TRY_GOTO(rc, run_config_init(config), done);
     TRY_GOTO(rc, run_config_parse(config, w.count, w.words), done);
     TRY_GOTO(rc, run_plan_make(config, &plan), done);

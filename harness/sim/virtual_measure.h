@@ -44,6 +44,14 @@ void virtual_figures_free(virtual_figures *figures);
 status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
                    double *efficiency);
 
+/* The command line of a workload, as words. The caller frees `words`. */
+typedef struct command_words {
+    char options[320], device[4200], gpus[16], efficiency[32], draw[16];
+    char **words; /* [count], then NULL. Words without program and command. */
+    int count;
+} command_words;
+status virtual_words(const virtual_workload *of, command_words *w);
+
 /* Appends the command line: "harness run --device sim:... --mode ring --policy ddp --gpus 8 ...". */
 status virtual_command(const virtual_workload *workload, text_buffer *out);
 

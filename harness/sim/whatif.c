@@ -64,19 +64,6 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
     return dots || q->size_count == 0 ? not_a_list(text) : STATUS_OK;
 }
 
-status whatif_parse_policies(const char *text, whatif_question *q)
-{
-    for (const char *at = text; *at;) {
-        int engine;
-        char *name = q->policies[q->policy_count];
-        if (q->policy_count == WHATIF_POLICIES || !next_word(&at, name, sizeof q->policies[0]))
-            return fail(STATUS_USAGE, "--policy: expected at most %d names, got '%s'", WHATIF_POLICIES, text);
-        q->policy_count++;
-        TRY(engine_of_policy(name, &engine));
-    }
-    return q->policy_count ? STATUS_OK : fail(STATUS_USAGE, "--policy: expected a name, got none");
-}
-
 /* ---- asking ----------------------------------------------------------------------------------- */
 
 /* Defaults of this command. After two steps buckets have been rebuilt, so later steps are alike. */
@@ -203,13 +190,13 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     status rc = STATUS_OK, refusal = STATUS_OK;
     bool any = false;
     if (!out->workload) out->workload = json_incref(figures->workload);
-    for (int p = 0; p < q->policy_count; p++)
+    for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
-            virtual_workload w = workload_of(q, q->policies[p], q->gpus[i], draw, efficiency);
+            virtual_workload w = workload_of(q, q->policies.names[p], q->gpus[i], draw, efficiency);
             point = one;
             if (w.gpus * q->devices > 1) rc = ask_point(&w, q, &one, alone, figures, &point);
             /* If there are several policies, the row of a job that cannot run says why. */
-            if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policy_count > 1) {
+            if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policies.count > 1) {
                 refusal = rc;
                 rc = refuse(&point);
             }
@@ -240,7 +227,7 @@ static status describe_gpu(const char *profile, whatif_answer *out)
 static int best_policy(const whatif_question *q, const whatif_answer *a)
 {
     int best = -1, last = q->size_count - 1;
-    for (int p = 0; p < q->policy_count; p++)
+    for (int p = 0; p < q->policies.count; p++)
         if (a->points[p][last].fits &&
             (best < 0 || a->points[p][last].samples_per_s > a->points[best][last].samples_per_s))
             best = p;
@@ -250,22 +237,14 @@ static int best_policy(const whatif_question *q, const whatif_answer *a)
 /* Tries settings for the best policy on the largest number of GPUs. */
 static status try_next(const whatif_question *q, whatif_answer *a)
 {
-    char device[4200], gpus[16], efficiency[32];
-    char *own[] = {(char *)"--device", device, (char *)"--gpus",       gpus,
-                   (char *)"--policy", NULL,   (char *)"--efficiency", efficiency};
-    int engine, count = q->word_count, last = q->gpus[q->size_count - 1], best = best_policy(q, a);
+    int engine, last = q->gpus[q->size_count - 1], best = best_policy(q, a);
     if (best < 0 || last * q->devices == 1) return STATUS_OK;
-    TRY(engine_of_policy(q->policies[best], &engine));
-    own[5] = (char *)q->policies[best];
-    snprintf(device, sizeof device, "sim:%s", q->profile);
-    snprintf(gpus, sizeof gpus, "%d", last);
-    snprintf(efficiency, sizeof efficiency, "%.17g", a->efficiency);
-    char **words = calloc((size_t)count + sizeof own / sizeof *own, sizeof *words);
-    if (!words) return fail(STATUS_SYSTEM, "no memory for a command line");
-    memcpy(words, q->words, (size_t)count * sizeof *words);
-    for (size_t i = 0; i < (a->efficiency > 0 ? 8 : 6); i++) words[count++] = own[i];
-    status rc = virtual_next(words, count, engine, q->policies[best], last, &a->next);
-    free(words);
+    TRY(engine_of_policy(q->policies.names[best], &engine));
+    virtual_workload w = workload_of(q, q->policies.names[best], last, 0, a->efficiency);
+    command_words words = {0};
+    TRY(virtual_words(&w, &words));
+    status rc = virtual_next(words.words, words.count, engine, w.policy, last, &a->next);
+    free(words.words);
     return rc;
 }
 
@@ -283,7 +262,7 @@ void whatif_answer_close(whatif_answer *a)
 {
     json_decref(a->next);
     json_decref(a->workload);
-    for (int p = 0; p < WHATIF_POLICIES; p++)
+    for (int p = 0; p < POLICY_LIST_MOST; p++)
         for (int i = 0; i < WHATIF_SIZES; i++) json_decref(a->points[p][i].algorithms);
     *a = (whatif_answer){0};
 }
@@ -324,7 +303,7 @@ static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p,
 
 static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
-    text_append(out, "\n%s\n%5s%20s%21s%9s%11s  %s\n%5s%20s%21s%9s%11s  %s\n", q->policies[p], "GPUs",
+    text_append(out, "\n%s\n%5s%20s%21s%9s%11s  %s\n%5s%20s%21s%9s%11s  %s\n", q->policies.names[p], "GPUs",
                 "step (range)", "efficiency", "samples", "memory", "calls", "", "ms", "% (range)", "per s",
                 "per rank", "by");
     for (int i = 0; i < q->size_count; i++) {
@@ -360,7 +339,7 @@ static void hundredths(double seconds, text_buffer *out)
 static void lost_table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     bool shown[LOST_CAUSES] = {false};
-    for (int p = 0; p < q->policy_count; p++)
+    for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++)
             for (int c = 0; c < LOST_CAUSES; c++)
                 shown[c] = shown[c] || fabs(a->points[p][i].lost.of[c]) >= 5e-6;
@@ -370,11 +349,11 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
     for (int c = 0; c < LOST_CAUSES; c++)
         if (shown[c]) text_append(out, "%8s", lost_causes[c].head);
     text_append(out, "\n");
-    for (int p = 0; p < q->policy_count; p++)
+    for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            text_append(out, "%-12s%s%5d", i ? "" : q->policies[p],
-                        !i && strlen(q->policies[p]) > 12 ? "\n            " : "", q->gpus[i]);
+            text_append(out, "%-12s%s%5d", i ? "" : q->policies.names[p],
+                        !i && strlen(q->policies.names[p]) > 12 ? "\n            " : "", q->gpus[i]);
             if (x->fits) hundredths(x->lost.step_s - x->lost.alone_s, out);
             for (int c = 0; c < LOST_CAUSES && x->fits; c++)
                 if (shown[c]) hundredths(x->lost.of[c], out);
@@ -398,7 +377,8 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
     int cause = 0;
     for (int c = 0; c < LOST_CAUSES; c++)
         if (best->lost.of[c] > best->lost.of[cause]) cause = c;
-    text_append(out, "\nBest on %d GPUs: %s, %.0f samples/s", gpus, q->policies[policy], best->samples_per_s);
+    text_append(out, "\nBest on %d GPUs: %s, %.0f samples/s", gpus, q->policies.names[policy],
+                best->samples_per_s);
     if (best->lost.of[cause] > 0.005 * best->lost.step_s)
         text_append(out, ". It loses most by %s, %.1f %% of a step", lost_causes[cause].name,
                     100 * best->lost.of[cause] / best->lost.step_s);
@@ -429,7 +409,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     if (a->estimated)
         text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
                          "estimate, --step-ms MS or --samples-per-s N.\n");
-    for (int p = 0; p < q->policy_count; p++) table(q, a, p, out);
+    for (int p = 0; p < q->policies.count; p++) table(q, a, p, out);
     if (q->stages == 1) lost_table(q, a, out);
     best_lines(q, a, out);
     text_append(
@@ -447,19 +427,19 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
                      "weak_scaling_efficiency_low,weak_scaling_efficiency_high,tree_step_s,fits\n");
     const char *model = json_string_value(json_object_get(a->workload, "model"));
     json_int_t batch = json_integer_value(json_object_get(a->workload, "batch_per_rank"));
-    for (int p = 0; p < q->policy_count; p++)
+    for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             if (x->refused[0]) {
                 text_append(out, "\"%s\",%s,%lld,%s,%d,,,,,,,,,,,,0\n", q->profile, model, (long long)batch,
-                            q->policies[p], q->gpus[i]);
+                            q->policies.names[p], q->gpus[i]);
                 continue;
             }
             text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,",
-                        q->profile, model, (long long)batch, q->policies[p], q->gpus[i], x->step_ms / 1e3,
-                        x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency, x->samples_per_s,
-                        (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3, x->least_efficiency,
-                        x->most_efficiency);
+                        q->profile, model, (long long)batch, q->policies.names[p], q->gpus[i],
+                        x->step_ms / 1e3, x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency,
+                        x->samples_per_s, (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3,
+                        x->least_efficiency, x->most_efficiency);
             if (report_find(x->algorithms, "algorithm", "tree")) text_append(out, "%.9g", x->step_ms / 1e3);
             text_append(out, ",%d\n", x->fits);
         }
@@ -469,14 +449,14 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
 {
     json_t *rows = json_array(), *options = json_array();
     for (int i = 0; i < q->word_count; i++) json_array_append_new(options, json_string(q->words[i]));
-    for (int p = 0; p < q->policy_count; p++)
+    for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
                 rows,
                 json_pack(
                     "{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:s?, s:o, s:o}",
-                    "policy", q->policies[p], "gpus", q->gpus[i], "step_s",
+                    "policy", q->policies.names[p], "gpus", q->gpus[i], "step_s",
                     report_json_number(x->step_ms / 1e3), "step_low_s", report_json_number(x->low_ms / 1e3),
                     "step_high_s", report_json_number(x->high_ms / 1e3), "exposed_communication_s",
                     report_json_number(x->exposed_ms / 1e3), "waiting_s",

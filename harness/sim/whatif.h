@@ -9,7 +9,7 @@
 
 #include <jansson.h>
 
-enum { WHATIF_SIZES = 32, WHATIF_POLICIES = 8, WHATIF_POLICY_LENGTH = 120, WHATIF_SCHEMA_VERSION = 6 };
+enum { WHATIF_SIZES = 32, WHATIF_SCHEMA_VERSION = 6 };
 
 typedef struct whatif_question {
     const char *profile;
@@ -22,8 +22,7 @@ typedef struct whatif_question {
      * efficiencies. */
     double step_ms;
     int gpus[WHATIF_SIZES], size_count;
-    char policies[WHATIF_POLICIES][WHATIF_POLICY_LENGTH];
-    int policy_count;
+    policy_list policies;
 } whatif_question;
 
 /* Figures of one GPU, or of a policy on a number of GPUs, as `harness run` reports them. The low and high
@@ -50,13 +49,12 @@ typedef struct whatif_answer {
     double efficiency;  /* Value of --efficiency that was fitted to a measured step, or 0. */
     json_t *next;       /* See next.h. NULL if nothing was tried. */
     bool estimated;     /* The profile's efficiencies are estimates and no measured step corrects them. */
-    whatif_point points[WHATIF_POLICIES][WHATIF_SIZES];
+    whatif_point points[POLICY_LIST_MOST][WHATIF_SIZES];
 } whatif_answer;
 
-/* Parse "8,16,...,4096", in which the dots continue the last ratio, and "ddp:order=ready,ps=sync". Return
- * STATUS_USAGE if the text is invalid. */
+/* Parses "8,16,...,4096", in which the dots continue the last ratio. Returns STATUS_USAGE if the text is
+ * invalid. */
 status whatif_parse_gpus(const char *text, whatif_question *q);
-status whatif_parse_policies(const char *text, whatif_question *q);
 
 status whatif_ask(const whatif_question *q, whatif_answer *out);
 void whatif_answer_close(whatif_answer *answer);
