@@ -341,11 +341,6 @@ const ring_settings *ring_get_settings(const sync_engine *base)
     return &((const ring_engine *)base)->settings;
 }
 
-const bucket_schedule *ring_buckets(const sync_engine *base)
-{
-    return &((const ring_engine *)base)->schedule;
-}
-
 /* Returns a lower bound for the time of half of an all-reduce, that is, of a reduce-scatter or an all-gather.
  * (n-1)/n of the bytes pass through every rank's adapter. A ring takes n-1 steps, and other algorithms take
  * at least one step. */

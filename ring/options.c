@@ -69,8 +69,8 @@ static const option options[] = {
      .help = "zero3, fsdp: free the parameters of a unit after the forward pass and gather them again for "
              "the backward pass (the policy's value is yes)"},
     {"mixed-precision", OPTION_FLAG, AT(mixed_precision),
-     .help = "ddp, zero1, zero2, zero3, fsdp: keep and send parameters and gradients as bfloat16; updates "
-             "change a float32 copy"},
+     .help = "ddp, zero1, zero2, zero3, fsdp: keep and send parameters and gradients as bfloat16, as FSDP's "
+             "MixedPrecision; updates change a float32 copy; with --bf16 also activations"},
     {"group", OPTION_INT, AT(group), .argument = "RANKS", .high = 1024, .level = OPTION_KEY,
      .help = "zero1, zero2, zero3, fsdp: shard the state in groups of RANKS neighbors, such as the ranks of "
              "a host, and replicate it between groups (0 for one group of all ranks)"},

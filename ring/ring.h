@@ -53,7 +53,4 @@ int64_t ring_link_bound_ns(const sync_engine *e, int64_t bytes);
  * algorithm that buckets use. */
 const ring_settings *ring_get_settings(const sync_engine *e);
 
-/* Returns the buckets in use, borrowed. The buckets change when the second step begins. */
-const bucket_schedule *ring_buckets(const sync_engine *e);
-
 #endif

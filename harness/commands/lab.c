@@ -101,7 +101,7 @@ static status pack(const command_line *line)
     const char *folder = line->word_count > 1 ? line->words[1] : ".";
     char *real = realpath(folder, NULL), path[4096];
     if (!real) return fail_errno(STATUS_DATA, "%s", folder);
-    snprintf(path, sizeof path, "%s.tar.gz", strrchr(real, '/') + 1);
+    snprintf(path, sizeof path, "%s.zip", strrchr(real, '/') + 1);
     free(real);
     const char *target = o->out ? o->out : path;
     TRY(grader_pack(folder, target));

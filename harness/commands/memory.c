@@ -19,7 +19,7 @@ enum { GIB = 1 << 30 };
 #define ANY_MACHINE "dgx-a100-80g"
 
 typedef struct memory_options {
-    const char *policies, *json;
+    const char *policies, *profile, *json;
 } memory_options;
 
 typedef struct memory_command {
@@ -27,7 +27,7 @@ typedef struct memory_command {
     run_config config; /* Configuration that all rows share, and later the configuration of one row. */
     char **words;      /* [word_count]: options of `harness run`. */
     int word_count;
-    bool has_device;
+    char device[4200]; /* value of --device */
     policy_list policies;
     char all[96];
 } memory_command;
@@ -37,6 +37,7 @@ static const option option_list[] = {
     {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST",
      .help = "policies of both engines, see `harness policies`; with keys: ddp:order=ready,zero3:group=8 "
              "[the list below]"},
+    {"profile", OPTION_TEXT, FIELD(profile), .argument = "NAME", .help = "short for --device sim:NAME"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there (- for stdout, without the table)"},
 };
@@ -51,8 +52,8 @@ static status configure(const memory_command *m, const char *policy, run_config 
     TRY(engine_of_policy(policy, &engine));
     char *const own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
                          (char *)"--policy", (char *)policy,
-                         (char *)"--device", (char *)"sim:" ANY_MACHINE};
-    return command_parse_run_words(m->words, m->word_count, own, m->has_device ? 4 : 6, out);
+                         (char *)"--device", (char *)m->device};
+    return command_parse_run_words(m->words, m->word_count, own, 6, out);
 }
 
 /* Adds the plan of a policy to `jobs`. Sets *workload for the first policy; the caller owns it. */
@@ -110,18 +111,15 @@ static status list_gpus(json_t **out)
  * per machine. */
 static status list_all(memory_command *m)
 {
-    const run_config *c = &m->config;
-    const char *device = c->run.device, *name = ANY_MACHINE;
-    sim_profile *p = NULL;
+    run_config *c = &m->config;
+    int each;
     size_t used = (size_t)snprintf(m->all, sizeof m->all, "dp,sync,ddp,zero1,zero2,zero3,fsdp");
     if (m->options.policies) return STATUS_OK;
     m->options.policies = m->all;
-    if (m->has_device && strncmp(device, "sim", 3) != 0) return STATUS_OK;
-    if (m->has_device && device[3] == ':' && device[4]) name = device + 4;
-    TRY(sim_profile_load(name, &p));
-    int each = p->wiring.gpus;
-    sim_profile_free(&p);
-    if (c->run.gpus > each && c->run.gpus % each == 0 && c->run.nodes == 0)
+    c->run.device = m->device;
+    if (!run_config_is_virtual(c)) return STATUS_OK;
+    TRY(run_config_per_machine(c, &each));
+    if (each > 1 && each < c->run.gpus)
         snprintf(m->all + used, sizeof m->all - used, ",zero3:group=%d", each);
     return STATUS_OK;
 }
@@ -131,7 +129,12 @@ static status read_words(memory_command *m, const command_line *line)
     static const char *const of_one_job[] = {"mode", "plan",       "trace", "trace-steps",
                                              "save", "rendezvous", NULL};
     TRY(command_read_run_words(line, &m->words, &m->word_count, &m->config));
-    m->has_device = options_given(&m->config.bindings[0], "device");
+    bool has_device = options_given(&m->config.bindings[0], "device");
+    if (has_device && m->options.profile) return fail(STATUS_USAGE, "--device: unexpected with --profile");
+    snprintf(m->device, sizeof m->device, "%s%s", has_device ? "" : "sim:",
+             has_device           ? m->config.run.device
+             : m->options.profile ? m->options.profile
+                                  : ANY_MACHINE);
     TRY(command_refuse_options(&m->config, of_one_job,
                                "memory, which prints one row per policy of --policy"));
     TRY(list_all(m));

@@ -14,6 +14,7 @@
 typedef struct whatif_options {
     const char *profile, *gpus, *policy, *json, *csv;
     double step_ms, samples_per_s;
+    int64_t draws;
 } whatif_options;
 
 #define FIELD(name) offsetof(whatif_options, name)
@@ -30,6 +31,8 @@ static const option option_list[] = {
      .help = "measured step time of one GPU with this workload, replaces the profile's efficiencies"},
     {"samples-per-s", OPTION_DOUBLE, FIELD(samples_per_s), .argument = "N", .high = 1e12,
      .help = "measured throughput of one GPU, instead of --step-ms"},
+    {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
+     .help = "number of draws of the profile's constants, for the ranges"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there (- for stdout, without the table)"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE",
@@ -64,6 +67,8 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
                     "--efficiency: unexpected with a measured step of one GPU, which determines it");
     q->step_ms = s->options.step_ms;
     if (s->options.samples_per_s > 0) q->step_ms = 1e3 * (double)c->data.batch / s->options.samples_per_s;
+    q->draws = (int)s->options.draws;
+    q->quiet = c->run.quiet;
     q->stages = (int)c->run.stages;
     q->devices = run_config_devices(c);
     q->slow_rank = -1;

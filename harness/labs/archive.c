@@ -1,6 +1,5 @@
-/* Writes the archive that students hand in, a tar.gz (POSIX.1-1988 ustar), and the autograder for
- * Gradescope, a zip (PKWARE's APPNOTE.TXT). The archives hold no times and no owners, so equal files give
- * equal archives. */
+/* Writes zip archives (PKWARE's APPNOTE.TXT): what students hand in, and autograders. The archives hold no
+ * times and no owners, so equal files give equal archives. */
 #include "harness/labs/grader.h"
 
 #include "common/base/input.h"
@@ -27,11 +26,11 @@ static void append(text_buffer *b, const void *data, size_t size)
     b->length += size;
 }
 
-/* Compresses with zlib. `window` is 31 for gzip, and -15 for zip, which has no header. */
-static status deflate_bytes(const text_buffer *in, int window, text_buffer *out)
+/* Compresses with zlib, without zlib's header. */
+static status deflate_bytes(const text_buffer *in, text_buffer *out)
 {
     z_stream z = {0};
-    if (in->out_of_memory || deflateInit2(&z, 9, Z_DEFLATED, window, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    if (in->out_of_memory || deflateInit2(&z, 9, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK)
         return fail(STATUS_SYSTEM, "lab: no memory for the archive");
     size_t bound = deflateBound(&z, in->length);
     out->data = malloc(bound + 1);
@@ -56,70 +55,6 @@ static status write_file(const char *path, const text_buffer *b)
     return rc;
 }
 
-/* ---- tar ---- */
-
-static status tar_add(text_buffer *tar, const char *name, const text_buffer *content)
-{
-    char header[512] = {0}, end[512] = {0};
-    unsigned sum = 0;
-    if (strlen(name) > 99) return fail(STATUS_DATA, "%s: expected a name of at most 99 bytes", name);
-    strcpy(header, name);
-    strcpy(header + 100, "0000644");
-    strcpy(header + 108, "0000000");
-    strcpy(header + 116, "0000000");
-    sprintf(header + 124, "%011zo", content->length);
-    strcpy(header + 136, "00000000000");
-    memset(header + 148, ' ', 8);
-    header[156] = '0';
-    memcpy(header + 257, "ustar\00000", 8);
-    for (size_t i = 0; i < sizeof header; i++) sum += (unsigned char)header[i];
-    sprintf(header + 148, "%06o", sum);
-    append(tar, header, sizeof header);
-    append(tar, content->data, content->length);
-    append(tar, end, (512 - content->length % 512) % 512);
-    return STATUS_OK;
-}
-
-static bool is_handed_in(const char *name)
-{
-    static const char *const endings[] = {".c", ".h", ".txt", ".md", ".csv", ".json", ".svg", ".pdf"};
-    const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && name[0] != '.' && i < sizeof endings / sizeof endings[0]; i++)
-        if (strcmp(dot, endings[i]) == 0) return true;
-    return false;
-}
-
-status grader_pack(const char *folder, const char *path)
-{
-    struct dirent **entries;
-    char name[PATH_MAX], end[1024] = {0};
-    struct stat s;
-    text_buffer tar = {0}, packed = {0};
-    int count = scandir(folder, &entries, NULL, alphasort), files = 0;
-    if (count < 0) return fail_errno(STATUS_DATA, "%s", folder);
-    status rc = STATUS_OK;
-    for (int i = 0; i < count; i++) {
-        text_buffer content = {0};
-        snprintf(name, sizeof name, "%s/%s", folder, entries[i]->d_name);
-        if (rc == STATUS_OK && is_handed_in(entries[i]->d_name) && lstat(name, &s) == 0 &&
-            S_ISREG(s.st_mode)) {
-            rc = input_read(name, MOST_BYTES, &content);
-            if (rc == STATUS_OK) rc = tar_add(&tar, entries[i]->d_name, &content);
-            files++;
-        }
-        text_free(&content);
-        free(entries[i]);
-    }
-    free(entries);
-    if (rc == STATUS_OK && files == 0) rc = fail(STATUS_DATA, "%s: expected files of a lab", folder);
-    append(&tar, end, sizeof end);
-    if (rc == STATUS_OK) rc = deflate_bytes(&tar, 31, &packed);
-    if (rc == STATUS_OK) rc = write_file(path, &packed);
-    text_free(&tar);
-    text_free(&packed);
-    return rc;
-}
-
 /* ---- zip ---- */
 
 typedef struct zip {
@@ -134,7 +69,7 @@ static status zip_add(zip *z, const char *name, const text_buffer *content, bool
              offset = (uint32_t)z->files.length;
     uint32_t mode = (uint32_t)(S_IFREG | (executable ? 0755 : 0644)) << 16;
     uint16_t name_size = (uint16_t)strlen(name);
-    TRY(deflate_bytes(content, -15, &packed));
+    TRY(deflate_bytes(content, &packed));
     uint32_t sizes[2] = {(uint32_t)packed.length, (uint32_t)content->length};
     /* Version 2.0, flag 0x800 (the name is UTF-8), method 8, time 0, date 1 January 1980. */
     uint16_t common[] = {20, 0x800, 8, 0, 0x21}, local_end[] = {name_size, 0},
@@ -203,6 +138,40 @@ static status zip_write(zip *z, const char *path)
     return write_file(path, &z->files);
 }
 
+/* ---- what students hand in ---- */
+
+static bool is_handed_in(const char *name)
+{
+    static const char *const endings[] = {".c", ".h", ".txt", ".md", ".csv", ".json", ".svg", ".pdf"};
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && name[0] != '.' && i < sizeof endings / sizeof endings[0]; i++)
+        if (strcmp(dot, endings[i]) == 0) return true;
+    return false;
+}
+
+status grader_pack(const char *folder, const char *path)
+{
+    struct dirent **entries;
+    char name[PATH_MAX];
+    struct stat s;
+    zip z = {0};
+    int count = scandir(folder, &entries, NULL, alphasort);
+    if (count < 0) return fail_errno(STATUS_DATA, "%s", folder);
+    status rc = STATUS_OK;
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, entries[i]->d_name);
+        if (rc == STATUS_OK && is_handed_in(entries[i]->d_name) && lstat(name, &s) == 0 && S_ISREG(s.st_mode))
+            rc = zip_add_file(&z, name, entries[i]->d_name, false);
+        free(entries[i]);
+    }
+    free(entries);
+    if (rc == STATUS_OK && z.count == 0) rc = fail(STATUS_DATA, "%s: expected files of a lab", folder);
+    if (rc == STATUS_OK) rc = zip_write(&z, path);
+    text_free(&z.files);
+    text_free(&z.directory);
+    return rc;
+}
+
 /* Adds the Wine data set, which lab_ranks_open() reads. */
 static status zip_add_wine(zip *z)
 {
@@ -234,10 +203,6 @@ static const char run_gradescope[] =
     "student=$(grep -o '\"email\": *\"[^\"]*\"' submission_metadata.json 2>/dev/null | head -n 1 | cut -d "
     "'\"' -f 4)\n"
     "mkdir -p results\n"
-    "# Of an archive that `harness lab pack` has made, only these files are extracted.\n"
-    "for packed in submission/*.tar.gz; do\n"
-    "    tar -xzf \"$packed\" -C submission %s answers.txt time.txt 2>/dev/null\n"
-    "done\n"
     "source/bin/harness lab check %d submission --format gradescope --out \"$PWD/results\"/results.json "
     "${student:+--student \"$student\"} %s\n"
     "[ -s \"$PWD/results\"/results.json ]\n";
@@ -268,10 +233,7 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     const char *options = hidden ? hidden_option[!gradescope] : "";
-    if (gradescope)
-        text_append(&run, run_gradescope, l->source ? l->source : "defence.md", l->number, options);
-    else
-        text_append(&run, run_prairielearn, l->number, options);
+    text_append(&run, gradescope ? run_gradescope : run_prairielearn, l->number, options);
 #pragma GCC diagnostic pop
     text_append(&set_up, "%s", set_up_script);
     status rc = zip_add(&z, "setup.sh", &set_up, true);

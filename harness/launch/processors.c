@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
+#include <sys/times.h>
 #include <unistd.h>
 
 char *processors_format(const cpu_set_t *set, char *buffer, size_t size)
@@ -32,14 +32,9 @@ char *processors_own(char *buffer, size_t size)
 
 /* ---- processor time ---------------------------------------------------------------------------- */
 
-static double seconds_of(struct timeval t)
-{
-    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
-}
-
-/* Adds up the busy time of the allowed processors. Returns NaN if /proc/stat cannot be read, or if a control
- * group limits this process to fewer processors: the time of others then takes nothing from it. */
-static double busy_s(void)
+/* Adds up the busy time of the allowed processors, in ticks. Returns NaN if /proc/stat cannot be read, or if
+ * a control group limits this process to fewer processors: the time of others then takes nothing from it. */
+static double busy_ticks(void)
 {
     cpu_set_t own;
     char line[512];
@@ -48,27 +43,27 @@ static double busy_s(void)
     bool known =
         file && sched_getaffinity(0, sizeof own, &own) == 0 && processors_usable() >= CPU_COUNT(&own);
     while (known && fgets(line, sizeof line, file)) {
-        double user, nice, kernel, idle, wait, interrupts, soft, stolen;
+        double t[8]; /* user, nice, kernel, idle, waiting, interrupts (hard and soft), stolen */
         int number;
-        if (sscanf(line, "cpu%d %lf %lf %lf %lf %lf %lf %lf %lf", &number, &user, &nice, &kernel, &idle,
-                   &wait, &interrupts, &soft, &stolen) != 9 ||
+        if (sscanf(line, "cpu%d %lf %lf %lf %lf %lf %lf %lf %lf", &number, t, t + 1, t + 2, t + 3, t + 4,
+                   t + 5, t + 6, t + 7) != 9 ||
             number >= CPU_SETSIZE || !CPU_ISSET(number, &own))
             continue;
-        sum = (isnan(sum) ? 0 : sum) + user + nice + kernel + interrupts + soft + stolen;
+        sum = (isnan(sum) ? 0 : sum) + t[0] + t[1] + t[2] + t[5] + t[6] + t[7];
     }
     if (file) fclose(file);
-    return sum / (double)sysconf(_SC_CLK_TCK);
+    return sum;
 }
 
 processor_time processors_time(void)
 {
-    struct rusage own, children;
-    getrusage(RUSAGE_SELF, &own);
-    getrusage(RUSAGE_CHILDREN, &children);
+    double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);
+    struct tms t;
+    times(&t);
     return (processor_time){.wall_s = 1e-9 * (double)clock_now_ns(),
-                            .busy_s = busy_s(),
-                            .own_s = seconds_of(own.ru_utime) + seconds_of(own.ru_stime) +
-                                     seconds_of(children.ru_utime) + seconds_of(children.ru_stime)};
+                            .busy_s = tick * busy_ticks(),
+                            .own_s =
+                                tick * (double)(t.tms_utime + t.tms_stime + t.tms_cutime + t.tms_cstime)};
 }
 
 double processors_of_others(const processor_time *begin)

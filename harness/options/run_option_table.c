@@ -33,7 +33,8 @@ static const option run_option_list[] = {
              "time, see `harness profiles`"},
     {"tf32", OPTION_FLAG, FIELD(tf32), .help = "cuda, sim: matrix products and convolutions in TF32"},
     {"bf16", OPTION_FLAG, FIELD(bf16),
-     .help = "matrix products in bfloat16; also activations on cuda and sim (cpu needs AVX512_BF16)"},
+     .help = "as torch.autocast: matrix products in bfloat16; also activations on cuda and sim (cpu needs "
+             "AVX512_BF16)"},
     {"benchmark", OPTION_FLAG, FIELD(benchmark), .old_name = "cudnn-benchmark", .level = OPTION_RARE,
      .help = "cuda: before the first step, time the deterministic algorithms of cuDNN and cuBLASLt and use "
              "the fastest; two runs may not be bit-identical"},

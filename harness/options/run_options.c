@@ -42,6 +42,16 @@ status run_config_link(const run_config *c, net_link *out)
                      : net_link_parse(c->shared.link, out);
 }
 
+status run_config_per_machine(const run_config *c, int *out)
+{
+    sim_profile *p = NULL;
+    TRY(sim_profile_load(run_config_profile(c), &p));
+    int machines = c->run.nodes ? (int)c->run.nodes : ((int)c->run.gpus - 1) / p->wiring.gpus + 1;
+    *out = (int)c->run.gpus / machines;
+    sim_profile_free(&p);
+    return STATUS_OK;
+}
+
 const char *run_config_unused(const run_config *c, const bool uses[ENGINE_COUNT], int *engine)
 {
     for (int e = 0; e < ENGINE_COUNT; e++) {

@@ -128,6 +128,8 @@ int run_config_precision(const run_config *config);
 const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
 /* Parses --link. On virtual devices the latency may be missing. Fails with STATUS_USAGE. */
+/* Computes how many ranks of a virtual job are on one machine. */
+status run_config_per_machine(const run_config *config, int *out);
 status run_config_link(const run_config *config, net_link *out);
 
 /* Returns true if the devices are virtual. */

@@ -61,7 +61,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
     /* Most rows have no target, so a head that computes only the rows with a target is faster. */
     out->masked_loss = dataset_describe(set)->form.target == DATA_TARGET_MASKED;
     out->sync.inline_progress = c->run.inline_progress == 0 ? small : c->run.inline_progress == 2;
-    return net_link_parse(c->shared.link, &out->sync.link);
+    return run_config_link(c, &out->sync.link);
 }
 
 /* ---- batches ---------------------------------------------------------------------------------- */

@@ -9,7 +9,7 @@
 
 /* ---- loss ------------------------------------------------------------------------------------------- */
 
-enum { JOB, STEP, TIME, LOSS, COLOR, MOST_POINTS = 300 };
+enum { JOB, STEP, TIME, LOSS, COLOR, MOST_POINTS = 60 };
 
 static json_t *loss_table(const char *key, const char *name, const char *step)
 {
@@ -21,28 +21,27 @@ static json_t *loss_table(const char *key, const char *name, const char *step)
     return figure_table(columns, COUNT_OF(columns));
 }
 
-/* Divides the steps into at most MOST_POINTS groups, and collects the loss of the last step of each group. A
- * long run keeps the mean loss of each stretch of consecutive steps instead of the loss of each step
- * (docs/results.md). If the run has stretches, collects the mean loss of the last stretch of each group, and
- * as the last point the loss of the last step. */
-static void collect_losses_of(const json_t *jobs, size_t i, json_t *table, double *last)
+/* Divides the steps into at most MOST_POINTS groups of equal size, and collects the mean loss of each group.
+ * A long run keeps the mean loss of each stretch of consecutive steps instead of the loss of each step
+ * (docs/results.md). */
+static void collect_losses_of(const json_t *jobs, size_t i, json_t *table)
 {
     const json_t *job = json_array_get(jobs, i);
     const report_steps steps = report_steps_of(job), first = report_steps_of(report_at(job, "ranks.0"));
     const json_t *losses = json_object_get(steps.of, "losses"), *times = json_object_get(steps.of, "step_s"),
                  *indices = json_object_get(first.of, "step_index");
     size_t count = json_array_size(losses), stretch = count / MOST_POINTS + 1;
-    double time = 0;
+    double time = 0, sum = 0, known = 0;
     for (size_t s = 0; s < count; s++) {
-        time += json_number_value(json_array_get(times, s));
-        if ((s + 1) % stretch != 0 && s + 1 != count) continue;
         const json_t *loss = json_array_get(losses, s), *index = json_array_get(indices, s);
-        if (steps.counts && s + 1 == count) loss = json_object_get(job, "loss_last");
-        if (!json_is_number(loss)) continue;
-        *last = json_number_value(loss);
+        time += json_number_value(json_array_get(times, s));
+        sum += json_number_value(loss);
+        known += json_is_number(loss);
+        if (((s + 1) % stretch != 0 && s + 1 != count) || known == 0) continue;
         figure_add(table, "sfffs", figure_job_name(job).text,
                    json_is_number(index) ? json_number_value(index) : (double)s,
-                   s < json_array_size(times) ? time : NAN, *last, figure_job_color(jobs, i));
+                   s < json_array_size(times) ? time : NAN, sum / known, figure_job_color(jobs, i));
+        sum = known = 0;
     }
 }
 
@@ -55,11 +54,11 @@ static json_t *collect_losses(const json_t *result)
     json_array_foreach(jobs, i, job)
     {
         const json_t *losses = json_object_get(report_steps_of(job).of, "losses");
-        double last = NAN;
         if (json_array_size(losses) < 2 || isnan(report_largest(losses, ""))) continue;
-        collect_losses_of(jobs, i, table, &last);
+        collect_losses_of(jobs, i, table);
         text_append(&summary, "%s%s %.4f",
-                    summary.length ? ", " : "Loss after the last step: ", figure_job_name(job).text, last);
+                    summary.length ? ", " : "Loss of the last step: ", figure_job_name(job).text,
+                    report_number_at(job, "loss_last"));
     }
     text_append(&summary, ".");
     figure_summary(table, &summary);
@@ -147,8 +146,9 @@ static void draw_against_time(const json_t *table, svg *s)
 const report_figure figure_loss_steps = {
     .name = "loss-steps",
     .title = "Loss against steps",
-    .reading = "The loss of the training batches, as a mean over the ranks. If lines differ here, the runs "
-               "compute different values; speed has no effect.",
+    .reading =
+        "The loss of the training batches, as a mean over the ranks and, in long runs, over a few steps. "
+        "If lines differ here, the runs compute different values; speed has no effect.",
     .half = true,
     .collect = collect_losses,
     .draw = draw_against_steps};

@@ -6,14 +6,15 @@
 #include <stdio.h>
 
 const lost_cause_info lost_causes[LOST_CAUSES] = {
-    [LOST_NEIGHBORS] = {"neighbors_s", "neighbors", "neighbors"},
-    [LOST_EXCHANGE] = {"exchange_s", "slowed", "contention with exchange"},
-    [LOST_UPDATE] = {"update_s", "update", "update"},
-    [LOST_ENGINE] = {"engine_s", "copies", "copies by the engine"},
-    [LOST_COMMUNICATION] = {"communication_s", "exposed", "exposed communication"},
-    [LOST_WAITING] = {"waiting_s", "waiting", "waiting for other ranks"},
-    [LOST_DATA] = {"data_s", "data", "loading data"},
-    [LOST_PYTHON] = {"python_s", "Python", "dp's Python process"}};
+    [LOST_NEIGHBORS] = {"neighbors_s", "neighbors", "neighbors", "other ranks compute"},
+    [LOST_EXCHANGE] = {"exchange_s", "slowed", "contention with exchange", "computation, by exchange"},
+    [LOST_UPDATE] = {"update_s", "update", "update", "negative if shards or servers share it"},
+    [LOST_ENGINE] = {"engine_s", "copies", "copies by the engine", "by the engine"},
+    [LOST_COMMUNICATION] = {"communication_s", "exposed", "exposed communication",
+                            "waiting for communication"},
+    [LOST_WAITING] = {"waiting_s", "waiting", "waiting for other ranks", "for other ranks"},
+    [LOST_DATA] = {"data_s", "data", "loading data", "waiting for the loader"},
+    [LOST_PYTHON] = {"python_s", "Python", "dp's Python process", "what dp's process adds"}};
 
 static double phase(const json_t *job, const char *key)
 {

@@ -29,6 +29,7 @@ typedef enum lost_cause {
 typedef struct lost_cause_info {
     const char *key;         /* key in JSON */
     const char *head, *name; /* for readers: at most 9 letters, and at most 25 */
+    const char *meaning;     /* of `head`, in a table */
 } lost_cause_info;
 extern const lost_cause_info lost_causes[LOST_CAUSES];
 

@@ -326,12 +326,15 @@ static void advise_stages(const json_t *job, const json_t *pipeline, text_buffer
 void report_next(const json_t *next, text_buffer *out)
 {
     const char *options = report_text_at(next, "options");
+    const json_t *tried = json_object_get(next, "tried");
     if (*options)
         text_append(out, "%s shortens a step of %s by %.0f %%", options, report_text_at(next, "policy"),
                     100 * report_number_at(next, "shorter"));
     else
-        text_append(out, "none of %.0f other settings shortens a step of %s by 5 %%",
-                    report_number_at(next, "tried"), report_text_at(next, "policy"));
+        text_append(out, "nothing tried shortens a step of %s by 5 %%", report_text_at(next, "policy"));
+    text_append(out, ". Tried:");
+    for (size_t i = 0; i < json_array_size(tried); i++)
+        text_append(out, "%s %s", i ? "," : "", json_string_value(json_array_get(tried, i)));
 }
 
 /* Suggests what helps against the largest cause of lost time or, if no rank ran alone, against the largest

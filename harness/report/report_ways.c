@@ -8,28 +8,6 @@ static bool moves_by_nccl(const json_t *job)
     return strcmp(report_text_at(job, "payload"), "nccl") == 0;
 }
 
-/* If the ranks of a parameter server use GPUs, writes whether GPUs or processors sum gradients and update
- * parameters. */
-static void updates_line(const json_t *job, text_buffer *out)
-{
-    if (strcmp(report_text_at(job, "device"), "cuda") != 0 ||
-        !json_is_string(json_object_get(job, "updates_on")))
-        return;
-    bool gpu = strcmp(report_text_at(job, "updates_on"), "gpu") == 0;
-    bool own = json_array_size(json_object_get(job, "servers")) > 0;
-    const char *who = gpu   ? "by the GPUs next to the servers"
-                      : own ? "by the processors: servers in separate processes have no GPU"
-                            : "by the processors";
-    if (strcmp(report_text_at(job, "policy"), "dp") == 0) who = "by device 0";
-    if (moves_by_nccl(job))
-        text_append(out, "\nGradients of dp are summed by NCCL onto device 0, and its parameters broadcast; "
-                         "ZeroMQ carries "
-                         "control messages.\n");
-    else
-        text_append(out, "\nGradients of %s are summed, and parameters updated, %s.\n",
-                    report_text_at(job, "policy"), who);
-}
-
 void report_algorithms(const json_t *job, bool counts, text_buffer *out)
 {
     const json_t *rows = json_object_get(job, "algorithms"), *row;
@@ -66,7 +44,6 @@ static bool exchanges(const json_t *job)
 
 void report_transports(const json_t *job, text_buffer *out)
 {
-    updates_line(job, out);
     if (!exchanges(job)) return;
     text_append(out, "\n");
     way_of(job, true, out);

@@ -173,7 +173,7 @@ status trace_file_write(const run_config *config, const run_job *jobs)
     text_buffer out = {0};
     net_link link;
     char shown[80] = "none";
-    TRY(net_link_parse(config->shared.link, &link));
+    TRY(run_config_link(config, &link));
     if (net_link_is_emulated(&link)) net_link_format(&link, shown, sizeof shown);
     text_append(
         &out,

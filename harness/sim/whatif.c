@@ -1,5 +1,7 @@
 #include "harness/sim/whatif.h"
 
+#include "common/base/clock.h"
+#include "common/base/log.h"
 #include "harness/report/report.h"
 #include "harness/result/run_result.h"
 #include "harness/sim/next.h"
@@ -203,7 +205,8 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
             TRY_GOTO(rc, rc, done);
             any = any || !point.refused[0];
             put(&out->points[p][i], &point, draw);
-            if (figures->hardware[0]) snprintf(out->hardware, sizeof out->hardware, "%s", figures->hardware);
+            if (draw == 0 && figures->hardware[0])
+                snprintf(out->hardware, sizeof out->hardware, "%s", figures->hardware);
         }
     if (!any) rc = fail(refusal, "%s", out->points[0][0].refused);
 done:
@@ -253,7 +256,13 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
     virtual_figures figures = {0};
     status rc = describe_gpu(q->profile, out);
     if (q->step_ms > 0) out->estimated = false;
-    for (int draw = 0; draw <= SIM_DRAWS && rc == STATUS_OK; draw++) rc = ask_all(q, draw, &figures, out);
+    int64_t begin_ns = clock_now_ns();
+    for (int draw = 0; draw <= q->draws && rc == STATUS_OK; draw++) {
+        rc = ask_all(q, draw, &figures, out);
+        double once_s = 1e-9 * (double)(clock_now_ns() - begin_ns);
+        if (draw == 0 && once_s * q->draws > 5 && !q->quiet && rc == STATUS_OK)
+            log_info("about %.0f s left for the ranges; --draws 0 leaves them out", once_s * q->draws);
+    }
     virtual_figures_free(&figures);
     return rc == STATUS_OK ? try_next(q, out) : rc;
 }
@@ -359,9 +368,15 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
                 if (shown[c]) hundredths(x->lost.of[c], out);
             text_append(out, "%s\n", x->fits ? "" : x->refused[0] ? "  cannot run" : "  does not fit");
         }
-    text_append(out, "slowed: computation, by contention with exchange; copies: by the engine;\n"
-                     "exposed: communication that no computation hides; waiting: for other ranks;\n"
-                     "update: negative if shards or servers make it shorter; Python: dp's one process.\n");
+    const char *separator = "";
+    for (int c = 0; c < LOST_CAUSES; c++) {
+        if (!shown[c]) continue;
+        text_append(out, "%s%s: %s", separator, lost_causes[c].head, lost_causes[c].meaning);
+        separator = "; ";
+    }
+    if (*separator) text_append(out, ".\n");
+    if (shown[LOST_PYTHON] && !shown[LOST_DATA])
+        text_append(out, "Batches take no time here; --loader-workers N adds PyTorch's loaders.\n");
 }
 
 /* Says which policy trains the most samples/s on the largest number of GPUs, what it loses, and what to try.
@@ -377,8 +392,8 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
     int cause = 0;
     for (int c = 0; c < LOST_CAUSES; c++)
         if (best->lost.of[c] > best->lost.of[cause]) cause = c;
-    text_append(out, "\nBest on %d GPUs: %s, %.0f samples/s", gpus, q->policies.names[policy],
-                best->samples_per_s);
+    text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, q->policies.names[policy],
+                report_value(CELL_RATE, best->samples_per_s).text);
     if (best->lost.of[cause] > 0.005 * best->lost.step_s)
         text_append(out, ". It loses most by %s, %.1f %% of a step", lost_causes[cause].name,
                     100 * best->lost.of[cause] / best->lost.step_s);
@@ -417,7 +432,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
         "\nEfficiency: samples/s over those of as many GPUs alone. Steps are means over ranks and steps.\n"
         "In brackets: limits over %d draws of the profile's constants from their ranges.\n"
         "Calls by: how buckets are all-reduced, each by what NCCL's model says is faster.\n",
-        SIM_DRAWS);
+        q->draws);
 }
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)

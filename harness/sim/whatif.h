@@ -21,6 +21,8 @@ typedef struct whatif_question {
     /* Measured step time of one GPU, to which the computed times are fitted. 0 to use the profile's
      * efficiencies. */
     double step_ms;
+    int draws; /* 0 to SIM_DRAWS. If 0, the low and high values equal the values. */
+    bool quiet;
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
 } whatif_question;

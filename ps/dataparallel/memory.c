@@ -277,9 +277,3 @@ int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p)
     }
     return 0;
 }
-
-int64_t ps_dp_measured(const ledger *l, ps_dp_phase p)
-{
-    ledger_phase phase = ps_dp_phase_describe(p)->phase;
-    return l->phase_end[phase] - l->phase_end_classes[phase][LEDGER_WORKSPACE];
-}

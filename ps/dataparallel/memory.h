@@ -59,7 +59,4 @@ const char *ps_dp_formula(const ps_dp_sizes *s, ps_dp_phase p);
  * not counted. */
 int64_t ps_dp_difference(const ps_dp_sizes *s, ps_dp_phase p);
 
-/* Returns the number of bytes in the ledger at the end of a phase, without workspace. */
-int64_t ps_dp_measured(const ledger *l, ps_dp_phase p);
-
 #endif

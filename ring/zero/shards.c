@@ -53,8 +53,7 @@ status ring_shards_open(ring_engine *e)
     const device_info *info = device_get_info(e->base.context.device);
     if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16 &&
         (info->real || !e->settings.mixed))
-        return fail(STATUS_CONFIG,
-                    "--bf16: expected --mixed-precision, or a policy that keeps whole parameters, got %s",
+        return fail(STATUS_CONFIG, "--bf16: expected --mixed-precision as well with %s",
                     e->settings.policy.name);
     if (info->real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
         return fail(STATUS_CONFIG, "--collective: expected nccl with %s between GPUs, got %s",

@@ -85,6 +85,16 @@ def wrong_words_are_refused(words, message):
 
 
 @test
+def memory_takes_machines_as_whatif_does():
+    machines = ("--model", "lenet", "--gpus", "16", "--nodes", "2", "--adapters", "1", "--link", "100Gb/s")
+    by_name, by_device = (memory(*machines, *words) for words in (("--profile", "dgx-a100-40g"), ("--device", "sim:dgx-a100-40g")))
+    expect_equal((by_name.code, by_name.out), (0, by_device.out), "the table", by_name)
+    expect("zero3:group=8" in rows(by_name.out), "shards within each of the two machines", by_name)
+    both = memory(*machines, "--profile", "dgx-a100-40g", "--device", "sim")
+    expect_equal((both.code, both.err), (64, "harness: --device: unexpected with --profile\n"), "two names", both)
+
+
+@test
 def shards_within_machines_and_replicated_between_them_have_a_row():
     result = memory(*XL, *MACHINES)
     figures = rows(result.out)

@@ -139,7 +139,7 @@ PAGE_ONLY = {("throughput", "ideal"): "the text has the efficiency", ("throughpu
              **{("loss-time", name): "the same rows as against steps" for name in ("step", "training time", "loss")},
              **{("timeline", name): "one step in detail" for name in ("rank", "index", "begins", "ends")},
              **{("buckets", name): "one step in detail" for name in ("ready", "launched", "starts to move", "finished", "taken")}}
-SENTENCES = ("Averaged gradients of ", "Parameters of ps and ring", "Gradients of ", "Gradients and parameters of ", "samples/s of ", "Waiting of ", "Times of ", "The prediction is ")
+SENTENCES = ("Averaged gradients of ", "Parameters of ps and ring", "ps (", "ring (", "samples/s of ", "Waiting of ", "Times of ", "The prediction is ")
 
 # ---- the text ------------------------------------------------------------------------------------
 

@@ -141,6 +141,17 @@ def what_if_tries_settings_after_the_keys_of_the_policy():
 
 
 @test
+def what_if_tries_groups_of_a_machine_and_names_what_it_tried():
+    words = ("--profile", "dgx-a100-40g", "--model", "gpt2", "--sequence", "256", "--batch", "1", "--gpus", "16", "--adapters", "1",
+             "--policy", "zero2", "--draws", "0")
+    found = harness("whatif", *words, "--json", "-").json()
+    expect("--policy zero1:group=8" in found["next"]["tried"] and "group=8" in found["next"]["options"], "the group", found["next"])
+    point, = found["points"]
+    expect_equal((point["step_low_s"], point["step_high_s"]), (point["step_s"],) * 2, "without draws there are no ranges")
+    expect(", ".join(found["next"]["tried"]) in " ".join(harness("whatif", *words).out.split()), "the settings", found["next"])
+
+
+@test
 def if_no_policy_can_run_what_if_says_why():
     words = ("whatif", "--profile", "dgx1-v100", "--model", "resnet50")
     result = harness(*words, "--policy", "zero3:group=3,zero3:group=5", "--gpus", "8")

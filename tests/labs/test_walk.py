@@ -48,7 +48,7 @@ def every_command_of_the_handout_does_what_it_says(lab):
         student.solve()
         codes = walk(student, folder, checks)
         expect_equal([codes[line] for line in checks], [0] * len(checks), "exit codes of checks after it is solved")
-        expect(os.path.exists(os.path.join(folder, lab.name + ".tar.gz")), "the packed folder")
+        expect(os.path.exists(os.path.join(folder, lab.name + ".zip")), "the packed folder")
         shutil.rmtree(mine)
 
 

@@ -3,6 +3,7 @@
 #include "tests/ring/engine_job.h"
 
 #include "common/base/clock.h"
+#include "ring/engine_impl.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -123,7 +124,7 @@ static status run_order(engine_rank *r)
         TRY(job_finish(r, &step));
         TRY(job_check_gradients(r, s));
     }
-    const bucket_schedule *list = ring_buckets(r->engine);
+    const bucket_schedule *list = &((const ring_engine *)r->engine)->schedule;
     /* All gradients have the same type, so the list has this order. */
     for (int i = 0; i < p->ready_count; i++)
         if (list->tensors[i] != p->ready_order[(i + 3) % p->ready_count])
@@ -340,7 +341,7 @@ static status run_records(engine_rank *r)
     int64_t last = 0;
     for (int64_t s = 0; s < 1400; s++) { /* exceeds the capacity of the records */
         TRY(job_whole_step(r, s));
-        const bucket_schedule *list = ring_buckets(r->engine);
+        const bucket_schedule *list = &((const ring_engine *)r->engine)->schedule;
         ring_bucket_record records[32];
         int count = ring_bucket_records(r->engine, last, records, 32);
         if (count != list->count)
