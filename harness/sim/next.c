@@ -63,8 +63,9 @@ static status measure(char *const *words, int count, int engine, const char *set
     TRY_GOTO(rc, option_effects_check_engines(config), done);
     TRY_GOTO(rc, parse(words, count, text, config, &all), done);
     config->run.epochs = 0;
-    config->run.warmup = 2;
-    config->run.steps = 3;
+    /* Under ssp ranks first run ahead. */
+    config->run.warmup = config->run.mode == ENGINE_RING ? 2 : 8;
+    config->run.steps = config->run.mode == ENGINE_RING ? 3 : 8;
     /* If ranks are alike, one machine stands for all. */
     bool alike = config->run.mode == ENGINE_RING && config->run.stages == 1 && !config->shared.slow &&
                  config->run.jitter == 0;

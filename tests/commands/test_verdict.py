@@ -2,12 +2,13 @@
 the lost time and its causes; what to try next; and --repeat, which gives medians and intervals over runs."""
 import json
 import os
+import random
 import re
 import statistics
 import tempfile
 
 from program import harness
-from tap import cases, expect, expect_equal, main, more_cases, more_test, test
+from tap import cases, expect, expect_equal, long_cases, main, more_cases, more_test, test
 
 LENET = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--gpus", "2", "--steps", "12"]
 SIM = ["--model", "resnet50", "--steps", "2", "--gpus", "8"]
@@ -211,6 +212,30 @@ def the_setting_that_next_names_shortens_a_step_by_as_much_as_it_says(words):
     _, changed = run(*words, *line[1].split())
     before, after = (one["jobs"][0]["throughput"]["samples_per_s"] for one in (found, changed))
     expect(abs(1 - before / after - int(line[3]) / 100) < 0.012 and before / after <= 0.96, "the step", before, after, result)
+
+
+def drawn(seed):
+    """The words of a job in virtual time."""
+    draw = random.Random(seed)
+    device, gpus = draw.choice((("dgx1-v100", 8), ("v100-pcie-32g", 4), ("dgx-a100-40g", 16), ("dgx1-v100-4xib100", 16)))
+    model = draw.choice((["--model", "resnet50"], ["--model", "vgg16"], ["--model", "bert"],
+                         ["--model", "gpt", "--layers", "4", "--hidden", "512", "--heads", "8", "--sequence", "128", "--optimizer", "adam"]))
+    engine, policies = draw.choice((("ring", ("ddp", "apex", "zero1", "zero2", "zero3", "naive")), ("ps", ("sync", "ssp", "async", "dp"))))
+    words = ["--device", "sim:" + device, "--gpus", str(gpus), *model, "--batch", str(draw.choice((4, 16, 32))), "--steps", "12", "--warmup", "8", "--mode", engine,
+             "--policy", draw.choice(policies)]
+    return words + (["--bucket-cap-mb", str(draw.choice((1, 200)))] if words[-1] == "ddp" and draw.random() < 0.5 else [])
+
+
+@long_cases([(f"draw {seed}", seed) for seed in range(100)])
+def no_setting_that_next_names_makes_a_step_longer(seed):
+    words = drawn(seed)
+    result, found = run(*words)
+    if not found["next"] or not found["next"]["options"]:
+        expect("nothing tried shortens" in line_of(result, "Next: ") or not found["next"], "no setting", result)
+        return
+    _, changed = run(*words, *found["next"]["options"].split())
+    before, after = (one["jobs"][0]["throughput"]["samples_per_s"] for one in (found, changed))
+    expect(before / after <= 0.96, "the step", before, after, result)
 
 
 @test
