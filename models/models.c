@@ -35,7 +35,7 @@ static const option model_option_list[] = {
      .help = "bert, gpt: tokens in the vocabulary"},
     {"positions", OPTION_INT, FIELD(positions), .level = OPTION_RARE, .argument = "N", .high = 1e6,
      .help = "bert, gpt: longest sequence (position embeddings)"},
-    {"sequence", OPTION_INT, FIELD(sequence), .argument = "N", .high = 1e6,
+    {"sequence", OPTION_INT, FIELD(sequence), .alias = "seq-len", .argument = "N", .high = 1e6,
      .help = "bert, gpt: tokens per sample"},
     {"head", OPTION_CHOICE, FIELD(head), .level = OPTION_RARE, .initial = "mlm", .choices = head_names,
      .help = "bert: masked language model or classifier"},

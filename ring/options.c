@@ -73,7 +73,7 @@ static const option options[] = {
              "MixedPrecision; updates change a float32 copy; with --bf16 also activations"},
     {"group", OPTION_INT, AT(group), .argument = "RANKS", .high = 1024, .level = OPTION_KEY,
      .help = "zero1, zero2, zero3, fsdp: shard the state in groups of RANKS neighbors, such as the ranks of "
-             "a host, and replicate it between groups (0 for one group of all ranks)"},
+             "a host, and replicate it between groups, as HYBRID_SHARD (0 for one group of all ranks)"},
 };
 
 const option_table ring_option_table = {"Ring engine", options, sizeof options / sizeof options[0]};

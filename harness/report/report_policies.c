@@ -80,7 +80,7 @@ void report_memory_of_policies(const json_t *result, text_buffer *out)
     json_array_foreach(jobs, i, row) append_job(row, gpus, out);
     json_array_foreach(json_object_get(result, "refused"), i, row) text_append(
         out, "%-*s  %s\n", LABEL_COLUMN, report_text_at(row, "row"), report_text_at(row, "reason"));
-    text_append(out, "\ntotal: the peak of a training step; eval: the peak of an evaluation.\n"
-                     "GPU: the smallest memory in harness profiles that holds both, in GiB.\n"
-                     "Planned, nothing has run.\n");
+    text_append(out, "\ntotal: the peak of a training step, which the columns before it divide;\n"
+                     "eval: the peak of an evaluation; GPU: the smallest memory in harness\n"
+                     "profiles that holds both, in GiB. Planned, nothing has run.\n");
 }
