@@ -20,7 +20,8 @@ static const option model_option_list[] = {
     {"classes", OPTION_INT, FIELD(classes), .argument = "N", .high = 1e9,
      .help = "outputs of the classifier [from the data set, or from the model for synthetic data]"},
     {"image", OPTION_INT, FIELD(image), .argument = "N", .high = 4096,
-     .help = "height and width of images [from the data set, or from the model for synthetic data]"},
+     .help = "height and width of images [from the data set; for synthetic data on a CPU 32 or the model's "
+             "smallest, elsewhere the model's]"},
     {"activation", OPTION_CHOICE, FIELD(activation), .level = OPTION_RARE, .initial = "default",
      .choices = activation_names, .help = "activation of the ResNets and Inception"},
     {"sync-batchnorm", OPTION_FLAG, FIELD(sync_batchnorm), .level = OPTION_RARE,

@@ -10,6 +10,8 @@ typedef struct model_options {
     const char *name;
     /* `classes` is the number of outputs. `image` is the height and width of the input image in pixels. */
     int64_t classes, image;
+    /* Smallest even size of the model's images, and its default size on a CPU. Not an option. */
+    int64_t small_image;
     int64_t channels;
     int activation; /* activation of the ResNets and Inception, RELU or SILU */
     bool sync_batchnorm;
@@ -26,16 +28,18 @@ extern const option_table model_option_table;
 #define MODEL_LIST(X)                                                                                        \
     X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                            \
     X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                      \
-    X(lenet, lenet, IMAGE, "LeNet-5 with ReLU and max-pooling", .image = 28, .channels = 1, .classes = 10)   \
+    X(lenet, lenet, IMAGE, "LeNet-5 with ReLU and max-pooling", .image = 28, .small_image = 28,              \
+      .channels = 1, .classes = 10)                                                                          \
     X(resnet18, resnet, IMAGE, "ResNet-18 v1.5 as in torchvision", MODEL_IMAGENET)                           \
     X(resnet34, resnet, IMAGE, "ResNet-34 v1.5 as in torchvision", MODEL_IMAGENET)                           \
     X(resnet50, resnet, IMAGE, "ResNet-50 v1.5 as in torchvision", MODEL_IMAGENET)                           \
     X(resnet101, resnet, IMAGE, "ResNet-101 v1.5 as in torchvision", MODEL_IMAGENET)                         \
     X(resnet152, resnet, IMAGE, "ResNet-152 v1.5 as in torchvision", MODEL_IMAGENET)                         \
-    X(alexnet, alexnet, IMAGE, "AlexNet of 2014 as in torchvision, without dropout", MODEL_IMAGENET)         \
+    X(alexnet, alexnet, IMAGE, "AlexNet of 2014 as in torchvision, without dropout", .image = 224,           \
+      .small_image = 64, .channels = 3, .classes = 1000)                                                     \
     X(inception_v3, inception_v3, IMAGE,                                                                     \
-      "Inception v3 as in torchvision, without aux classifier and dropout", .image = 299, .channels = 3,     \
-      .classes = 1000)                                                                                       \
+      "Inception v3 as in torchvision, without aux classifier and dropout", .image = 299, .small_image = 76, \
+      .channels = 3, .classes = 1000)                                                                        \
     X(vgg16, vgg16, IMAGE, "VGG-16 as in torchvision, without dropout", MODEL_IMAGENET)                      \
     X(bert_base, bert, TOKENS, "BERT, 12 layers of 768", MODEL_BERT(12, 768, 12, 30522))                     \
     X(bert_large, bert, TOKENS, "BERT, 24 layers of 1024", MODEL_BERT(24, 1024, 16, 30522))                  \
@@ -45,7 +49,7 @@ extern const option_table model_option_table;
     X(gpt2_large, gpt2, TOKENS, "GPT-2, 36 layers of 1280", MODEL_GPT(36, 1280, 20, 50257))                  \
     X(gpt2_xl, gpt2, TOKENS, "GPT-2, 48 layers of 1600", MODEL_GPT(48, 1600, 25, 50257))                     \
     X(gpt, gpt2, TOKENS, "GPT-2 of a given size", MODEL_GPT(4, 256, 4, 8192))
-#define MODEL_IMAGENET .image = 224, .channels = 3, .classes = 1000
+#define MODEL_IMAGENET .image = 224, .small_image = 32, .channels = 3, .classes = 1000
 #define MODEL_BERT(layers_, hidden_, heads_, vocabulary_)                                                    \
     .layers = layers_, .hidden = hidden_, .heads = heads_, .vocabulary = vocabulary_, .positions = 512,      \
     .sequence = 128, .classes = 2

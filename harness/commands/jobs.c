@@ -25,6 +25,14 @@ static void warn_of_openmp(void)
     processors_close(&p);
 }
 
+static void note_images(const run_config *c, const run_plan *plan)
+{
+    const data_form *form = &dataset_describe(plan->set)->form;
+    bool chosen = c->model.image || strcmp(c->data.data, "synthetic") != 0 || form->kind != DATA_IMAGE;
+    if (run_config_is_on_cpu(c) && !chosen)
+        log_info("images of %dx%d, the default on a CPU; --image N for others", (int)form->h, (int)form->w);
+}
+
 static status run_here(run_config *c, run_plan *plan, char *const *words, run_jobs *jobs)
 {
     bool cuda = strcmp(c->run.device, "cuda") == 0;
@@ -40,6 +48,7 @@ static status run_here(run_config *c, run_plan *plan, char *const *words, run_jo
     TRY(run_config_check_host(c, plan->largest_job_bytes));
     if (!c->run.quiet && c->repetition == 0)
         log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
+    if (c->repetition == 0 && !c->run.quiet) note_images(c, plan);
     if (c->repetition == 0) warn_of_openmp();
     TRY(run_jobs_run(c, plan, words, jobs));
     if (jobs->outcome.cause[0]) log_error("%s", jobs->outcome.cause);

@@ -115,6 +115,9 @@ static void write_line(const run_progress *p, const launch_view *view, const job
     }
     if (left > 0)
         text_append(&out, "; about %s left", text_format_duration(duration, sizeof duration, 1e9 * left));
+    double part = 60 / (left + 1e-9 * (double)view->elapsed_ns), steps = (double)p->config->run.steps * part;
+    if (left > 60 && steps >= 1 && !p->config->run.epochs)
+        text_append(&out, "; with --steps %.0f about a minute", steps);
     text_append(&out, "\n");
     if (out.data) fputs(out.data, stderr);
     text_free(&out);

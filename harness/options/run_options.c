@@ -64,6 +64,11 @@ const char *run_config_unused(const run_config *c, const bool uses[ENGINE_COUNT]
     return NULL;
 }
 
+bool run_config_is_on_cpu(const run_config *c)
+{
+    return strcmp(c->run.device, "cpu") == 0 || strcmp(c->run.device, "reference") == 0;
+}
+
 bool run_config_is_virtual(const run_config *c)
 {
     return strncmp(c->run.device, "sim", 3) == 0 && (c->run.device[3] == '\0' || c->run.device[3] == ':');
@@ -366,12 +371,12 @@ void run_config_text(const run_config *c, text_buffer *out)
 
 /* ---- model and data ---------------------------------------------------------------------------- */
 
-static void fit_model(model_options *m, const data_form *form)
+static void fit_model(model_options *m, const model_entry *entry, const data_form *form)
 {
-    enum { SMALLEST_RESNET_IMAGE = 32 };
     if (form->kind == DATA_IMAGE) {
         bool lenet = strcmp(m->name, "lenet") == 0;
-        if (!m->image) m->image = lenet || form->h >= SMALLEST_RESNET_IMAGE ? form->h : SMALLEST_RESNET_IMAGE;
+        int64_t smallest = lenet ? 0 : entry->defaults.small_image;
+        if (!m->image) m->image = form->h < smallest ? smallest : form->h;
         if (!m->channels && lenet) m->channels = form->c;
     }
     if (form->kind == DATA_TOKENS) {
@@ -386,6 +391,7 @@ enum { SYNTHETIC_SAMPLES = 50000 };
 status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
 {
     model_options options = c->model;
+    const model_entry *entry;
     dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
     int64_t step = c->data.batch * c->run.gpus;
     if (step > SYNTHETIC_SAMPLES)
@@ -393,7 +399,9 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model, mo
     data_form form;
     *set = NULL;
     *model = NULL;
+    TRY(model_find(options.name, &entry));
     if (strcmp(c->data.data, "synthetic") == 0) {
+        if (run_config_is_on_cpu(c) && !options.image) options.image = entry->defaults.small_image;
         TRY(model_resolve(&options, resolved));
         TRY(model_build(&options, model));
         form = data_form_of_model(*model);
@@ -401,7 +409,7 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model, mo
         return dataset_open(&config, set);
     }
     TRY(dataset_open(&config, set));
-    fit_model(&options, &dataset_describe(*set)->form);
+    fit_model(&options, entry, &dataset_describe(*set)->form);
     TRY(model_resolve(&options, resolved));
     return model_build(&options, model);
 }

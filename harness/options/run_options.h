@@ -132,6 +132,8 @@ const char *run_config_unused(const run_config *config, const bool uses[ENGINE_C
 status run_config_per_machine(const run_config *config, int *out);
 status run_config_link(const run_config *config, net_link *out);
 
+/* Returns true if processors compute in real time. */
+bool run_config_is_on_cpu(const run_config *config);
 /* Returns true if the devices are virtual. */
 bool run_config_is_virtual(const run_config *config);
 const char *run_config_profile(const run_config *config);

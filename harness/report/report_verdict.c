@@ -438,6 +438,8 @@ void report_sentences(const json_t *result, text_buffer *out)
     pipeline_lines(slower, out);
     remote_stage_line(slower, out);
     memory_lines(only && only != ps ? NULL : ps, only == ps ? NULL : only ? only : ring, out);
+    if (only && only != job_named(result, "none"))
+        text_append(out, "--mode both compares it with a %s.\n", only == ps ? "ring" : "parameter server");
     next_lines(result, verdict, slower, out);
 }
 

@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""The commands of docs/from-pytorch.md work, and print the lines that the page shows. TAP."""
+import os
+import re
+import shlex
+import tempfile
+
+from program import harness
+from tap import cases, expect, expect_equal, main
+
+ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
+
+with open(os.path.join(ROOT, "docs/from-pytorch.md"), encoding="utf-8") as file:
+    PARTS = re.findall(r"^(?:## (.+?)|\*\*(.+?)\.\*\*.*?|```sh\n(.*?)^```\n```text\n(.*?)^```)$", file.read(), re.S | re.M)
+
+
+def blocks():
+    """(heading, commands, lines) of every block of commands."""
+    heading = ""
+    for section, part, commands, lines in PARTS:
+        heading = section or part or heading
+        if commands:
+            yield heading, commands, lines
+
+
+@cases(list(blocks()))
+def the_commands_print_what_the_page_shows(block, quote):
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        printed = ""
+        for line in block.splitlines():
+            program, *words = shlex.split(line)
+            expect_equal(program, "build/bin/harness", "the program")
+            result = harness(*words, cwd=folder, allowed=("toy.safetensors",), limit=120)
+            expect_equal(result.code, 0, "exit code", result)
+            printed += " ".join(result.out.split()) + " "
+    for line in quote.splitlines():
+        expect(" ".join(line.split()) in printed, f"the page shows {line!r}", printed)
+
+
+if __name__ == "__main__":
+    main()
