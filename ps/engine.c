@@ -4,7 +4,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/device/sim/device_sim.h"
 #include "common/net/status_table.h"
 #include "common/sync/staging.h"
 #include "ps/dataparallel/dataparallel.h"
@@ -82,18 +81,18 @@ static status open_server(ps_engine *e)
     const sync_context *c = &e->base.context;
     const ps_shard *shard = &e->plan->shards[e->index];
     int64_t size = dtype_size(c->params->type);
-    bool virtual_gpu = device_get_info(c->device)->simulated && !sim_device_is_host(c->device);
-    bool on_gpu = virtual_gpu && e->worker && e->policy.server_optimizer;
+    bool beside_gpu = e->worker && e->policy.server_optimizer;
     if (!e->worker)
         ledger_acquire(c->ledger, LEDGER_PARAMETERS, shard->elements * size,
                        (shard->end - shard->begin) * size);
-    return ps_server_open(&(ps_server){.context = c,
-                                       .policy = &e->policy,
-                                       .plan = e->plan,
-                                       .index = e->index,
-                                       .colocated = e->worker != NULL,
-                                       .threads = on_gpu ? 0 : (int)e->options->server_threads},
-                          &e->server);
+    return ps_server_open(
+        &(ps_server){.context = c,
+                     .policy = &e->policy,
+                     .plan = e->plan,
+                     .index = e->index,
+                     .colocated = e->worker != NULL,
+                     .threads = sync_summing_threads(c->device, beside_gpu, (int)e->options->server_threads)},
+        &e->server);
 }
 
 static status open_worker_port(ps_engine *e, transport_options options)

@@ -104,6 +104,11 @@ void sync_spend_pass(device *d, double bytes, int threads)
     sim_actor_spend(sim_device_actor(d), duration);
 }
 
+int sync_summing_threads(device *d, bool beside_gpu, int threads)
+{
+    return beside_gpu && sim_device_simulation(d) && !sim_device_is_host(d) ? 0 : threads;
+}
+
 void sync_spend_copies(device *d, double bytes)
 {
     double rate = sim_profile_get(sim_device_simulation(d)->profile, SIM_PCIE);

@@ -49,6 +49,10 @@ status sync_bring(const sync_staging *on, dtype type, void *to, const void *data
  * pass, otherwise `threads` host threads make the pass. On a real device this function does nothing. */
 void sync_spend_pass(device *d, double bytes, int threads);
 
+/* Returns 0 if a virtual GPU sums, that is, if `d` is one and `beside_gpu` is true. Otherwise returns
+ * `threads`. */
+int sync_summing_threads(device *d, bool beside_gpu, int threads);
+
 /* In virtual time, spends the time of copies between the host and the GPU. They do not share the link with
  * messages. */
 void sync_spend_copies(device *d, double bytes);

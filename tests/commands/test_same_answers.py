@@ -148,14 +148,14 @@ def a_policy_that_cannot_run_has_a_row_with_the_reason():
     words = ["--model", "gpt2", "--gpus", "8", "--bf16", "--device", "sim:dgx-a100-40g"]
     result = harness("memory", *words, "--policy", "ddp,zero3")
     expect_equal(result.code, 0, "exit code", result)
-    expect("zero3               --bf16: expected --mixed-precision, or a policy" in result.out, "the reason", result)
+    expect("zero3               --bf16: expected --mixed-precision as well with zero3" in result.out, "the reason", result)
     alone = harness("memory", *words, "--policy", "zero3")
-    expect_equal((alone.code, alone.err), (78, "harness: --bf16: expected --mixed-precision, or a policy that keeps whole parameters, got zero3\n"),
+    expect_equal((alone.code, alone.err), (78, "harness: --bf16: expected --mixed-precision as well with zero3\n"),
                  "without another policy", alone)
     for_whatif = ["whatif", "--model", "gpt2", "--gpus", "8", "--bf16", "--profile", "dgx-a100-40g"]
     table = harness(*for_whatif, "--policy", "zero3,ddp", "--json", "-").json()["points"]
     expect_equal([(point["refused"], point["step_s"] is None, point["fits"]) for point in table],
-                 [("--bf16: expected --mixed-precision, or a policy that keeps whole parameters, got zero3", True, False), (None, False, True)], "rows of whatif")
+                 [("--bf16: expected --mixed-precision as well with zero3", True, False), (None, False, True)], "rows of whatif")
     shown = harness(*for_whatif, "--policy", "zero3,ddp")
     expect("cannot run" in shown.out and "Best on 8 GPUs: ddp" in shown.out, "the table", shown)
     alone = harness(*for_whatif, "--policy", "zero3")
