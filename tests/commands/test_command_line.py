@@ -484,4 +484,22 @@ def ranks_that_other_programs_start_belong_to_one_engine():
     expect("both" in result.err and "none, ps or ring" in result.err, result)
 
 
+@cases([(model, model, size) for model, size in (("resnet18", 32), ("alexnet", 64), ("inception_v3", 76), ("lenet", 28))])
+def images_are_small_by_default_where_processors_compute(model, size):
+    words = ("--mode", "none", "--model", model, "--batch", "2", "--steps", "1", "--plan")
+    on_cpu, virtual = (harness("run", *words, "--device", device, "--json", "-").json() for device in ("cpu", "sim"))
+    expect_equal(on_cpu["input"].split()[2].split("x")[1:], [str(size)] * 2, "on a CPU")
+    expect_equal(virtual["input"].split()[2].split("x")[1], {"lenet": "28", "inception_v3": "299"}.get(model, "224"), "on a virtual GPU")
+
+
+@test
+def the_first_line_names_the_size_of_images_and_the_last_ones_the_other_engine():
+    run = ("--gpus", "2", "--batch", "2", "--steps", "1", "--warmup", "0", "--eval-every", "-1")
+    ring = harness("--mode", "ring", *run)
+    expect_equal(ring.code, 0, "exit code", ring)
+    expect("images of 32x32, the default on a CPU; --image N for others" in ring.err, "the note", ring)
+    expect("--mode both compares it with a parameter server.\n" in ring.out, "the other engine", ring)
+    given = harness("--mode", "ps", *run, "--image", "16")
+    expect("the default on a CPU" not in given.err and "--mode both compares it with a ring.\n" in given.out, "a given size", given)
+
 main()

@@ -138,7 +138,7 @@ def a_model_given_or_by_default_is_the_same_workload():
              ([], ["--model", "resnet18"], ["--data", "synthetic"], ["--model", "resnet18", "--data", "synthetic"])]
     expect_equal(plans[1:], plans[:1] * 3, "plans")
     expect_equal([plans[0][key] for key in ("model", "input", "classes", "parameters")],
-                 ["resnet18", "images of 3x224x224 with 1000 classes", 1000, 11689512], "the workload")
+                 ["resnet18", "images of 3x32x32 with 1000 classes", 1000, 11689512], "the workload")
     listed = next(line.split() for line in harness("models").out.splitlines() if line.startswith("resnet18 "))
     expect_equal(int(listed[1]), plans[0]["parameters"], "parameters as `harness models` lists them")
     small = harness("--data", "synthetic:3x32x32:10", "--plan", "--json", "-").json()
