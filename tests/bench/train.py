@@ -34,7 +34,7 @@ CLASSIFIER = ["--head", "cls"]
 MODELS = {
     "wine_mlp": (32, [], 2000, 0.15, None),
     "resnet18": (32, SMALL_IMAGES, 20, 0.70, 0.45),
-    "resnet50": (4, [], 4, 0.72, 0.62),
+    "resnet50": (4, ["--image", "224"], 4, 0.72, 0.62),
     "bert_base": (4, CLASSIFIER, 3, 0.88, 0.62),
     "bert": (8, CLASSIFIER, 12, 0.85, None),
     "gpt2": (4, [], 2, 0.88, None),

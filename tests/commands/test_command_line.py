@@ -494,10 +494,10 @@ def images_are_small_by_default_where_processors_compute(model, size):
 
 @test
 def the_first_line_names_the_size_of_images_and_the_last_ones_the_other_engine():
-    run = ("--gpus", "2", "--batch", "2", "--steps", "1", "--warmup", "0", "--eval-every", "-1")
+    run = ("--model", "lenet", "--gpus", "2", "--batch", "2", "--steps", "1", "--warmup", "0", "--eval-every", "-1")
     ring = harness("--mode", "ring", *run)
     expect_equal(ring.code, 0, "exit code", ring)
-    expect("images of 32x32, the default on a CPU; --image N for others" in ring.err, "the note", ring)
+    expect("images of 28x28, the default on a CPU; --image N for others" in ring.err, "the note", ring)
     expect("--mode both compares it with a parameter server.\n" in ring.out, "the other engine", ring)
     given = harness("--mode", "ps", *run, "--image", "16")
     expect("the default on a CPU" not in given.err and "--mode both compares it with a ring.\n" in given.out, "a given size", given)
