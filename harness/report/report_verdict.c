@@ -178,8 +178,9 @@ static void lost_part(double seconds, const char *before, const char *name, text
                 report_value(CELL_TIME, fabs(seconds)).text, name);
 }
 
-/* Says by how much a step takes longer than a step of one rank alone, and why. Adds up the last causes if
- * each of them, and their sum, are shorter than 5 % of the lost time, or than 0.1 % of the step. */
+/* Says by how much a step takes longer than a step of one rank alone, and why. Adds up the causes after the
+ * fifth, and the last causes if each of them, and their sum, are shorter than 5 % of the lost time, or than
+ * 0.1 % of the step. */
 static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
 {
     double total = l->step_s - l->alone_s, least = fmax(0.05 * fabs(total), 0.001 * l->step_s), rest = total;
@@ -187,7 +188,7 @@ static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
     text_append(out, "A step of %s takes %s, of one rank alone %s.", report_job_name(job).text,
                 report_value(CELL_TIME, l->step_s).text, report_value(CELL_TIME, l->alone_s).text);
     int n = 0;
-    for (; n < LOST_CAUSES; n++) {
+    for (; n < 5; n++) {
         int next = take_largest(l->of, LOST_CAUSES, done);
         if (next < 0 || (fabs(l->of[next]) < least && fabs(rest) <= least)) break;
         rest -= l->of[next];
