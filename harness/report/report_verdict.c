@@ -327,7 +327,7 @@ static void advise_stages(const json_t *job, const json_t *pipeline, text_buffer
 void report_next(const json_t *next, text_buffer *out)
 {
     const char *options = report_text_at(next, "options");
-    const json_t *tried = json_object_get(next, "tried");
+    const json_t *tried = json_object_get(next, "settings");
     if (*options)
         text_append(out, "%s shortens a step of %s by %.0f %%", options, report_text_at(next, "policy"),
                     100 * report_number_at(next, "shorter"));

@@ -94,25 +94,26 @@ status virtual_next(char *const *words, int count, int engine, const char *polic
         error_clear();
         return STATUS_OK;
     }
-    json_t *tried = json_array();
+    json_t *names = json_array();
     most = rate / (1 - NEXT_LEAST);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         int number = settings[i].of_machine ? per_machine : gpus, unused;
         if (settings[i].engine != engine || (best[0] && settings[i].group > group)) continue;
-        if (settings[i].of_machine && (per_machine == 1 || per_machine >= gpus)) continue;
+        if (settings[i].of_machine && (per_machine < 2 || per_machine >= gpus)) continue;
         snprintf(setting, sizeof setting, settings[i].words, number);
         if (strncmp(setting, "--policy ", 9) == 0 && strcmp(setting + 9, policy) == 0) continue;
         status rc = measure(words, count, engine, setting, &other, &unused);
         error_clear();
         if (rc != STATUS_OK) continue;
-        json_array_append_new(tried, json_string(setting));
+        json_array_append_new(names, json_string(setting));
         if (!(other >= most)) continue;
         most = other;
         group = settings[i].group;
         snprintf(best, sizeof best, "%s", setting);
     }
-    *out = json_pack("{s:s, s:s, s:o, s:o, s:o}", "engine", engine_table[engine]->name, "policy", policy,
-                     "tried", tried, "options", best[0] ? json_string(best) : json_null(), "shorter",
+    *out = json_pack("{s:s, s:s, s:i, s:o, s:o, s:o}", "engine", engine_table[engine]->name, "policy", policy,
+                     "tried", (int)json_array_size(names), "settings", names, "options",
+                     best[0] ? json_string(best) : json_null(), "shorter",
                      best[0] ? json_real(1 - rate / most) : json_null());
     return STATUS_OK;
 }

@@ -145,10 +145,10 @@ def what_if_tries_groups_of_a_machine_and_names_what_it_tried():
     words = ("--profile", "dgx-a100-40g", "--model", "gpt2", "--sequence", "256", "--batch", "1", "--gpus", "16", "--adapters", "1",
              "--policy", "zero2", "--draws", "0")
     found = harness("whatif", *words, "--json", "-").json()
-    expect("--policy zero1:group=8" in found["next"]["tried"] and "group=8" in found["next"]["options"], "the group", found["next"])
+    expect("--policy zero1:group=8" in found["next"]["settings"] and "group=8" in found["next"]["options"], "the group", found["next"])
     point, = found["points"]
     expect_equal((point["step_low_s"], point["step_high_s"]), (point["step_s"],) * 2, "without draws there are no ranges")
-    expect(", ".join(found["next"]["tried"]) in " ".join(harness("whatif", *words).out.split()), "the settings", found["next"])
+    expect(", ".join(found["next"]["settings"]) in " ".join(harness("whatif", *words).out.split()), "the settings", found["next"])
 
 
 @test
