@@ -134,7 +134,7 @@ def a_sweep_shows_a_bar():
 
 
 @more_cases([("a real run", ["lenet", "--data", "synthetic", "--gpus", "2", "--slow", "0:20,1:20", "--steps", "1000000"],
-         r"harness: progress: \d+ s: ring \d+/\d+ loss [\d.]+ \d+ samples/s; about [\d.]+ \w+ left"),
+         r"harness: progress: \d+ s: ring \d+/\d+ loss [\d.]+ \d+ samples/s; about [\d.]+ \w+ left; with --steps \d+ about a minute"),
         ("virtual time", ["resnet50", "--device", "sim:dgx1-v100-4xib100", "--gpus", "32", "--steps", "100000"],
          r"harness: progress: ring +\[#*-*\] \d+/\d+ +[\d.]+ \w+ left +\d+ samples/s")], at_once=2, at_more=1)
 def elsewhere_a_line_is_written_every_ten_seconds(words, pattern):
