@@ -10,7 +10,8 @@ typedef struct model_options {
     const char *name;
     /* `classes` is the number of outputs. `image` is the height and width of the input image in pixels. */
     int64_t classes, image;
-    /* Smallest even size of the model's images, and its default size on a CPU. Not an option. */
+    /* Only in the defaults of a model: the smallest even size of its images, which replaces `image` on a CPU
+     * unless --image or --data is given. */
     int64_t small_image;
     int64_t channels;
     int activation; /* activation of the ResNets and Inception, RELU or SILU */

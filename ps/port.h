@@ -57,9 +57,9 @@ typedef struct ps_port {
     struct ps_port *other; /* Port of the partner. */
     /* True in virtual time. Agents then do not sleep, and waking an agent is an event. */
     bool in_events;
-    /* The peers are in this process, and keep the frames of a push until all ranks have pushed the key.
-     * Frames are then lent, and use no credit, because a server may need other keys before it releases the
-     * frames. */
+    /* The peers are threads of this process, and keep the frames of a push until all ranks have pushed the
+     * key. Frames are then lent, and use no credit, because a server may need other keys before it releases
+     * the frames. In virtual time frames are released when their bytes have left. */
     bool lends_frames;
     /* A port_attention (port.c). Says whether the agent is awake, asleep, or has been woken. */
     atomic_int attention;

@@ -33,7 +33,8 @@ char *processors_own(char *buffer, size_t size)
 /* ---- processor time ---------------------------------------------------------------------------- */
 
 /* Adds up the busy time of the allowed processors, in ticks. Returns NaN if /proc/stat cannot be read, or if
- * a control group limits this process to fewer processors: the time of others then takes nothing from it. */
+ * a control group limits this process to fewer processors, because other programs may then run without
+ * slowing this one. */
 static double busy_ticks(void)
 {
     cpu_set_t own;

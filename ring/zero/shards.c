@@ -51,11 +51,12 @@ status ring_shards_open(ring_engine *e)
     const param_shards *s = shards_of(e);
     if (!s) return STATUS_OK;
     const device_info *info = device_get_info(e->base.context.device);
+    bool real = info->real;
     if (s->config.stage == PARAM_SHARD_ALL && e->base.context.program->config.bf16 &&
-        (info->real || !e->settings.mixed))
-        return fail(STATUS_CONFIG, "--bf16: expected --mixed-precision as well with %s",
-                    e->settings.policy.name);
-    if (info->real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
+        (real || !e->settings.mixed))
+        return fail(STATUS_CONFIG, "--bf16: expected --mixed-precision %s with %s",
+                    real ? "instead" : "as well", e->settings.policy.name);
+    if (real && !info->host_addressable && strcmp(e->settings.collective, "nccl") != 0)
         return fail(STATUS_CONFIG, "--collective: expected nccl with %s between GPUs, got %s",
                     e->settings.policy.name, e->settings.collective);
     e->shards.units = calloc((size_t)s->unit_count + 1, sizeof *e->shards.units);

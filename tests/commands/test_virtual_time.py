@@ -274,6 +274,39 @@ def the_threads_of_a_server_share_its_sums_until_the_memory_is_the_limit():
 
 
 @test
+def a_server_beside_a_gpu_sums_on_it_and_one_in_its_own_process_on_the_host():
+    path = profile("slow-host", constants={"host_sum": {"value": 0.01, "unit": "GB/s", "tag": "assumed", "source": "a test"}})
+    words = ("--gpus", "2", "--model", "lenet", "--batch", "4", "--steps", "2", "--mode", "ps", "--policy", "sync", "--quiet", "--json", "-")
+    usual, own = (harness("run", "--device", f"sim:{path}", *words, *more).jobs()["ps"]["step_time"]["median_s"]
+                  for more in ((), ("--server-placement", "own")))
+    expect(usual < 0.1 * SUMMED_BYTES / 0.01e9 < own, "a step", usual, own)
+
+
+@test
+def with_several_servers_a_rank_pushes_first_what_the_next_pass_needs_first():
+    def step_ms(priority):
+        return 1e3 * harness("run", "--device", "sim:dgx1-v100", "--gpus", "8", "--model", "vgg16", "--batch", "32", "--mode", "ps", "--servers", "8",
+                             "--policy", f"ps=sync:priority={priority}", "--steps", "3", "--quiet", "--json", "-").jobs()["ps"]["step_time"]["median_s"]
+
+    first, fifo = step_ms("reverse"), step_ms("fifo")
+    expect(first < 0.9 * fifo, "priorities shorten the step", first, fifo)
+    with open(os.path.join(os.environ.get("SOURCE_DIR", os.getcwd()), "docs/ps.md"), encoding="utf-8") as file:
+        page = " ".join(file.read().split())
+    expect(f"takes {first:.0f} ms per step with `reverse`, and {fifo:.0f} with `fifo`" in page, "the page", first, fifo)
+
+
+@test
+def a_rate_without_latency_is_a_link_of_virtual_time_also_with_a_trace():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "trace.json")
+        result = harness("run", "--device", "sim:v100-pcie-10gbe", "--gpus", "2", "--mode", "ring", "--model", "lenet", "--steps", "2",
+                         "--link", "1Gb/s", "--trace", path)
+        expect_equal(result.code, 0, "exit code", result)
+        with open(path, encoding="utf-8") as file:
+            expect("1 Gbit/s" in json.load(file)["otherData"]["emulated_link"], "the link")
+
+
+@test
 def a_network_of_ones_own_replaces_the_profiles():
     """10 Gbit/s instead of 1.2 GB/s, 5 us: an all-reduce of 246,824 bytes over four hosts."""
     words = ("--device", "sim:v100-pcie-10gbe", "--gpus", "4", "--policy", "flat")

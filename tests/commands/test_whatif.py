@@ -152,6 +152,13 @@ def what_if_tries_groups_of_a_machine_and_names_what_it_tried():
 
 
 @test
+def the_heading_describes_the_machines_of_the_profile_not_of_a_draw():
+    words = ("whatif", "--profile", "dgx-a100-40g", "--model", "lenet", "--gpus", "16")
+    heads = [re.search(r"virtual time, .*? each", " ".join(harness(*words, "--draws", draws).out.split()))[0] for draws in ("0", "16")]
+    expect_equal(heads[1], heads[0], "the heading")
+
+
+@test
 def if_no_policy_can_run_what_if_says_why():
     words = ("whatif", "--profile", "dgx1-v100", "--model", "resnet50")
     result = harness(*words, "--policy", "zero3:group=3,zero3:group=5", "--gpus", "8")

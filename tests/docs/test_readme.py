@@ -3,6 +3,7 @@ results/readme.json."""
 import atexit
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -52,6 +53,16 @@ def it_has_at_most_80_lines_and_its_simulated_figures_are_those_of_the_program()
         rates = {job["name"]: job["throughput"]["samples_per_s"] for job in json.load(file)["jobs"]}
     expect(f"`ddp`: {rates['ring']:.0f} samples/s | `sync`: {rates['ps']:.0f} samples/s; one process on both cores: {rates['all-cores']:.0f} |" in text,
            "the run below", rates)
+
+
+@test
+def every_question_of_the_page_is_answered():
+    with open(readme.README, encoding="utf-8") as file:
+        commands = re.findall(r"^    build/bin/harness ((?:whatif|memory) .*?)  *#", file.read(), re.M)
+    expect(len(commands) >= 3, "commands", commands)
+    for command in commands:
+        result = harness(*command.split())
+        expect(result.code == 0 and "cannot run" not in result.out and "does not fit" not in result.out, command, result)
 
 
 @test
