@@ -296,7 +296,10 @@ def damage(pid, values):
             if int(end, 16) - int(begin, 16) > 16 << 20:
                 continue
             memory.seek(int(begin, 16))
-            content = memory.read(int(end, 16) - int(begin, 16))
+            try:
+                content = memory.read(int(end, 16) - int(begin, 16))
+            except OSError:  # The process has just unmapped this memory, such as that of a checkpoint.
+                continue
             found = content.find(values)
             while found >= 0:
                 memory.seek(int(begin, 16) + found)
