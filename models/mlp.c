@@ -1,6 +1,14 @@
 /* Multi-layer perceptrons: linear layers with ReLU between them. */
 #include "models/models.h"
 
+status build_linear(const model_options *options, nn_model *m)
+{
+    (void)options;
+    nn_unit(m, "fc.");
+    nn_ref x = nn_linear(m, nn_input_features(m, 5), "fc", 2, true, nn_init_default());
+    return nn_model_finish(m, x, NN_LOSS_MSE);
+}
+
 /* 10-10-5 with a mean squared error: small enough to check by hand. */
 status build_toy(const model_options *options, nn_model *m)
 {

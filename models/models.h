@@ -27,6 +27,7 @@ extern const option_table model_option_table;
 /* X(NAME, BUILDER, INPUT, SUMMARY, defaults). Each row defines a model, and `harness models` lists the models
  * in this order. The function build_BUILDER(), in a file of this folder, builds the model. */
 #define MODEL_LIST(X)                                                                                        \
+    X(linear, linear, FEATURES, "one linear layer, 5-2, mean squared error", .classes = 2)                   \
     X(toy, toy, FEATURES, "10-10-5 perceptron, mean squared error", .classes = 5)                            \
     X(wine_mlp, wine_mlp, FEATURES, "13-64-3 perceptron", .classes = 3)                                      \
     X(lenet, lenet, IMAGE, "LeNet-5 with ReLU and max-pooling", .image = 28, .small_image = 28,              \

@@ -3,9 +3,12 @@
 #include "common/base/log.h"
 #include "common/base/text.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_NAMES = 256 };
@@ -53,6 +56,19 @@ static status set_choice(option_binding *binding, const option *o, const char *w
     return text_parse_choice(what, text, o->choices, sizeof *o->choices, count_choices(o), field(binding, o));
 }
 
+static status set_period(const option *o, const char *what, const char *text, option_period *out)
+{
+    char *end;
+    errno = 0;
+    option_period p = {.count = strtoll(text, &end, 10), .epochs = strcmp(end, "ep") == 0};
+    bool number = end > text && !isspace((unsigned char)*text) && errno == 0 && (p.epochs || *end == '\0');
+    if (!number || p.count < (p.epochs ? 1 : (int64_t)o->low) || p.count > (int64_t)o->high)
+        return fail(STATUS_USAGE, "%s: expected a number of steps, or of epochs such as 50ep, got '%s'", what,
+                    text);
+    *out = p;
+    return STATUS_OK;
+}
+
 static status set_value(option_binding *binding, const option *o, const char *text)
 {
     char what[80];
@@ -81,6 +97,8 @@ static status set_value(option_binding *binding, const option *o, const char *te
         if (!text[0] || strchr("0123456789.", text[strlen(text) - 1]))
             return text_parse_double(what, text, 0, INFINITY, at);
         return text_parse_in_unit(what, text, "MiB", at);
+    case OPTION_PERIOD:
+        return set_period(o, what, text, at);
     case OPTION_DURATION:
         TRY(text_parse_duration_ns(what, text, at));
         if (*(int64_t *)at >= (int64_t)o->low) return STATUS_OK;
@@ -94,9 +112,11 @@ static status set_value(option_binding *binding, const option *o, const char *te
 static void clear_value(const option_binding *binding, const option *o)
 {
     static const size_t sizes[] = {
-        [OPTION_FLAG] = sizeof(bool),   [OPTION_INT] = sizeof(int64_t),     [OPTION_DOUBLE] = sizeof(double),
-        [OPTION_TEXT] = sizeof(char *), [OPTION_CHOICE] = sizeof(int),      [OPTION_BYTES] = sizeof(int64_t),
-        [OPTION_MIB] = sizeof(double),  [OPTION_DURATION] = sizeof(int64_t)};
+        [OPTION_FLAG] = sizeof(bool),           [OPTION_INT] = sizeof(int64_t),
+        [OPTION_DOUBLE] = sizeof(double),       [OPTION_TEXT] = sizeof(char *),
+        [OPTION_CHOICE] = sizeof(int),          [OPTION_BYTES] = sizeof(int64_t),
+        [OPTION_MIB] = sizeof(double),          [OPTION_DURATION] = sizeof(int64_t),
+        [OPTION_PERIOD] = sizeof(option_period)};
     memset(field(binding, o), 0, sizes[o->type]);
 }
 
@@ -330,6 +350,10 @@ char *options_format(const option_binding *binding, size_t index, char *buffer, 
         break;
     case OPTION_DURATION:
         snprintf(buffer, size, "%" PRId64 "ns", *(const int64_t *)at);
+        break;
+    case OPTION_PERIOD:
+        snprintf(buffer, size, "%" PRId64 "%s", ((const option_period *)at)->count,
+                 ((const option_period *)at)->epochs ? "ep" : "");
         break;
     case OPTION_DOUBLE:
     case OPTION_MIB:

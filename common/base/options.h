@@ -19,7 +19,13 @@ typedef enum option_type {
     OPTION_BYTES,    /* int64_t, a size such as "25MiB" */
     OPTION_MIB,      /* double, a size in MiB: "25", or "25MiB" with the unit */
     OPTION_DURATION, /* int64_t, nanoseconds, written as "50us" */
+    OPTION_PERIOD,   /* option_period, steps such as "100" or epochs such as "50ep" */
 } option_type;
+
+typedef struct option_period {
+    int64_t count;
+    bool epochs; /* `count` is a number of epochs, not of steps */
+} option_period;
 
 typedef enum option_level {
     OPTION_COMMON, /* shown by --help */
@@ -37,7 +43,7 @@ typedef struct option {
     size_t offset;        /* offset of the field in the component's struct */
     const char *argument; /* name of the value in --help, such as "MIB", or NULL for a flag */
     const char *initial;  /* default in the form of the command line; NULL means zero, false or no text */
-    double low, high;     /* bounds of an INT or DOUBLE; if both are 0, the only bound is value >= 0 */
+    double low, high; /* bounds of an INT, DOUBLE or PERIOD; if both are 0, the only bound is value >= 0 */
     /* Values of a CHOICE, NULL-terminated. Entries for renamed values come last, and --help omits them. An
      * entry for a renamed value is "OLD=NEW", or "OLD=NEW --OTHER VALUE" if the old value now also sets
      * another option of the table. */

@@ -72,8 +72,8 @@ void checkpoint_contents_free(checkpoint_contents *contents);
 /* ---- options ---------------------------------------------------------------------------------- */
 
 typedef struct checkpoint_options {
-    const char *save, *load; /* paths of the files to save and to load, or NULL */
-    int64_t save_every;      /* number of steps between two checkpoints, or 0 to save only at the end */
+    const char *save, *load;  /* paths of the files to save and to load, or NULL */
+    option_period save_every; /* period of checkpoints, or 0 to save only at the end */
 } checkpoint_options;
 
 extern const option_table checkpoint_option_table;
@@ -81,9 +81,12 @@ extern const option_table checkpoint_option_table;
 /* Fails with STATUS_USAGE if the options cannot be combined. */
 status checkpoint_options_check(const checkpoint_options *options);
 
-/* Returns true if a checkpoint is due after `steps` steps of the run. `last` is true at the end of the
- * run. */
-bool checkpoint_due(const checkpoint_options *options, int64_t steps, bool last);
+/* Formats the path of the checkpoint after `epoch` epochs, which replaces "{epoch}" in --save. Returns
+ * `buffer`. */
+char *checkpoint_path(const checkpoint_options *options, int64_t epoch, char *buffer, size_t size);
+
+/* Removes the partial files of --save whose writers have been killed (atomic_file_clean()). */
+void checkpoint_clean(const checkpoint_options *options);
 
 /* Checks, before the first step, that a checkpoint can be saved at `path`. Leaves an existing file unchanged.
  * atomic_file.h lists the errors. */

@@ -1,8 +1,10 @@
 #include "common/checkpoint/atomic_file.h"
 #include "common/checkpoint/checkpoint_impl.h"
 
+#include <glob.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,12 +168,17 @@ status checkpoint_probe(const char *path)
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
+static const char epoch_word[] = "{epoch}";
+
 #define FIELD(name) offsetof(checkpoint_options, name)
 static const option checkpoint_option_list[] = {
     {"save", OPTION_TEXT, FIELD(save), .argument = "FILE",
-     .help = "write a checkpoint at the end (safetensors, with PyTorch's names)"},
-    {"save-every", OPTION_INT, FIELD(save_every), .level = OPTION_RARE, .argument = "STEPS", .initial = "0",
-     .high = 1e12, .help = "write the checkpoint of --save every STEPS steps, too (0 for only at the end)"},
+     .help = "write a checkpoint at the end (safetensors, with PyTorch's names); {epoch} in the name becomes "
+             "the number of epochs"},
+    {"save-every", OPTION_PERIOD, FIELD(save_every), .level = OPTION_RARE, .argument = "STEPS|EPOCHSep",
+     .initial = "0", .high = 1e12,
+     .help = "write the checkpoint of --save every so many steps, or epochs as in 50ep, too (0 for only at "
+             "the end)"},
     {"load", OPTION_TEXT, FIELD(load), .argument = "FILE",
      .help = "resume from a checkpoint, or start from parameters that PyTorch saved"},
 };
@@ -190,12 +197,37 @@ status checkpoint_options_check(const checkpoint_options *o)
     TRY(check_name("load", o->load));
     if (o->save && checkpoint_is_index(o->save))
         return fail(STATUS_USAGE, "--save: expected the name of one file, got the index '%s'", o->save);
-    if (o->save_every > 0 && !o->save) return fail(STATUS_USAGE, "--save-every: expected --save FILE too");
+    if (o->save_every.count > 0 && !o->save)
+        return fail(STATUS_USAGE, "--save-every: expected --save FILE too");
     return STATUS_OK;
 }
 
-bool checkpoint_due(const checkpoint_options *o, int64_t steps, bool last)
+char *checkpoint_path(const checkpoint_options *o, int64_t epoch, char *buffer, size_t size)
 {
-    if (!o->save) return false;
-    return last || (o->save_every > 0 && steps > 0 && steps % o->save_every == 0);
+    const char *place = strstr(o->save, epoch_word);
+    if (place)
+        snprintf(buffer, size, "%.*s%" PRId64 "%s", (int)(place - o->save), o->save, epoch,
+                 place + strlen(epoch_word));
+    else
+        snprintf(buffer, size, "%s", o->save);
+    return buffer;
+}
+
+void checkpoint_clean(const checkpoint_options *o)
+{
+    char pattern[PATH_MAX], *place;
+    glob_t found = {0};
+    snprintf(pattern, sizeof pattern, "%s.partial", o->save);
+    if ((place = strstr(pattern, epoch_word)) == NULL) {
+        atomic_file_clean(o->save);
+        return;
+    }
+    memmove(place + 1, place + strlen(epoch_word), strlen(place + strlen(epoch_word)) + 1);
+    *place = '*';
+    if (glob(pattern, GLOB_NOESCAPE, NULL, &found) != 0) return;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        found.gl_pathv[i][strlen(found.gl_pathv[i]) - strlen(".partial")] = '\0';
+        atomic_file_clean(found.gl_pathv[i]);
+    }
+    globfree(&found);
 }

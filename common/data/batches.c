@@ -160,7 +160,7 @@ static const char *const sampler_names[] = {
 static const option options[] = {
     {"data", OPTION_TEXT, FIELD(data), .argument = "SET", .initial = "synthetic",
      .help = "wine[:FILE], fashion-mnist[:DIR], mnist:DIR, idx:IMAGES,LABELS, cifar10:DIR or "
-             "synthetic[:SHAPE[:CLASSES]], by default of the model's shape"},
+             "synthetic[:SHAPE[:CLASSES[:SAMPLES]]], by default of the model's shape"},
     {"batch", OPTION_INT, FIELD(batch), .alias = "batch-size", .argument = "N", .initial = "32", .low = 1,
      .high = 1 << 20, .help = "samples per rank and step"},
     {"sampler", OPTION_CHOICE, FIELD(sampler), .level = OPTION_RARE, .initial = "distributed",

@@ -21,7 +21,7 @@
  *   mnist:DIR                 the same shapes (LeCun, Cortes, Burges)
  *   idx:IMAGES,LABELS         one pair of IDX files; a stratified fifth is held out
  *   cifar10:DIR               data_batch_1.bin ... data_batch_5.bin, test_batch.bin (Krizhevsky, 2009)
- *   synthetic[:SHAPE[:CLASSES]]  noise; SHAPE is CxHxW (3x32x32), features (13) or tokens (128)
+ *   synthetic[:SHAPE[:CLASSES[:SAMPLES]]]  noise; SHAPE is CxHxW (3x32x32), features (13) or tokens (128)
  *
  * Pixels x are normalized to (x / 255 - mean) / deviation with
  *

@@ -86,9 +86,10 @@ status dataset_split(dataset *set, const stored_part *rows, int64_t count, uint6
 
 /* Determines the form of the data from `argument` and `model`. `argument` is the text after "synthetic:", for
  * example "3x32x32:10", "13:3" or "128". `argument` and `model` may be NULL. If the shape is a single number,
- * it is the number of tokens if the model takes tokens, else the number of features. Returns STATUS_USAGE or
- * STATUS_CONFIG. */
-status synthetic_form(const char *argument, const data_form *model, data_form *out);
+ * it is the number of tokens if the model takes tokens, else the number of features. A third part is the
+ * number of training samples ("13:3:90"), and sets *samples, which is 0 without this part. Returns
+ * STATUS_USAGE or STATUS_CONFIG. */
+status synthetic_form(const char *argument, const data_form *model, data_form *out, int64_t *samples);
 
 /* Compute the input and the target of a sample, as dataset_input() and dataset_target() do. */
 void synthetic_input(const dataset *set, data_part part, int64_t index, void *out);

@@ -8,7 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_SIDE = 4096, MAX_FEATURES = 1 << 24, MAX_CLASSES = 1 << 24, DIGITS_MAX = 24 };
+enum {
+    MAX_SIDE = 4096,
+    MAX_FEATURES = 1 << 24,
+    MAX_CLASSES = 1 << 24,
+    MAX_SAMPLES = 1 << 30,
+    DIGITS_MAX = 24
+};
 static const int64_t initial_samples[DATA_PARTS] = {50000, 1000};
 
 /* ---- form ------------------------------------------------------------------------------------- */
@@ -49,11 +55,12 @@ static bool of_tokens(data_target target)
     return target == DATA_TARGET_MASKED || target == DATA_TARGET_NEXT;
 }
 
-status synthetic_form(const char *argument, const data_form *model, data_form *out)
+status synthetic_form(const char *argument, const data_form *model, data_form *out, int64_t *samples)
 {
     if (!argument && !model)
         return fail(STATUS_CONFIG,
                     "--data synthetic: expected synthetic:SHAPE:CLASSES, since no model gives the shape");
+    *samples = 0;
     *out = model ? *model : (data_form){.target = DATA_TARGET_CLASS};
     if (!argument) return STATUS_OK;
     const char *text = argument;
@@ -62,8 +69,12 @@ status synthetic_form(const char *argument, const data_form *model, data_form *o
     if (given.kind != DATA_TOKENS && of_tokens(given.target)) given.target = DATA_TARGET_CLASS;
     if (*text == ':') {
         text++;
-        TRY(parse_number(&text, "", "--data synthetic: classes", MAX_CLASSES, &given.classes));
+        TRY(parse_number(&text, ":", "--data synthetic: classes", MAX_CLASSES, &given.classes));
         if (of_tokens(given.target)) given.vocabulary = given.classes;
+    }
+    if (*text == ':') {
+        text++;
+        TRY(parse_number(&text, "", "--data synthetic: samples", MAX_SAMPLES, samples));
     }
     if (!given.classes)
         return fail(STATUS_CONFIG,
@@ -85,10 +96,12 @@ static uint64_t stream(uint64_t seed, int part, const char *what)
 static status open_synthetic(dataset *set, const dataset_config *config, const char *argument)
 {
     data_description *d = &set->description;
-    TRY(synthetic_form(argument, config->model, &d->form));
+    int64_t training;
+    TRY(synthetic_form(argument, config->model, &d->form, &training));
     for (int part = 0; part < DATA_PARTS; part++) {
-        d->samples[part] =
-            config->synthetic_samples[part] ? config->synthetic_samples[part] : initial_samples[part];
+        d->samples[part] = part == DATA_TRAIN && training    ? training
+                           : config->synthetic_samples[part] ? config->synthetic_samples[part]
+                                                             : initial_samples[part];
         set->synthetic[part] = (synthetic_part){.input = stream(config->seed, part, "input"),
                                                 .target = stream(config->seed, part, "target"),
                                                 .mask = stream(config->seed, part, "mask")};
@@ -162,4 +175,4 @@ void synthetic_target(const dataset *set, data_part which, int64_t index, void *
         draw_tokens(part->input, sample, sequence + 1, 1, sequence, (uint64_t)form->vocabulary, target);
 }
 
-const dataset_type dataset_synthetic = {"synthetic", "synthetic[:SHAPE[:CLASSES]]", open_synthetic};
+const dataset_type dataset_synthetic = {"synthetic", "synthetic[:SHAPE[:CLASSES[:SAMPLES]]]", open_synthetic};

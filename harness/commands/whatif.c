@@ -52,8 +52,8 @@ typedef struct whatif_setup {
 /* Parses the options of `harness run` once, to check the options that hold for all jobs. */
 static status read_words(whatif_setup *s, const command_line *line, whatif_question *q)
 {
-    static const char *const of_one_job[] = {"mode",   "plan",   "trace",   "trace-steps",
-                                             "report", "repeat", "verbose", NULL};
+    static const char *const of_one_job[] = {"mode",   "plan",    "trace",       "trace-steps",  "report",
+                                             "repeat", "verbose", "print-steps", "print-shapes", NULL};
     run_config *c = &s->config;
     TRY(command_read_run_words(line, &s->words, &s->word_count, c));
     q->words = s->words;

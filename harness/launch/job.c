@@ -1,6 +1,6 @@
 #include "harness/launch/job.h"
 
-#include "common/checkpoint/atomic_file.h"
+#include "common/checkpoint/checkpoint.h"
 #include "common/net/key.h"
 #include "harness/launch/processors.h"
 #include "harness/launch/progress.h"
@@ -172,7 +172,7 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     rc = launch_run(&options, &out->outcome);
     run_progress_end(&progress);
     bool failed = rc == STATUS_OK && out->outcome.exit_code != 0;
-    if (failed && c->checkpoint.save) atomic_file_clean(c->checkpoint.save);
+    if (failed && c->checkpoint.save) checkpoint_clean(&c->checkpoint);
 out:
     for (int i = 0; i < count; i++) free(processors[i]);
     return rc;

@@ -13,8 +13,13 @@
 
 run_progress run_progress_begin(const run_config *config, const run_plan *plan, const int *numbers)
 {
-    return (run_progress){
-        .config = config, .plan = plan, .numbers = numbers, .is_terminal = isatty(STDERR_FILENO)};
+    const run_options *o = &config->run;
+    /* Lines of ranks on the same terminal would mix with lines that are drawn again and again. */
+    bool lines = o->epochs > 0 || o->print_steps || o->print_shapes || o->eval_every.count > 0;
+    return (run_progress){.config = config,
+                          .plan = plan,
+                          .numbers = numbers,
+                          .is_terminal = isatty(STDERR_FILENO) && !(lines && isatty(STDOUT_FILENO))};
 }
 
 static int64_t steps_of(const launch_view *view, int j)

@@ -127,6 +127,7 @@ static const option_effect table[] = {
     {"report", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps to draw"},
     {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
     {"verbose", EVERY, PLAN, EFFECT_NOTHING, "a plan is a table"},
+    {"print-steps print-shapes", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps"},
     {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
     {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"tf32 seed threads bind loss-reduction progress jitter nodes adapters efficiency draw loader-workers "
@@ -191,7 +192,7 @@ static status code_of(const option_effect *e)
  * does not count on virtual devices, which evaluate nothing. */
 static bool is_moved(const run_config *c, const option_binding *b, const option *o)
 {
-    bool never = strcmp(o->name, "eval-every") == 0 && c->run.eval_every < 0;
+    bool never = strcmp(o->name, "eval-every") == 0 && c->run.eval_every.count < 0;
     return options_given(b, o->name) && !options_is_default(b, o->name) &&
            !(never && run_config_is_virtual(c));
 }
@@ -276,7 +277,7 @@ void option_effects_note(const run_config *c)
                 log_info("--%s %s no effect here: %s", o->name,
                          strstr(e->text, "unless") ? "may have" : "has", e->text);
         }
-    if (c->run.remote_stage && c->run.eval_every >= 0)
+    if (c->run.remote_stage && c->run.eval_every.count >= 0)
         log_info("no evaluation: with --remote-stage no rank has the whole model");
 }
 

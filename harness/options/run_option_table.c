@@ -85,10 +85,10 @@ static const option run_option_list[] = {
      .help = "bind ranks to processors; core: each rank to separate cores, as mpirun --bind-to core"},
     {"loss-reduction", OPTION_CHOICE, FIELD(loss_reduction), .initial = "mean", .choices = reduction_names,
      .level = OPTION_RARE, .help = "how the losses of the targets of a rank's batch are combined"},
-    {"eval-every", OPTION_INT, FIELD(eval_every), .argument = "STEPS", .initial = "0", .low = -1,
+    {"eval-every", OPTION_PERIOD, FIELD(eval_every), .argument = "STEPS|EPOCHSep", .initial = "0", .low = -1,
      .high = 1e12,
-     .help = "evaluate on the test data every STEPS steps and at the end (0 for only at the end, or 20 times "
-             "with a target; -1 for never)"},
+     .help = "evaluate on the test data every so many steps, or epochs as in 1ep, and at the end (0 for only "
+             "at the end, or 20 times with a target; -1 for never)"},
     {"target-loss", OPTION_DOUBLE, FIELD(target_loss), .argument = "X", .initial = "0", .high = 1e12,
      .help = "report the training time until the loss on the test data is at most X (0 for no target)"},
     {"target-accuracy", OPTION_DOUBLE, FIELD(target_accuracy), .argument = "X", .initial = "0", .high = 1,
@@ -108,6 +108,11 @@ static const option run_option_list[] = {
     {"trace-steps", OPTION_TEXT, FIELD(trace_steps), .argument = "FIRST:END", .level = OPTION_RARE,
      .help = "steps to trace, from FIRST to END - 1; the warm-up counts [the first 10 measured steps]"},
     {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v', .help = "print the tables after the verdict"},
+    {"print-steps", OPTION_FLAG, FIELD(print_steps), .level = OPTION_RARE,
+     .help = "print a line per step: loss, time of the forward pass (fp_time), and of the backward pass with "
+             "the exchange (bp_time), on rank 0"},
+    {"print-shapes", OPTION_FLAG, FIELD(print_shapes), .level = OPTION_RARE,
+     .help = "print the shapes of input and output on every rank, whenever they change"},
     {"quiet", OPTION_FLAG, FIELD(quiet), .help = "no progress and no notes on stderr"},
     {"log-level", OPTION_CHOICE, FIELD(log_level), .initial = "info", .choices = level_names,
      .level = OPTION_RARE, .help = "least severe messages that are written to stderr"},

@@ -198,10 +198,14 @@ static status check_repeat(const run_config *c)
     return fail(STATUS_USAGE, "--repeat: expected 1 with --%s, got %lld", other, (long long)c->run.repeat);
 }
 
-/* Drops the last, short batch of synthetic data, because it would only add noise to the figures. */
+/* Drops the last, short batch of synthetic data, because it would only add noise to the figures. Keeps it if
+ * the number of samples is given (synthetic:5:2:90). */
 static status fill_synthetic_batches(run_config *c)
 {
-    if (strncmp(c->data.data, "synthetic", 9) != 0 || strcspn(c->data.data, ":") != 9) return STATUS_OK;
+    int parts = 0;
+    for (const char *at = c->data.data; (at = strchr(at, ':')) != NULL; at++) parts++;
+    if (strncmp(c->data.data, "synthetic", 9) != 0 || strcspn(c->data.data, ":") != 9 || parts == 3)
+        return STATUS_OK;
     if (options_given(&c->bindings[2], "drop-last") && !c->data.drop_last)
         return fail(STATUS_USAGE,
                     "--no-drop-last: expected a data set of files, got --data %s, whose batches are all full",
@@ -272,7 +276,7 @@ static status check_remote_stage(const run_config *c)
                         : c->checkpoint.load                         ? "load"
                         : r->target_loss > 0                         ? "target-loss"
                         : r->target_accuracy > 0                     ? "target-accuracy"
-                        : r->eval_every > 0                          ? "eval-every"
+                        : r->eval_every.count > 0                    ? "eval-every"
                         : r->plan                                    ? "plan"
                         : r->isolated                                ? "isolated"
                                                                      : NULL;
@@ -304,7 +308,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_repeat(c));
     TRY(parse_trace_steps(c));
     const char *target = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
-    if (target && c->run.eval_every < 0)
+    if (target && c->run.eval_every.count < 0)
         return fail(STATUS_USAGE, "--target-%s: expected evaluations, got --eval-every -1", target);
     if (c->run.mode == ENGINE_NONE && options_given(&c->bindings[0], "gpus") && c->run.gpus != 1)
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
@@ -348,11 +352,12 @@ bool run_option_is_among(const char *name, const char *const *names)
 
 void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"config",  "json",         "quiet",          "verbose",
-                                             "repeat",  "log-level",    "rendezvous",     "connect-timeout",
-                                             "report",  "remote-stage", "serve-stage",    "stall-timeout",
-                                             "threads", "bind",         "loader-threads", "interface",
-                                             NULL};
+    static const char *const where_only[] = {
+        "config",         "json",         "quiet",       "verbose",
+        "repeat",         "log-level",    "rendezvous",  "connect-timeout",
+        "report",         "remote-stage", "serve-stage", "stall-timeout",
+        "print-steps",    "print-shapes", "threads",     "bind",
+        "loader-threads", "interface",    NULL};
     static const char *const paths[] = {"save", "load", "trace", NULL};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
@@ -400,7 +405,8 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model, mo
     *set = NULL;
     *model = NULL;
     TRY(model_find(options.name, &entry));
-    if (strcmp(c->data.data, "synthetic") == 0) {
+    bool features = entry->input == NN_INPUT_FEATURES && strncmp(c->data.data, "synthetic:", 10) == 0;
+    if (features || strcmp(c->data.data, "synthetic") == 0) { /* the model says what the targets are */
         if (run_config_is_on_cpu(c) && !options.image) options.image = entry->defaults.small_image;
         TRY(model_resolve(&options, resolved));
         TRY(model_build(&options, model));

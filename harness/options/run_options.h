@@ -35,12 +35,12 @@ typedef struct run_options {
     int64_t threads; /* threads per rank, or 0 for the processors divided by the ranks */
     int bind;        /* a bind_mode */
     const char *config, *json;
-    bool quiet, plan, verbose;
+    bool quiet, plan, verbose, print_steps, print_shapes;
     int64_t repeat;
     const char *report;
     const char *trace, *trace_steps;
     int log_level;
-    int64_t eval_every;
+    option_period eval_every;
     double target_loss, target_accuracy; /* targets on the test data, or 0 if not given */
     int loss_reduction;                  /* 0 for the mean, 1 for the sum */
     const char *rendezvous;
@@ -189,9 +189,9 @@ step_plan run_config_steps(const run_config *config, int job, int64_t steps_per_
  * because their models differ. */
 bool run_config_evaluates(const run_config *config, int job);
 
-/* Returns the number of steps between two evaluations in a run of `steps`, or 0 if ranks evaluate only at the
+/* Returns the period of evaluations in a run of `steps`. Its count is 0 or less if ranks evaluate only at the
  * end or never. */
-int64_t run_config_eval_every(const run_config *config, int64_t steps);
+option_period run_config_eval_every(const run_config *config, int64_t steps);
 
 /* Returns true if this host has more ranks than devices (cores or GPUs). The run then shows the cost of the
  * implementation, not the cost of the scheme on separate devices. */

@@ -126,15 +126,16 @@ step_plan run_config_steps(const run_config *c, int job, int64_t steps_per_epoch
 
 bool run_config_evaluates(const run_config *c, int job)
 {
-    return c->run.eval_every >= 0 && job != JOB_ISOLATED;
+    return c->run.eval_every.count >= 0 && job != JOB_ISOLATED;
 }
 
-int64_t run_config_eval_every(const run_config *c, int64_t steps)
+option_period run_config_eval_every(const run_config *c, int64_t steps)
 {
     enum { TIMES = 20 };
     bool target = c->run.target_loss > 0 || c->run.target_accuracy > 0;
-    if (c->run.eval_every < 0) return 0;
-    return c->run.eval_every > 0 || !target ? c->run.eval_every : (steps + TIMES - 1) / TIMES;
+    option_period every = c->run.eval_every;
+    if (every.count == 0 && target) every.count = (steps + TIMES - 1) / TIMES;
+    return every;
 }
 
 /* ---- what this host can serve ------------------------------------------------------------------ */

@@ -122,11 +122,12 @@ static status send_tensors(rank_tensors *x)
 status rank_load(rank_state *s, checkpoint_progress *progress)
 {
     rank_checkpoint *c = &s->checkpoint;
-    const char *save = s->config->checkpoint.save;
+    const checkpoint_options *o = &s->config->checkpoint;
     *progress = (checkpoint_progress){0};
     c->written_step = -1;
     c->model_binding = (option_binding){.table = &model_option_table, .storage = &c->model};
-    if (save && s->place->rank == 0) TRY(checkpoint_probe(save));
+    if (o->save) checkpoint_path(o, 0, c->path, sizeof c->path);
+    if (o->save && s->place->rank == 0) TRY(checkpoint_probe(c->path));
     if (!c->file) return STATUS_OK;
     rank_tensors tensors = tensors_of(s);
     TRY(checkpoint_load(c->file, &tensors.subject, &(checkpoint_sink){&tensors, write_tensor}));
@@ -257,7 +258,7 @@ static status write_file(rank_state *s, int64_t steps, batch_position next)
                                     .epoch_step = next.epoch_step,
                                     .batches_tracked = c->batches_tracked + steps,
                                     .seed = s->config->run.seed};
-    return checkpoint_save(s->config->checkpoint.save, &tensors.subject, &progress,
+    return checkpoint_save(c->path, &tensors.subject, &progress,
                            &(checkpoint_source){&tensors, gather_tensor});
 }
 
@@ -279,15 +280,15 @@ static status check_values(const rank_state *r, trainer *t, int64_t steps, bool 
     if (!name) name = "a buffer";
     if (r->config->optimizer.on_nonfinite == NONFINITE_STOP)
         return fail(STATUS_NONFINITE, "step %" PRId64 ": %s is not finite: %s is not written", steps, name,
-                    r->config->checkpoint.save);
-    log_warn("step %" PRId64 ": %s is not finite: %s is not written", steps, name,
-             r->config->checkpoint.save);
+                    r->checkpoint.path);
+    log_warn("step %" PRId64 ": %s is not finite: %s is not written", steps, name, r->checkpoint.path);
     return STATUS_OK;
 }
 
 status rank_save(rank_state *s, int64_t steps, batch_position next)
 {
     bool finite = true, first = s->place->rank == 0, cut = s->checkpoint.cut != NULL;
+    checkpoint_path(&s->config->checkpoint, next.epoch, s->checkpoint.path, sizeof s->checkpoint.path);
     TRY(gather_states(s));
     for (int d = 0; d < s->device_count && (first || cut) && finite; d++)
         TRY(check_values(s, s->devices[d].trainer, steps, &finite));
@@ -296,6 +297,8 @@ status rank_save(rank_state *s, int64_t steps, batch_position next)
     if (unfit == 0 && first) {
         TRY(write_file(s, steps, next));
         s->checkpoint.written_step = steps;
+        if (strcmp(s->checkpoint.path, s->config->checkpoint.save) != 0)
+            rank_print(s, "step %" PRId64 ": saved in %s", steps, s->checkpoint.path);
     } else if (unfit == 0 && cut) {
         rank_tensors tensors = tensors_of(s);
         TRY(send_tensors(&tensors));

@@ -14,7 +14,7 @@ const char program_identity[] = PROGRAM_IDENTITY;
 status rank_describe_inputs(const rank_state *s, text_buffer *out)
 {
     static const char *const names[DATA_PARTS] = {"training data", "test data"};
-    bool evaluates = s->batches.evaluation && s->config->run.eval_every >= 0;
+    bool evaluates = s->batches.evaluation && s->config->run.eval_every.count >= 0;
     const checkpoint *file = s->checkpoint.file;
     uint64_t hash;
     if (s->place->world == 1) return STATUS_OK;
@@ -58,5 +58,5 @@ status rank_compare_replicas(rank_state *s, bool last)
                      s->next_step, r, *other, r / replicas * replicas, *first);
     }
     if (last || !s->out->difference[0]) return STATUS_OK;
-    return fail(STATUS_PROTOCOL, "%s: %s is not written", s->out->difference, s->config->checkpoint.save);
+    return fail(STATUS_PROTOCOL, "%s: %s is not written", s->out->difference, s->checkpoint.path);
 }

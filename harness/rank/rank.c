@@ -134,7 +134,9 @@ static status measure_clock(rank_state *s, clock_bounds *out)
 static status open_records(rank_state *s)
 {
     s->eval_every = run_config_eval_every(s->config, s->steps.end - s->steps.first);
-    int64_t evaluations = 1 + (s->eval_every > 0 ? s->steps.end / s->eval_every : 0);
+    int64_t per_epoch = s->batches.training->steps_per_epoch / s->config->run.accumulate,
+            every = s->eval_every.count * (s->eval_every.epochs && per_epoch > 0 ? per_epoch : 1),
+            evaluations = 1 + (every > 0 ? s->steps.end / every : 0);
     int world = s->place->world * s->device_count + (s->remote != NULL);
     for (rank_device *d = s->devices; d < s->devices + s->device_count; d++) {
         rank_trace_choose(&d->trace, s->steps.first + s->steps.warmup);
@@ -193,17 +195,39 @@ static status evaluate(rank_state *s)
                                s->model->loss == NN_LOSS_MSE || values[2] <= 0 ? NAN : values[1] / values[2],
                            .samples = dataset_describe(s->set)->samples[DATA_TEST]};
     record_evaluation_result(&s->devices[0].record, e);
+    bool asked = s->config->run.eval_every.count > 0 && s->next_step < s->steps.end;
+    if (!asked || s->place->rank != 0) return STATUS_OK;
+    if (isnan(e.accuracy))
+        rank_print(s, "step %lld: loss %.4f on the test data", (long long)e.step, e.loss);
+    else
+        rank_print(s, "step %lld: loss %.4f, accuracy %.1f %% on the test data", (long long)e.step, e.loss,
+                   100 * e.accuracy);
     return STATUS_OK;
+}
+
+/* Returns the number of complete epochs after `steps` steps of the run. */
+static int64_t epochs_after(const rank_state *s, int64_t steps)
+{
+    return batch_position_of_step(s->batches.training, rank_batch_of_step(s, steps)).epoch;
+}
+
+/* Returns true if a period ends with the step before s->next_step. */
+static bool is_due(const rank_state *s, option_period p)
+{
+    if (p.count <= 0) return false;
+    if (!p.epochs) return s->next_step % p.count == 0;
+    return epochs_after(s, s->next_step) / p.count > epochs_after(s, s->next_step - 1) / p.count;
 }
 
 static bool evaluation_is_due(const rank_state *s)
 {
-    return s->eval_every > 0 && s->next_step % s->eval_every == 0 && s->next_step < s->steps.end;
+    return is_due(s, s->eval_every) && s->next_step < s->steps.end;
 }
 
 static bool save_is_due(const rank_state *s, bool last)
 {
-    return s->saved_steps != s->next_step && checkpoint_due(&s->config->checkpoint, s->next_step, last);
+    const checkpoint_options *o = &s->config->checkpoint;
+    return o->save && s->saved_steps != s->next_step && (last || is_due(s, o->save_every));
 }
 
 /* Saves the run. If replicas differ, keeps the old checkpoint and returns an error. If replicas differ after
@@ -234,12 +258,33 @@ static status agree_to_stop(rank_state *s)
     return STATUS_OK;
 }
 
-/* Evaluates and saves between two steps, if an evaluation or a checkpoint is due. All ranks call this
- * function. */
+static bool epoch_line_is_due(const rank_state *s)
+{
+    return s->config->run.epochs > 0 && rank_prints(s) && is_due(s, (option_period){1, true});
+}
+
+/* Prints the mean loss of the steps of all ranks since the last epoch's end. Ranks that do not wait for each
+ * other do not wait here, either: rank 0 prints the mean of its own losses. */
+static status print_epoch(rank_state *s)
+{
+    double *sums = s->epoch_losses;
+    if (s->lead == 0) TRY(rendezvous_sum(s->rendezvous, "epoch", sums, 2, rank_deadline(s)));
+    if (s->place->rank == 0)
+        rank_print(s, "epoch %lld/%lld: loss %.4f%s", (long long)epochs_after(s, s->next_step),
+                   (long long)s->config->run.epochs, sums[0] / sums[1], s->lead == 0 ? "" : " on rank 0");
+    sums[0] = sums[1] = 0;
+    return STATUS_OK;
+}
+
+/* Evaluates and saves between two steps, if an evaluation or a checkpoint is due, and prints the line of an
+ * epoch. All ranks call this function. */
 static status run_between_steps(rank_state *s)
 {
-    if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
+    bool line = epoch_line_is_due(s);
+    if (!line && !evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
     TRY(rank_end_steps(s, 1));
+    if (line) TRY(print_epoch(s));
+    if (!evaluation_is_due(s) && !save_is_due(s, false)) return STATUS_OK;
     for (int d = 0; d < s->device_count; d++) trainer_begin_anew(s->devices[d].trainer);
     TRY(agree_to_stop(s));
     if (s->stopped) return STATUS_OK;
@@ -252,12 +297,17 @@ static bool must_stop(const rank_state *s)
     return job_stop_here(s->place->table, s->place->rank, s->next_step, s->lead == JOB_UNBOUNDED);
 }
 
-/* Reports the loss, which the last stage of the model computes. */
+/* Reports the loss, which the last stage of the model computes. Under dp only rank 0 computes it. */
 static void step_ended(rank_state *s, const rank_device *d, step_result *result, bool measured)
 {
     (void)measured;
-    bool last_stage = !d->stage || s->remote || !d->stage->sent;
-    if (last_stage && d->place.replica == 0) job_report_loss(s->place->table, result->loss);
+    bool last_stage = !d->stage || s->remote || !d->stage->sent, first = d->place.replica == 0;
+    if (last_stage && first) job_report_loss(s->place->table, result->loss);
+    if (last_stage && (first || !trainer_has_one_loss(d->trainer))) {
+        s->epoch_losses[0] += result->loss;
+        s->epoch_losses[1]++;
+    }
+    rank_print_step(s, d, result);
 }
 
 static const rank_world process_world = {must_stop, step_ended, run_between_steps, 0};
@@ -352,7 +402,7 @@ status rank_run(run_config *config, const rank_place *place, run_job *out)
     if (rc == STATUS_OK) rc = rank_merge_calls(&s);
     /* If the checkpoint could not be written, the error has been reported already. */
     if (rc == STATUS_OK && job_stop_requested(place->table) && s.checkpoint.written_step >= 0)
-        log_info("stopped: %s has step %lld", config->checkpoint.save, (long long)s.checkpoint.written_step);
+        log_info("stopped: %s has step %lld", s.checkpoint.path, (long long)s.checkpoint.written_step);
     if (rc == STATUS_OK) rc = rank_share_results(&s, out);
     if (rc == STATUS_OK) rc = report(&s, out);
     if (rc != STATUS_OK) {

@@ -12,6 +12,8 @@
 #include "harness/result/record.h"
 #include "harness/result/run_result.h"
 
+#include <limits.h>
+
 /* A device of a rank, and the measurements of its trainer. A rank has one device or, if "--stages-on devices"
  * is given, one device for each stage of the model. */
 typedef struct rank_device {
@@ -32,6 +34,7 @@ typedef struct rank_checkpoint {
     checkpoint *file;  /* file of --load until it is loaded, or NULL */
     /* Host copies of optimizer state that other ranks hold and this rank writes, or NULL. */
     void *states[2];
+    char path[PATH_MAX]; /* the newest file of --save */
     int64_t batches_tracked;
     int64_t written_step; /* step of the checkpoint that this rank has written, or -1 if none */
 } rank_checkpoint;
@@ -67,7 +70,8 @@ struct rank_state {
     /* Time that the rank has spent in steps, measured or not, without evaluations, checkpoints and other
      * jobs' turns. */
     int64_t trained_ns;
-    int64_t batch_offset; /* a batch's number in the source minus the batch's number in the run */
+    int64_t printed_samples; /* samples of a batch for which --print-shapes has printed the shapes */
+    int64_t batch_offset;    /* a batch's number in the source minus the batch's number in the run */
     agreement agreement;
     clock_alignment clock;
 
@@ -80,7 +84,8 @@ struct rank_state {
     uint64_t token; /* token of the job, drawn for this run */
     rank_batches batches;
     batch_source *shared; /* source of `batches` for all devices, if there are several */
-    int64_t eval_every;
+    option_period eval_every;
+    double epoch_losses[2];      /* sum and number of this rank's losses since the last epoch's end */
     clock_bounds clock_at_begin; /* clock bounds before the first step */
     bool takes_turns;            /* blocks of steps alternate with blocks of other jobs */
     uint32_t block;
@@ -111,6 +116,15 @@ void rank_reset_peaks(rank_state *s);
 /* Counts the traffic since the last call of this function. The counts are reported if `measured` is true. */
 void rank_count(rank_state *s, bool measured);
 status rank_flush(rank_state *s);
+
+/* ---- lines.c: lines on stdout during a run ---- */
+
+/* Returns false if this job prints no lines: with --json -, and for jobs that only serve as a comparison. */
+bool rank_prints(const rank_state *s);
+/* Prints a line that begins with the name of the job. */
+void rank_print(const rank_state *s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Prints the lines of --print-steps and --print-shapes. */
+void rank_print_step(rank_state *s, const rank_device *d, const step_result *result);
 
 /* ---- checkpoint.c: --save and --load ---- */
 

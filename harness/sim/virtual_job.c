@@ -81,6 +81,7 @@ static void step_ended(rank_state *s, const rank_device *d, step_result *result,
     const virtual_job_config *c = ((virtual_rank *)s)->job->config;
     const virtual_variant *v = c->variant;
     result->loss = NAN; /* Virtual devices have no tensors. */
+    if (v->prints) rank_print_step(s, d, result);
     if (measured && v->step) v->step(v->context, result);
     if (measured && v->progress && d->number == 0)
         run_progress_show_virtual(v->progress, c->engine, result->index + 1 - c->warmup, c->steps,

@@ -21,6 +21,7 @@ static status add_without_python(const virtual_job_config *with, json_t *job)
     variant.without_python = true;
     variant.step = NULL;
     variant.progress = NULL;
+    variant.prints = false;
     without.variant = &variant;
     without.traced = false;
     TRY(virtual_job_run(&without, &other, NULL, 0));
@@ -56,8 +57,8 @@ status virtual_run_job(const run_config *config, const run_plan *plan, int engin
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size)
 {
     run_progress progress = run_progress_begin(config, plan, NULL);
-    const virtual_variant as_it_is = {.progress = config->run.quiet ? NULL : &progress,
-                                      .splits_python = true};
+    const virtual_variant as_it_is = {
+        .progress = config->run.quiet ? NULL : &progress, .prints = true, .splits_python = true};
     status rc = STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e))

@@ -23,6 +23,7 @@ typedef struct virtual_variant {
     void (*step)(void *context, const step_result *result);
     void *context;
     run_progress *progress; /* Shows the steps of rank 0. May be NULL. */
+    bool prints;            /* Prints the lines of --print-steps and --print-shapes. */
 } virtual_variant;
 
 enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* Most overrides. */

@@ -49,7 +49,7 @@ TRIALS = {
     "epochs": ("2", WINE), "seed": ("2", {}), "threads": ("3", {**LENET, "--threads": "1"}), "bind": ("core", {"--threads": "1"}),
     "loss-reduction": ("sum", {}), "eval-every": ("1", {"--eval-every": None}), "target-loss": ("1000", {"--eval-every": None}),
     "target-accuracy": ("0.0001", {"--eval-every": None, "--model": "wine_mlp", "--data": "wine"}), "json": ("@/result.json", {"--json": None}),
-    "repeat": ("2", {}), "config": ("@/missing.json", {}), "verbose": ("", {"--json": None}),
+    "repeat": ("2", {}), "config": ("@/missing.json", {}), "verbose": ("", {"--json": None}), "print-steps": ("", {"--json": None}), "print-shapes": ("", {"--json": None}),
     "trace": ("@/trace.json", {}), "report": ("@/report.html", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
     "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
     "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}), "adapters": ("1", {**LENET, "--batch": "64"}),
@@ -426,7 +426,7 @@ def the_other_cells_hold(option):
 
 # ---- whatif ------------------------------------------------------------------------------------
 
-OF_ONE_RUN = {"mode", "gpus", "device", "plan", "verbose", "trace", "trace-steps", "report", "json"}  # whatif has its own, or refuses them
+OF_ONE_RUN = {"mode", "gpus", "device", "plan", "verbose", "print-steps", "print-shapes", "trace", "trace-steps", "report", "json"}  # whatif has its own, or refuses them
 _tables = {}
 
 

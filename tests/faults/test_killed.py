@@ -50,17 +50,17 @@ def a_killed_rank_is_named_and_the_others_end(engine, workload, rank, operation,
     expect_cause(result, engine, rank, pid, where, "killed by signal 9 (Killed)")
 
 
-@cases([(engine, engine) for engine in ("ps", "ring")])
-def a_rank_killed_while_it_writes_a_checkpoint_leaves_no_part_of_it(engine):
-    watch = Watch()
-    with Run("--mode", engine, "--gpus", "2", *RESNET, "--save", "z.st", "--save-every", "1") as run:
+@cases([("ps", "ps", "z.st"), ("ring", "ring", "z.st"), ("a name with the epoch", "ring", "{epoch}.st")])
+def a_rank_killed_while_it_writes_a_checkpoint_leaves_no_part_of_it(engine, name):
+    watch, file = Watch(), name.replace("{epoch}", "0")
+    with Run("--mode", engine, "--gpus", "2", *RESNET, "--save", name, "--save-every", "1") as run:
         pid = run.wait_for_rank(engine, 0)
         until = time.monotonic() + 60 * SLOWER
-        while not os.path.exists(os.path.join(run.cwd, "z.st.partial")):
+        while not os.path.exists(os.path.join(run.cwd, file + ".partial")):
             expect(time.monotonic() < until and run.process.poll() is None, "no checkpoint is written", run.peek())
         run.kill(pid, signal.SIGKILL)
         result = run.wait(GONE)
-        watch.check(run, allowed=("z.st",))
+        watch.check(run, allowed=(file,))
     expect_cause(result, engine, 0, pid, "", "killed by signal 9 (Killed)")
 
 

@@ -119,7 +119,9 @@ static void what_cannot_be_built_is_refused_in_one_line(void **state)
         status expected;
         const char *message;
     } bad[] = {
-        {{.name = "resnet19"}, STATUS_USAGE, "--model: expected one of toy, wine_mlp, lenet, resnet18"},
+        {{.name = "resnet19"},
+         STATUS_USAGE,
+         "--model: expected one of linear, toy, wine_mlp, lenet, resnet18"},
         {{.name = "bert", .heads = 5},
          STATUS_CONFIG,
          "model bert: expected a number of heads that divides the hidden size 256, got 5"},

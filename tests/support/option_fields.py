@@ -41,7 +41,7 @@ ROWS = [
     ("json", EVERY, ALL, "a file"),
     ("report", EVERY, RUNS, "a file"),
     ("trace trace-steps", EVERY, RUNS, "a file"),
-    ("verbose", EVERY, RUNS, "stdout"),
+    ("verbose print-steps print-shapes", EVERY, RUNS, "stdout"),
     ("quiet log-level", EVERY, RUNS, "stderr"),
     ("plan", EVERY, ALL, "batch_per_rank"),
     ("rendezvous connect-timeout", EVERY, REAL, "exit code"),

@@ -227,23 +227,22 @@ static void options_that_mean_nothing_together_are_refused(void **state)
 {
     (void)state;
     must(checkpoint_options_check(&(checkpoint_options){0}));
-    must(checkpoint_options_check(&(checkpoint_options){.save = "c", .save_every = 5, .load = "d"}));
-    assert_fails(checkpoint_options_check(&(checkpoint_options){.save_every = 5}), STATUS_USAGE,
+    must(checkpoint_options_check(
+        &(checkpoint_options){.save = "c", .save_every = {.count = 5}, .load = "d"}));
+    assert_fails(checkpoint_options_check(&(checkpoint_options){.save_every = {.count = 5}}), STATUS_USAGE,
                  "--save-every: expected --save FILE too");
     assert_fails(checkpoint_options_check(&(checkpoint_options){.load = ""}), STATUS_USAGE,
                  "--load: expected the name of a file, got ''");
 }
 
-static void a_run_saves_every_so_many_steps_and_at_its_end(void **state)
+static void the_name_of_a_checkpoint_has_the_number_of_epochs_in_place_of_a_word_in_braces(void **state)
 {
     (void)state;
-    checkpoint_options every_5 = {.save = "c", .save_every = 5}, at_the_end = {.save = "c"}, never = {0};
-    for (int64_t steps = 0; steps <= 12; steps++) {
-        bool last = steps == 12;
-        assert_int_equal(checkpoint_due(&every_5, steps, last), steps == 5 || steps == 10 || last);
-        assert_int_equal(checkpoint_due(&at_the_end, steps, last), last);
-        assert_false(checkpoint_due(&never, steps, last));
-    }
+    char path[64];
+    checkpoint_options numbered = {.save = "runs/wine_{epoch}.safetensors"},
+                       plain = {.save = "wine.safetensors"};
+    assert_string_equal(checkpoint_path(&numbered, 50, path, sizeof path), "runs/wine_50.safetensors");
+    assert_string_equal(checkpoint_path(&plain, 50, path, sizeof path), "wine.safetensors");
 }
 
 int main(void)
@@ -259,7 +258,7 @@ int main(void)
         IN_FOLDER(the_checkpoint_of_another_run_is_refused_with_both_named),
         IN_FOLDER(float64_loads_into_float32_and_back),
         cmocka_unit_test(options_that_mean_nothing_together_are_refused),
-        cmocka_unit_test(a_run_saves_every_so_many_steps_and_at_its_end),
+        cmocka_unit_test(the_name_of_a_checkpoint_has_the_number_of_epochs_in_place_of_a_word_in_braces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,17 +97,19 @@ static const struct {
     const char *argument;
     const data_form *model;
     const char *form;
+    int64_t samples;
 } form_cases[] = {
-    {NULL, &an_image, "images of 3x32x30 with 7 classes"},
-    {"1x28x27", &an_image, "images of 1x28x27 with 7 classes"},
-    {"1x28x27:5", &an_image, "images of 1x28x27 with 5 classes"},
-    {"1x28x27:5", NULL, "images of 1x28x27 with 5 classes"},
-    {"13", &an_image, "13 features with 7 classes"},
-    {"13:3", NULL, "13 features with 3 classes"},
-    {NULL, &a_text, "sequences of 128 tokens out of 1000 with masked targets"},
-    {"64", &a_text, "sequences of 64 tokens out of 1000 with masked targets"},
-    {"64:50", &a_text, "sequences of 64 tokens out of 50 with masked targets"},
-    {"3x32x32:10", &a_text, "images of 3x32x32 with 10 classes"},
+    {NULL, &an_image, "images of 3x32x30 with 7 classes", 0},
+    {"1x28x27", &an_image, "images of 1x28x27 with 7 classes", 0},
+    {"1x28x27:5", &an_image, "images of 1x28x27 with 5 classes", 0},
+    {"1x28x27:5", NULL, "images of 1x28x27 with 5 classes", 0},
+    {"13", &an_image, "13 features with 7 classes", 0},
+    {"13:3", NULL, "13 features with 3 classes", 0},
+    {"13:3:90", NULL, "13 features with 3 classes", 90},
+    {NULL, &a_text, "sequences of 128 tokens out of 1000 with masked targets", 0},
+    {"64", &a_text, "sequences of 64 tokens out of 1000 with masked targets", 0},
+    {"64:50", &a_text, "sequences of 64 tokens out of 50 with masked targets", 0},
+    {"3x32x32:10", &a_text, "images of 3x32x32 with 10 classes", 0},
 };
 
 static void synthetic_data_have_the_form_given_or_the_models(void **state)
@@ -116,7 +118,9 @@ static void synthetic_data_have_the_form_given_or_the_models(void **state)
     for (size_t i = 0; i < sizeof form_cases / sizeof form_cases[0]; i++) {
         char text[128];
         data_form form;
-        must(synthetic_form(form_cases[i].argument, form_cases[i].model, &form));
+        int64_t samples;
+        must(synthetic_form(form_cases[i].argument, form_cases[i].model, &form, &samples));
+        assert_int_equal(samples, form_cases[i].samples);
         assert_string_equal(data_form_format(text, sizeof text, &form), form_cases[i].form);
     }
 }
@@ -128,7 +132,7 @@ static const struct {
 } spec_cases[] = {
     {"vine", STATUS_USAGE,
      "--data: expected one of wine[:FILE], fashion-mnist[:DIR], mnist:DIR, "
-     "idx:IMAGES,LABELS, cifar10:DIR, synthetic[:SHAPE[:CLASSES]]"},
+     "idx:IMAGES,LABELS, cifar10:DIR, synthetic[:SHAPE[:CLASSES[:SAMPLES]]]"},
     {"", STATUS_USAGE, "--data: expected one of"},
     {"wine:", STATUS_USAGE, "--data: expected wine[:FILE]"},
     {"mnist", STATUS_USAGE, "--data: expected mnist:DIR"},
@@ -151,7 +155,8 @@ static const struct {
      "--data synthetic: channels: expected an integer from 1 to 4, got '9'"},
     {"synthetic:0:4", STATUS_USAGE, "--data synthetic: features: expected an integer from 1"},
     {"synthetic:5:0", STATUS_USAGE, "--data synthetic: classes: expected an integer from 1"},
-    {"synthetic:5:4:3", STATUS_USAGE, "--data synthetic: classes: expected an integer from 1"},
+    {"synthetic:5:4:0", STATUS_USAGE, "--data synthetic: samples: expected an integer from 1"},
+    {"synthetic:5:4:3:2", STATUS_USAGE, "--data synthetic: samples: expected an integer from 1"},
 };
 
 static void specifications_that_cannot_be_understood_are_refused(void **state)
