@@ -124,7 +124,8 @@ static status check_ranks(const collective_group *g)
             return fail(STATUS_INTERNAL, "group '%s': found rank %d at place %d of %d ranks of a world of %d",
                         g->name, g->ranks[i], i, g->size, c->world);
     if (g->rank == g->size)
-        return fail(STATUS_INTERNAL, "group '%s': rank %d is not in it", g->name, c->rank);
+        return fail(STATUS_INTERNAL, "group '%s': rank %d is not a member, and must not open it", g->name,
+                    c->rank);
     return STATUS_OK;
 }
 

@@ -42,6 +42,8 @@ typedef struct shm_exchange_options {
     const char *name;
     uint64_t token;
     int rank, world;
+    const int *numbers;              /* [world] numbers of the ranks in messages, or NULL for 0, 1, 2 ... */
+    const char *group;               /* name of the group of ranks in messages, or NULL */
     const shm_segment *own;          /* [count] segments of this rank, which are sent to every peer */
     int count;                       /* number of segments, the same on every rank, at least 1 */
     int64_t deadline_ns;             /* time of clock_now_ns() at which the exchange fails */

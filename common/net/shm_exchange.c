@@ -247,7 +247,8 @@ static int count_missing(const exchange *x, text_buffer *names)
     int count = 0;
     for (int r = 0; r < x->options->world; r++) {
         if (r == x->options->rank || (x->fetched[r] && x->served[r])) continue;
-        if (names) text_append(names, "%s%d", count ? ", " : "", r);
+        const int *numbers = x->options->numbers;
+        if (names) text_append(names, "%s%d", count ? ", " : "", numbers ? numbers[r] : r);
         count++;
     }
     return count;
@@ -257,8 +258,16 @@ static status late(const exchange *x)
 {
     text_buffer missing = {0};
     int count = count_missing(x, &missing);
-    status result = fail(STATUS_PEER, "shared memory exchange '%s': no answer from rank%s %s in time",
-                         x->options->name, count == 1 ? "" : "s", missing.data ? missing.data : "?");
+    const shm_exchange_options *o = x->options;
+    const char *names = missing.data ? missing.data : "?", *plural = count == 1 ? "" : "s";
+    status result =
+        o->group
+            ? fail(STATUS_PEER,
+                   "group '%s': no answer from rank%s %s in time; ranks must open their common groups in "
+                   "the same order",
+                   o->group, plural, names)
+            : fail(STATUS_PEER, "shared memory exchange '%s': no answer from rank%s %s in time", o->name,
+                   plural, names);
     text_free(&missing);
     return result;
 }

@@ -23,22 +23,14 @@ enum {
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-/* Passes the segments `own` of this rank to the other members of the exchange `name`, and maps the segments
- * of the other members. */
-static status exchange(const collective_config *c, const char *name, int rank, int members,
-                       const shm_segment *own, int count, shm_segment *peers)
+/* Passes the segments of this rank to the other members of an exchange, and maps the segments of the other
+ * members. */
+static status exchange(const collective_config *c, shm_exchange_options options, shm_segment *peers)
 {
-    shm_exchange_options options = {
-        .name = name,
-        .token = c->job_token,
-        .rank = rank,
-        .world = members,
-        .own = own,
-        .count = count,
-        .deadline_ns = collective_deadline(clock_now_ns(), c->connect_timeout_ns),
-        .canceled = c->canceled,
-        .context = c->canceled_context,
-    };
+    options.token = c->job_token;
+    options.deadline_ns = collective_deadline(clock_now_ns(), c->connect_timeout_ns);
+    options.canceled = c->canceled;
+    options.context = c->canceled_context;
     return shm_exchange(&options, peers);
 }
 
@@ -75,7 +67,11 @@ static status shm_world_open(collective_world *world)
     }
     char name[64];
     snprintf(name, sizeof name, "ring world %s", c->name);
-    TRY(exchange(c, name, c->rank, c->world, segments, 1 + c->window_count, w->peers));
+    TRY(exchange(
+        c,
+        (shm_exchange_options){
+            .name = name, .rank = c->rank, .world = c->world, .own = segments, .count = 1 + c->window_count},
+        w->peers));
     for (int r = 0; r < c->world; r++)
         w->bells[r] = r == c->rank ? own : w->peers[r * (1 + c->window_count)].data;
     watch_processes(w);
@@ -285,7 +281,15 @@ static status shm_group_open(collective_group *group)
     if (!g->peers || !g->members) return fail(STATUS_SYSTEM, "no memory for group '%s'", group->name);
     snprintf(name, sizeof name, "ring group %s %s", c->name, group->name);
     TRY(shm_create("ring group", segment_bytes(group->size), &g->own));
-    TRY(exchange(c, name, group->rank, group->size, &g->own, 1, g->peers));
+    TRY(exchange(c,
+                 (shm_exchange_options){.name = name,
+                                        .rank = group->rank,
+                                        .world = group->size,
+                                        .numbers = group->ranks,
+                                        .group = group->name,
+                                        .own = &g->own,
+                                        .count = 1},
+                 g->peers));
     init_queues(g);
     return STATUS_OK;
 }
