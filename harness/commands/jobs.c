@@ -2,8 +2,11 @@
 
 #include "harness/launch/processors.h"
 #include "harness/report/report.h"
+#include "harness/sim/estimate.h"
 #include "harness/sim/virtual_run.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -33,6 +36,21 @@ static void note_images(const run_config *c, const run_plan *plan)
         log_info("images of %dx%d, the default on a CPU; --image N for others", (int)form->h, (int)form->w);
 }
 
+/* Says how long a run will take if it takes longer than a minute, and which number of steps takes a minute.
+ */
+static void note_duration(const run_config *c, const run_plan *plan)
+{
+    double seconds = run_config_is_on_cpu(c) ? run_estimate_s(c, plan) : NAN,
+           steps = (double)(c->run.steps + c->run.warmup) * 60 / seconds - (double)c->run.warmup;
+    bool long_run = seconds > 7200;
+    char shorter[64] = "";
+    if (!(seconds > 60)) return;
+    if (!c->run.epochs && steps >= 1)
+        snprintf(shorter, sizeof shorter, "; about a minute with --steps %.0f", steps);
+    log_info("about %.0f %s on this machine%s", seconds / (long_run ? 3600 : 60),
+             long_run ? "hours" : "minutes", shorter);
+}
+
 static status run_here(run_config *c, run_plan *plan, char *const *words, run_jobs *jobs)
 {
     bool cuda = strcmp(c->run.device, "cuda") == 0;
@@ -49,6 +67,7 @@ static status run_here(run_config *c, run_plan *plan, char *const *words, run_jo
     if (!c->run.quiet && c->repetition == 0)
         log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
     if (c->repetition == 0 && !c->run.quiet) note_images(c, plan);
+    if (c->repetition == 0 && !c->run.quiet) note_duration(c, plan);
     if (c->repetition == 0) warn_of_openmp();
     TRY(run_jobs_run(c, plan, words, jobs));
     if (jobs->outcome.cause[0]) log_error("%s", jobs->outcome.cause);

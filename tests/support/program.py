@@ -36,7 +36,8 @@ class Result:
     def lines(self):
         """Lines on stderr without the one that names the hardware and without those of sanitizers."""
         return [line for line in self.err.splitlines()
-                if line and ": no CUDA device found: " not in line and not line.startswith(("==", "harness: progress: "))]
+                if line and ": no CUDA device found: " not in line and " on this machine" not in line
+                and not line.startswith(("==", "harness: progress: "))]
 
     def json(self):
         return json.loads(self.out)

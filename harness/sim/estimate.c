@@ -1,0 +1,94 @@
+/* Estimates how long a run on processors takes, before it begins. */
+#include "harness/sim/estimate.h"
+
+#include "common/base/clock.h"
+#include "common/ops/op.h"
+#include "harness/launch/processors.h"
+#include "harness/sim/calibrate_impl.h"
+
+#include <math.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A run that takes less than this time at 200 GFLOP/s per thread is not estimated. Training on a processor
+ * reaches 30 to 150. */
+static const double least_s = 10, most_flops = 200e9;
+
+enum { SAMPLES = 2 }; /* Samples of the measured step. BatchNorm needs two. */
+
+/* Returns the operations of a training step with one sample. The backward pass has twice as many as the
+ * forward pass. Returns 0 if the model does not compile. */
+static double flops_of_sample(const nn_model *model)
+{
+    nn_program *p = NULL;
+    nn_program_config config = {.batch = SAMPLES, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    double flops = 0;
+    if (nn_program_compile(model, &config, &p) != STATUS_OK) error_clear();
+    for (int i = 0; p && i < p->forward_end; i++) flops += op_cost_of(&p->ops[i].desc).flops;
+    nn_program_free(&p);
+    return 3 * flops / SAMPLES;
+}
+
+/* Measures a training step with `batch` samples. Returns NaN if it cannot run. */
+static double measure_step(const model_options *model, int64_t batch, int threads)
+{
+    calibration_workload w = {*model, batch};
+    calibration_run r = {0};
+    device_config config = {.name = "cpu", .world = 1, .threads = threads};
+    int64_t begin_ns = 0;
+    status rc = device_open(&config, &r.device);
+    if (rc == STATUS_OK) rc = device_stream_open(r.device, DEVICE_STREAM_COMPUTE, &r.stream);
+    if (rc == STATUS_OK) rc = calibration_open(&r, r.device, r.stream, &w, DEVICE_MEMORY_SHARED, false);
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++) { /* The first step is slow. */
+        begin_ns = clock_now_ns();
+        rc = calibration_step(&r, CALIBRATION_ALONE, -1);
+    }
+    return rc == STATUS_OK ? 1e-9 * (double)(clock_now_ns() - begin_ns) : NAN;
+}
+
+/* Measures in a process of its own, since the launcher must not have threads. */
+static double measure_apart(const model_options *model, int64_t batch, int threads)
+{
+    int ends[2];
+    double seconds = NAN;
+    if (pipe(ends) != 0) return NAN;
+    pid_t child = fork();
+    if (child == 0) {
+        double measured = measure_step(model, batch, threads);
+        _exit(write(ends[1], &measured, sizeof measured) != (ssize_t)sizeof measured);
+    }
+    close(ends[1]);
+    if (child > 0 && read(ends[0], &seconds, sizeof seconds) != (ssize_t)sizeof seconds) seconds = NAN;
+    close(ends[0]);
+    if (child > 0) waitpid(child, NULL, 0);
+    return seconds;
+}
+
+/* Returns the options of the planned model, whose shapes may come from the data. */
+static model_options planned_model(const run_config *c, const nn_model *model)
+{
+    model_options m = c->model;
+    shape sample = model->layers[0].sample;
+    if (model->input_kind == NN_INPUT_IMAGE) m.image = sample.dims[0];
+    if (model->input_kind == NN_INPUT_TOKENS)
+        m.sequence = sample.dims[0];
+    else
+        m.classes = model->classes;
+    return m;
+}
+
+double run_estimate_s(const run_config *c, const run_plan *plan)
+{
+    model_options model = planned_model(c, plan->model);
+    int processors = processors_usable(), threads = 0;
+    double samples = 0; /* samples that a rank of `threads` threads would train in the same time */
+    for (int j = 0; j < JOB_COUNT; j++) {
+        if (!run_config_uses(c, j)) continue;
+        int own = run_config_threads(c, j);
+        if (threads == 0) threads = own;
+        samples += (double)(plan->total_steps[j] * run_config_batch(c, j) * c->run.accumulate) *
+                   fmax(1, (double)run_config_world(c, j) * own / processors) * threads / own;
+    }
+    if (flops_of_sample(plan->model) * samples / (threads * most_flops) < least_s) return NAN;
+    return samples / SAMPLES * measure_apart(&model, SAMPLES, threads);
+}
