@@ -37,6 +37,11 @@ json_t *report_find(const json_t *array, const char *path, const char *text);
 double report_smallest(const json_t *array, const char *path);
 double report_largest(const json_t *array, const char *path);
 
+/* Returns by how much the memory of DataParallel's device 0 exceeds the memory of another device between two
+ * steps, when the replicas of the next step have been made: gradients and optimizer state. Returns NaN for
+ * other policies. */
+double report_between_steps(const json_t *job);
+
 /* A text that a function returns by value, to be used within the same expression: report_value(CELL_TIME,
  * seconds).text */
 typedef struct short_text {

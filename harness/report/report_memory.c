@@ -161,6 +161,13 @@ void report_memory(const json_t *job, text_buffer *out)
 
 /* ---- DataParallel, phase by phase -------------------------------------------------------------- */
 
+double report_between_steps(const json_t *job)
+{
+    return report_number_at(
+        report_find(report_at(job, "dataparallel_memory.phases"), "phase", "after replicate"),
+        "difference_bytes");
+}
+
 static void list_sizes(const json_t *m, double unit, text_buffer *out)
 {
     static const char *const keys[][2] = {{"P", "parameters_bytes"},      {"G", "kept_gradients_bytes"},

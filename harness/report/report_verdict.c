@@ -216,22 +216,30 @@ static void efficiency_lines(const json_t *result, const json_t *job, text_buffe
 
 /* ---- what else the run found -------------------------------------------------------------------- */
 
-/* Says how training went. `b` is NULL if there is only one engine. */
+static void losses(const json_t *job, text_buffer *out)
+{
+    text_append(out, "%.3f to %.3f", report_number_at(job, "loss_first"), report_number_at(job, "loss_last"));
+}
+
+/* Says how training went: the losses of the first measured step and of the last step, and the accuracy. `b`
+ * is NULL if there is only one engine. */
 static void training_line(const json_t *result, const json_t *a, const json_t *b, text_buffer *out)
 {
-    const json_t *equal = report_at(result, "agreement.parameters_equal");
+    bool equal = json_is_true(report_at(result, "agreement.parameters_equal"));
     const char *saved = report_text_at(result, "configuration.save");
-    double loss = report_number_at(a, "loss_last"), accuracy = report_number_at(a, "accuracy"),
-           other = report_number_at(b, "accuracy");
-    if (isnan(loss)) return;
-    if (json_is_true(equal))
-        text_append(out, "Both end with equal parameters, bit for bit; loss %.3f", loss);
+    double accuracy = report_number_at(a, "accuracy"), other = report_number_at(b, "accuracy");
+    if (isnan(report_number_at(a, "loss_last"))) return;
+    if (equal)
+        text_append(out, "Equal parameters, bit for bit; loss ");
     else
-        text_append(out, "Loss at the end: %s %.3f", report_text_at(a, "engine"), loss);
-    if (b && !json_is_true(equal))
-        text_append(out, ", %s %.3f", report_text_at(b, "engine"), report_number_at(b, "loss_last"));
+        text_append(out, "Loss: %s ", report_text_at(a, "engine"));
+    losses(a, out);
+    if (b && !equal) {
+        text_append(out, ", %s ", report_text_at(b, "engine"));
+        losses(b, out);
+    }
     if (!isnan(accuracy))
-        text_append(out, "%s test accuracy %.1f %%", b && !json_is_true(equal) ? ";" : ",", 100 * accuracy);
+        text_append(out, "%s test accuracy %.1f %%", b && !equal ? ";" : ",", 100 * accuracy);
     if (!isnan(other) && other != accuracy) text_append(out, " and %.1f %%", 100 * other);
     text_append(out, "%s%s.\n", *saved ? "; saved in " : "", saved);
 }
@@ -285,7 +293,8 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
     static const char peak[] = "memory_imbalance.maximum_bytes";
     const json_t *job = ps ? ps : other, *servers = json_object_get(job, "servers");
     size_t count = json_array_size(servers);
-    double difference = report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes");
+    double difference = report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes"),
+           between_steps = report_between_steps(job);
     short_text most = report_value(CELL_BYTES, report_number_at(job, peak)),
                of_servers = report_value(CELL_BYTES, report_largest(servers, "memory.total.peak_bytes"));
     if (difference > 0)
@@ -295,6 +304,8 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
                     report_value(CELL_BYTES, difference).text);
     else
         text_append(out, "Memory: every rank of %s %s", report_text_at(job, "engine"), most.text);
+    if (difference > 0 && between_steps > 0)
+        text_append(out, " at the peak, %s between steps", report_value(CELL_BYTES, between_steps).text);
     if (count == 1) text_append(out, ", its server %s", of_servers.text);
     if (count > 1) text_append(out, ", its %zu servers at most %s", count, of_servers.text);
     if (ps && other)
@@ -333,7 +344,7 @@ void report_next(const json_t *next, text_buffer *out)
                     100 * report_number_at(next, "shorter"));
     else
         text_append(out, "nothing tried shortens a step of %s by 5 %%", report_text_at(next, "policy"));
-    text_append(out, ". Tried:");
+    if (json_array_size(tried) > 0) text_append(out, ". Tried:");
     for (size_t i = 0; i < json_array_size(tried); i++)
         text_append(out, "%s %s", i ? "," : "", json_string_value(json_array_get(tried, i)));
 }

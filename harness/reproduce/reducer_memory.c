@@ -61,13 +61,6 @@ static void add_classes(reproduction_report *r, const char *row, const virtual_f
     }
 }
 
-/* Returns by how much the memory of device 0 exceeds the memory of another device between two steps. The
- * difference is G + S. */
-static double excess(const virtual_figures *f)
-{
-    return report_number_at(phase_of(f, PS_DP_REPLICATED), "difference_bytes");
-}
-
 static void add_published(reproduction_report *r, const published_table *t, double adam)
 {
     for (int row = 0; row < t->rows; row++) {
@@ -99,7 +92,7 @@ static status run(reproduction_run *run)
     const json_t *sizes = report_at(f->job, "dataparallel_memory");
     if (!json_is_object(sizes))
         return fail(STATUS_INTERNAL, "reducer-memory: the policy dp reported no sizes");
-    double adam = excess(f);
+    double adam = report_between_steps(f->job);
     add_phases(r, "Adam, device 0 less device 1", f);
     add_classes(r, "Adam, by class", f);
     snprintf(detail, sizeof detail, "%.3f GiB; 3P is %.3f GiB", adam / gib,
@@ -107,7 +100,7 @@ static status run(reproduction_run *run)
     reproduction_claim_that(r, adam >= 3 * gib && adam <= 4 * gib, detail,
                             "Adam: between steps device 0 holds 3 to 4 GiB more, G + S = 3P");
     TRY(measure(profile, "dp", "sgd", f));
-    double sgd = excess(f);
+    double sgd = report_between_steps(f->job);
     add_phases(r, "SGD, device 0 less device 1", f);
     snprintf(detail, sizeof detail, "%.3f GiB", sgd / gib);
     reproduction_claim_that(r, sgd < 3 * gib, detail, "plain SGD: it does not, G alone is left");
