@@ -21,7 +21,7 @@ typedef enum dtype { DTYPE_LIST(DTYPE_ENUM) DTYPE_COUNT } dtype;
 
 static inline int dtype_size(dtype type)
 {
-#define DTYPE_SIZE(name, size, text) [DTYPE_##name] = size,
+#define DTYPE_SIZE(name, size, text) size,
     static const int sizes[] = {DTYPE_LIST(DTYPE_SIZE)};
 #undef DTYPE_SIZE
     return sizes[type];
