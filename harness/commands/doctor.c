@@ -185,7 +185,7 @@ static void cuda(text_buffer *out)
         p.toolkit, p.architectures,
         p.emulated                      ? "; EMULATED on the host, for tests"
         : strstr(p.architectures, "70") ? ""
-                                        : "; this toolkit has no code for 70 (V100)");
+                                        : "; P100 and V100 need a build with CUDA 12");
     for (int i = 0; i < p.gpu_count && i < CUDA_MOST_GPUS; i++) {
         char label[48], memory[32];
         snprintf(label, sizeof label, "GPU %d", i);

@@ -403,6 +403,19 @@ def more_ranks_than_gpus_are_refused_with_what_would_run():
     expect(len(lines) == 1 and "got 64 ranks" in lines[0] and "--share-gpu" in lines[0], "not one line", result)
 
 
+@cases([("P100", "60", "CUDA 12 and -DPSRING_CUDA_ARCHITECTURES=60"), ("V100", "70", "CUDA 12 and -DPSRING_CUDA_ARCHITECTURES=70"),
+        ("T4", "75", "")])
+def a_gpu_older_than_the_code_of_the_module_is_refused_and_the_toolkit_that_helps_is_named(architecture, toolkit):
+    needs_gpu()
+    if not EMULATED:
+        raise Skip("only the emulated GPU has the compute capability that a test asks for")
+    result = run("--device", "cuda", "--mode", "none", "--model", "toy", "--quiet", env={"EMULATED_ARCHITECTURE": architecture})
+    expect_equal(result.code, 69 if toolkit else 0, "exit code", result)
+    if toolkit:
+        got = f"expected compute capability 7.5 or later, got {architecture[0]}.{architecture[1]} "
+        expect(len(result.lines()) == 1 and got in result.err and result.err.endswith(f"; build with {toolkit}\n"), "not one line", result)
+
+
 @cases([("host memory", "ring", "--collective shm"), ("NCCL", "ring", "--collective nccl"),
         ("DataParallel through NCCL", "ps", "--policy dp --payload nccl")])
 def a_rank_killed_in_training_ends_the_job_and_is_named(mode, options):

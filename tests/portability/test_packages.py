@@ -110,5 +110,40 @@ def cmake_names_all_missing_libraries_at_once_each_with_its_package():
     expect_equal(sorted(set(expected) - set(packages("build"))), [], "packages that make deps does not install")
 
 
+@cases([("without apt-get", "apt-get", "no Debian archive in apt's sources"), ("without pip", "python3", "python3 has no pip"),
+        ("without a network", "", "Debian 13's nvidia-cuda-toolkit cannot be downloaded")])
+def if_cuda_12_cannot_be_installed_one_line_names_the_reason_and_the_skipped_test(without, reason):
+    tools = {"apt-get": 'case $1 in indextargets) echo "file:/debian" ;; *) exit 100 ;; esac', "python3": "exit 0", "uname": "echo x86_64"}
+    with tempfile.TemporaryDirectory(prefix="cuda-test-") as folder:
+        for name, text in tools.items():
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/sh\n{'exit 1' if name == without else text}\n")
+            os.chmod(path, 0o755)
+        done = subprocess.run(["sh", os.path.join(SOURCE, ".ci", "install-cuda-12.sh"), f"{folder}/cuda-12"], capture_output=True, text=True,
+                              check=False, env={"PATH": f"{folder}:/usr/bin:/bin", "TMPDIR": folder})
+        left = sorted(set(os.listdir(folder)) - set(tools))
+    expect_equal([done.returncode, left], [1, []], "exit code, files that are left", done.stderr)
+    expect_equal(done.stderr, f"install-cuda-12.sh: no CUDA 12: {reason}: test_cuda_12 is skipped\n", "stderr")
+
+
+@cases([("CUDA 12", "50 52 60 61 70 75 80 86 90", "60 70 75 80 90 and PTX", ""),
+        ("CUDA 13", "75 80 86 87 90 100 120", "75 80 90 and PTX", ", which has none for 60 70")])
+def cmake_builds_the_code_that_nvcc_has_and_names_the_rest(known, code, lacks):
+    with tempfile.TemporaryDirectory(prefix="nvcc-test-") as folder:
+        nvcc, script = os.path.join(folder, "nvcc"), os.path.join(folder, "test.cmake")
+        with open(nvcc, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nprintf 'compute_%s\\n' " + known + "\n")
+        os.chmod(nvcc, 0o755)
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(f"""include({SOURCE}/common/build/Cuda.cmake)
+set(CMAKE_CUDA_COMPILER {nvcc})
+psring_cuda_architectures("${{PSRING_CUDA_ARCHITECTURES}}")
+message("${{PSRING_CUDA_ARCHITECTURES_TEXT}}|${{PSRING_CUDA_LACKS}}|${{PSRING_CUDA_LEAST_ARCHITECTURE}}")
+""")
+        done = subprocess.run(["cmake", "-DPSRING_CUDA=OFF", "-P", script], capture_output=True, text=True, check=False)
+    expect_equal(done.stderr.strip(), f"{code}|{lacks}|{code[:2]}", "code, missing code, least architecture")
+
+
 if __name__ == "__main__":
     main()

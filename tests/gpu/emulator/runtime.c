@@ -122,9 +122,12 @@ cudaError_t cudaDriverGetVersion(int *version)
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int number)
 {
+    const char *text = getenv("EMULATED_ARCHITECTURE");
+    int architecture = text ? atoi(text) : 90;
     size_t available;
     (void)number;
-    *out = (struct cudaDeviceProp){.name = "emulator", .major = 9};
+    *out =
+        (struct cudaDeviceProp){.name = "emulator", .major = architecture / 10, .minor = architecture % 10};
     return cudaMemGetInfo(&available, &out->totalGlobalMem);
 }
 

@@ -152,9 +152,10 @@ static status check_gpu(const cuda_device *d, const struct cudaDeviceProp *p)
     if (architecture < PSRING_LEAST_ARCHITECTURE)
         return fail(STATUS_UNAVAILABLE,
                     "device cuda: GPU %d (%s): expected compute capability %d.%d or later, got %d.%d "
-                    "(built with CUDA %d.%d for %s)",
+                    "(built with CUDA %d.%d for %s); build with %s-DPSRING_CUDA_ARCHITECTURES=%d",
                     d->gpu, p->name, PSRING_LEAST_ARCHITECTURE / 10, PSRING_LEAST_ARCHITECTURE % 10, p->major,
-                    p->minor, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, PSRING_ARCHITECTURES);
+                    p->minor, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, PSRING_ARCHITECTURES,
+                    architecture < 75 ? "CUDA 12 and " : "", architecture);
     if (d->base.config.precision != DEVICE_PRECISION_F32 && p->major < 8)
         return fail(STATUS_CONFIG, "device cuda: --%s: expected compute capability 8.0 or later, got %d.%d",
                     precision_names[d->base.config.precision], p->major, p->minor);
