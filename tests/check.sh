@@ -162,7 +162,7 @@ if level more; then
     suite faults-more 50 "A rank that dies or stops is named under more settings of each engine." build faults-more "$tests"
     suite commands-more 200 "Options and commands keep the promises of their pages, row by row." build commands-more "$tests"
     suite labs-more 50 "The labs' solutions have full points, mistakes are named, and no code harms the grader." build labs-more "$tests"
-    suite compilers 65 "Clang compiles the program without a warning, as gcc did." build compilers
+    suite compilers 110 "Clang and CUDA 12 compile without a warning what gcc and CUDA 13 did." build compilers
     suite trixie 60 "The kernels compute on Debian 13, with oneDNN 3, what they compute here." build trixie
     build_suite build-address 80 "The sources compile with the address sanitizer." build-asan "suite_units suite_units-more" -DPSRING_SANITIZE=address
     suite address 120 "No unit reads or writes memory that is not its own, loses any, or relies on undefined behavior." build-asan 'units|units-more' "$tests"
