@@ -159,7 +159,8 @@ static ps_transport transport_kind(const ps_member *m)
 {
     ps_transport asked = (ps_transport)m->options->transport;
     if (asked != PS_TRANSPORT_AUTO) return asked;
-    return m->context->hub ? PS_TRANSPORT_INPROC : PS_TRANSPORT_IPC;
+    if (m->context->hub) return PS_TRANSPORT_INPROC;
+    return m->context->host_address ? PS_TRANSPORT_TCP : PS_TRANSPORT_IPC;
 }
 
 void ps_member_ways(const ps_member *m, const char **transport, const char **payload)
@@ -199,9 +200,11 @@ status ps_transport_options(ps_member *m, int number, transport_options *out)
 status ps_listen(ps_member *m, int server, ps_port *port)
 {
     char asked[PS_URL_MAX];
+    const char *address = m->context->host_address;
+    bool is_local = strcmp(m->options->interface, "lo") == 0; /* the default */
     switch (transport_kind(m)) {
     case PS_TRANSPORT_TCP:
-        snprintf(asked, sizeof asked, "tcp://%s:*", m->options->interface);
+        snprintf(asked, sizeof asked, "tcp://%s:*", is_local && address ? address : m->options->interface);
         break;
     case PS_TRANSPORT_INPROC:
         snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-%d", random_token(), server);

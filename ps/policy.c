@@ -71,9 +71,12 @@ static const option option_list[] = {
      .help = "shm, nccl (dp): tensors go through shared memory or NCCL, and ZeroMQ carries only notices; "
              "zmq: ZeroMQ carries the tensors, too"},
     {"transport", OPTION_CHOICE, FIELD(transport), .initial = "auto", .choices = transport_names,
-     .level = OPTION_RARE, .help = "transport of ZeroMQ; auto: inproc if ranks are threads, else ipc"},
+     .level = OPTION_RARE,
+     .help = "transport of ZeroMQ; auto: inproc if ranks are threads, tcp between "
+             "hosts, else ipc"},
     {"interface", OPTION_TEXT, FIELD(interface), .argument = "NAME", .initial = "lo", .level = OPTION_RARE,
-     .help = "network interface on which servers listen with tcp"},
+     .help = "network interface on which servers listen with tcp; between hosts the one that "
+             "reaches rank 0, unless a name is given"},
 };
 const option_table ps_option_table = {"Parameter server", option_list,
                                       sizeof option_list / sizeof option_list[0]};

@@ -73,7 +73,8 @@ static status differ(int rank, const sync_blob *theirs, const sync_blob *ours, s
     if (expected_length > 5 && memcmp(expected, "host=", 5) == 0)
         return fail(STATUS_CONFIG,
                     "rank %d and rank 0 run on different hosts, but collectives over shared memory need one "
-                    "host; use --collective mpi",
+                    "host; use --collective mpi, with ranks that mpirun has started: mpirun -x HARNESS_KEY "
+                    "-x MASTER_ADDR -x MASTER_PORT --host A:4,B:4 harness --mode ring --collective mpi",
                     rank);
     return fail(STATUS_PROTOCOL, "ranks differ: rank %d has '%.*s', rank 0 has '%.*s'", rank,
                 found_length < 160 ? found_length : 160, found, expected_length < 160 ? expected_length : 160,

@@ -74,6 +74,10 @@ typedef struct rendezvous_options {
 /* Checks the form of a URL. For env://, does not check the environment variables. Fails with STATUS_USAGE. */
 status rendezvous_check(const char *url);
 
+/* Writes the IPv4 address of this host from which it reaches the host `peer`. If `peer` is NULL, unknown or
+ * this host under a loopback address, writes the first address of a network interface. */
+void rendezvous_own_address(const char *peer, char *out, size_t size);
+
 /* Joins the rendezvous. Returns when all ranks have joined. Borrows slot, table, hub and context until
  * rendezvous_close(). Fails with
  *

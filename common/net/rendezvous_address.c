@@ -59,7 +59,10 @@ static status endpoints_of_environment(rendezvous_endpoints *out)
     const char *host = getenv("MASTER_ADDR"), *text = getenv("MASTER_PORT");
     const char *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     if (!host || !text)
-        return fail(STATUS_CONFIG, "rendezvous env://: %s is not set", host ? "MASTER_PORT" : "MASTER_ADDR");
+        return fail(STATUS_CONFIG,
+                    "rendezvous env://: %s is not set: export MASTER_ADDR=HOST MASTER_PORT=29500, HOST is "
+                    "that of rank 0",
+                    host ? "MASTER_PORT" : "MASTER_ADDR");
     int64_t port;
     TRY(text_parse_int("MASTER_PORT", text, 1, 65534, &port));
     /* Under torchrun, torchrun's own store uses MASTER_PORT, so the rendezvous uses the next port. */
@@ -118,6 +121,26 @@ static void own_address(char *out, size_t size)
         break;
     }
     freeifaddrs(all);
+}
+
+void rendezvous_own_address(const char *peer, char *out, size_t size)
+{
+    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM};
+    struct addrinfo *found = NULL;
+    struct sockaddr_in own = {0};
+    socklen_t length = sizeof own;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    /* connect() of a datagram socket sends nothing. It chooses the address of this host. */
+    if (peer && getaddrinfo(peer, "9", &hints, &found) == 0 &&
+        connect(fd, found->ai_addr, found->ai_addrlen) == 0)
+        getsockname(fd, (struct sockaddr *)&own, &length);
+    if (found) freeaddrinfo(found);
+    if (fd >= 0) close(fd);
+    uint32_t address = ntohl(own.sin_addr.s_addr);
+    if (address == 0 || address >> 24 == IN_LOOPBACKNET)
+        own_address(out, size);
+    else
+        inet_ntop(AF_INET, &own.sin_addr, out, (socklen_t)size);
 }
 
 void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,

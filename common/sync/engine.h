@@ -126,6 +126,7 @@ typedef struct sync_context {
     net_link link;              /* network that the engine's transports emulate */
     struct trace *trace;        /* trace of this rank, or NULL */
     anatomy *anatomy;           /* set by sync_open(); NULL for a server in a separate process */
+    const char *host_address;   /* address for ranks on other hosts, or NULL if all ranks are on this host */
     struct transport_hub *hub;  /* hub that connects ranks if they are threads of one process, else NULL */
     /* Called if an error ends this rank while the compute thread may be stuck in a library. lost() publishes
      * the error, and the process ends with the exit code of the error. Any thread may call lost(). NULL if

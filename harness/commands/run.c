@@ -175,7 +175,11 @@ static status run_rank(run_command *c, const launch_environment *e)
                         .report = report_alone,
                         .report_context = c};
     run_job outcome;
-    char prefix[48];
+    char prefix[48], address[64];
+    if (e->several_hosts) {
+        rendezvous_own_address(getenv("MASTER_ADDR"), address, sizeof address);
+        place.host_address = address;
+    }
     TRY(job_of(&c->config, e, &place.job));
     place.engine = c->engine = job_engine(place.job);
     TRY(bind_rank(&c->config, e, place.job));
@@ -221,16 +225,22 @@ static status serve_stage(const run_command *c)
 
 static status start(run_command *c)
 {
+    bool is_rank = launch_environment_is_rank() || launch_environment_is_of_node();
     TRY(run_config_init(&c->config));
+    c->config.may_be_started = true;
     TRY(run_config_parse(&c->config, c->line->argc, c->line->argv + 2));
-    if (!launch_environment_is_rank()) {
+    if (!is_rank) {
         TRY(option_effects_check_engines(&c->config));
         if (!c->config.run.quiet) options_notices(c->config.bindings, BINDING_COUNT);
     }
     log_set_level((log_level)c->config.run.log_level);
-    if (!launch_environment_is_rank() && !c->config.run.quiet) option_effects_note(&c->config);
+    if (!is_rank && !c->config.run.quiet) option_effects_note(&c->config);
     if (c->config.run.plan || run_config_is_virtual(&c->config)) return run_and_report(c);
+    if (c->config.run.rendezvous || c->config.run.serve_stage || c->config.run.remote_stage)
+        TRY(launch_environment_read_key_file());
     if (c->config.run.serve_stage) return serve_stage(c);
+    if (!is_rank) TRY(run_node_check(&c->config));
+    if (c->config.run.nnodes > 1 && !is_rank) return run_node(&c->config, c->line->argv, &c->line->exit_code);
     launch_environment e;
     if (c->config.run.rendezvous) TRY(rendezvous_check(c->config.run.rendezvous));
     TRY(launch_environment_open(c->config.run.rendezvous != NULL, &e));

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 bool launch_environment_is_rank(void)
 {
@@ -26,7 +28,21 @@ static const manager managers[] = {
      "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"},
     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", "SLURM_JOB_ID"},
 };
-enum { TORCHRUN, MANAGERS = sizeof managers / sizeof managers[0] };
+enum { TORCHRUN, MPIRUN, SRUN, MANAGERS = sizeof managers / sizeof managers[0] };
+
+bool launch_environment_is_of_node(void)
+{
+    return getenv("HARNESS_JOB") && !launch_environment_is_rank();
+}
+
+bool launch_environment_is_started(void)
+{
+    for (int i = 0; i < MANAGERS; i++) {
+        const char *world = getenv(managers[i].world);
+        if (world && atoi(world) > 1 && getenv(managers[i].rank) && getenv(managers[i].job)) return true;
+    }
+    return false;
+}
 
 static status read_number(const char *name, int64_t low, int64_t high, int *out)
 {
@@ -61,6 +77,30 @@ status launch_environment_key(const char *name, char out[NET_KEY_TEXT])
     return STATUS_OK;
 }
 
+status launch_environment_read_key_file(void)
+{
+    const char *path = getenv("HARNESS_KEY_FILE");
+    char text[NET_KEY_TEXT] = "";
+    struct stat about;
+    if (!path || getenv("HARNESS_KEY")) return STATUS_OK;
+    /* Without O_NONBLOCK, open() would block on a FIFO. */
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return fail_errno(STATUS_CONFIG, "HARNESS_KEY_FILE: %s", path);
+    bool shared = fstat(fd, &about) != 0 || about.st_mode & (S_IRWXG | S_IRWXO);
+    ssize_t got = shared ? 0 : read(fd, text, sizeof text - 1);
+    close(fd);
+    if (shared)
+        return fail(
+            STATUS_PERMISSION,
+            "HARNESS_KEY_FILE: expected a file that only its user can read, got mode %04o: chmod 600 %s",
+            (unsigned)about.st_mode & 07777, path);
+    if (got != NET_KEY_TEXT - 1 || !net_key_is_valid(text))
+        return fail(STATUS_CONFIG,
+                    "HARNESS_KEY_FILE: expected %d hexadecimal digits: openssl rand -hex 32 >%s",
+                    NET_KEY_TEXT - 1, path);
+    return setenv("HARNESS_KEY", text, 1) == 0 ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for a key");
+}
+
 static status from_harness(launch_environment *e)
 {
     static const char *const names[] = {"HARNESS_JOB",       "HARNESS_TOKEN",     "HARNESS_RENDEZVOUS",
@@ -89,6 +129,33 @@ static status from_harness(launch_environment *e)
     return STATUS_OK;
 }
 
+/* Copies the first host of a list of Slurm, such as "rack[03-07,9]node[1-4],login". */
+static void first_host(const char *list, char *out, size_t size)
+{
+    out[0] = '\0';
+    while (*list && *list != ',') {
+        bool is_range = *list == '[';
+        size_t used = strlen(out), length = strcspn(list += is_range, is_range ? "-,]" : "[,");
+        snprintf(out + used, size - used, "%.*s", (int)length, list);
+        list += is_range ? strcspn(list, "]") : length;
+        if (is_range && *list) list++;
+    }
+}
+
+/* Sets the address of rank 0 of a job step of Slurm. The first task of a step runs on its first host. */
+static void set_slurm_address(void)
+{
+    enum { FIRST_PORT = 10000, PORTS = 20000 }; /* below the ports that Linux gives to clients */
+    const char *list = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID");
+    char host[256], port[16];
+    if (!list) list = getenv("SLURM_JOB_NODELIST");
+    if (!list || !job) return;
+    first_host(list, host, sizeof host);
+    snprintf(port, sizeof port, "%d", FIRST_PORT + atoi(job) % PORTS);
+    setenv("MASTER_ADDR", host, 0);
+    setenv("MASTER_PORT", port, 0);
+}
+
 /* Derives the token of a job. Every rank must compute the same token without communication. */
 static uint64_t derive_token(const manager *m, const char *key)
 {
@@ -106,6 +173,10 @@ static status from_manager(launch_environment *e)
         e->origin = LAUNCH_BY_MANAGER;
         TRY(read_ranks(e, JOB_MOST_RANKS, m));
         if (getenv(m->local_world)) TRY(read_number(m->local_world, 1, JOB_MOST_RANKS, &e->local_world));
+        const char *nodes = i == SRUN ? getenv("SLURM_STEP_NUM_NODES") : NULL;
+        e->several_hosts = e->local_world < e->world || (nodes && atoi(nodes) > 1);
+        if (i == SRUN) set_slurm_address();
+        unsetenv("HARNESS_JOB");
         TRY(launch_environment_key("HARNESS_KEY", e->key));
         memcpy(e->stage_key, e->key, sizeof e->stage_key);
         e->token = derive_token(m, e->key);

@@ -190,16 +190,14 @@ static status launch_all(const run_config *c, const run_plan *plan, char *const 
     return STATUS_OK;
 }
 
-/* Returns the command line of the ranks: the launcher's command line, with the number of ranks that the
- * launcher has chosen. The caller frees the result. */
-static char **command_of_ranks(const run_config *c, char *const *argv, char gpus[32])
+char **run_jobs_command(const run_config *c, char *const *argv, char gpus[32])
 {
     int count = 0;
     while (argv[count]) count++;
     char **words = calloc((size_t)count + 2, sizeof *words);
     if (!words) return NULL;
     bool chosen = c->run.gpus > 0 && !options_given(&c->bindings[0], "gpus");
-    snprintf(gpus, 32, "--gpus=%lld", (long long)c->run.gpus);
+    snprintf(gpus, 32, "--gpus=%lld", (long long)(c->run.gpus / c->run.nnodes));
     memcpy(words, argv, 2 * sizeof *words);
     if (chosen) words[2] = gpus;
     memcpy(words + 2 + chosen, argv + 2, (size_t)(count - 2) * sizeof *words);
@@ -214,7 +212,7 @@ status run_jobs_run(const run_config *config, const run_plan *plan, char *const 
     for (int e = 0; e < JOB_COUNT; e++) deliveries[e] = (delivery){.fds = {-1, -1, -1, -1, -1}};
     for (int e = 0; e < JOB_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e)) rc = open_delivery(config, e, &deliveries[e]);
-    char gpus[32], **words = command_of_ranks(config, argv, gpus);
+    char gpus[32], **words = run_jobs_command(config, argv, gpus);
     if (rc == STATUS_OK && !words) rc = fail(STATUS_SYSTEM, "no memory for the command line of the ranks");
     if (rc == STATUS_OK) rc = launch_all(config, plan, words, deliveries, out);
     free(words);

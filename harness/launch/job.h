@@ -8,6 +8,7 @@
  *   plan/plan                 steps and memory of the run, computed in advance
  *   launch/job                the launcher's side: starts ranks and servers, gathers results
  *   launch/progress           progress on stderr
+ *   launch/node               --nnodes: starts the ranks of one of several hosts
  *   rank/rank, rank/server    a process of a job: set-up, blocks of steps, end
  *   rank/join                 rendezvous, token and handshakes of the ranks
  *   rank/setup                a rank's trainer and batches, opened from the configuration
@@ -42,6 +43,19 @@ typedef struct run_jobs {
 status run_jobs_run(const run_config *config, const run_plan *plan, char *const *argv, run_jobs *out);
 void run_jobs_free(run_jobs *jobs);
 bool run_jobs_any_result(const run_jobs *jobs);
+
+/* Returns the command line of the ranks: the launcher's command line, with the number of ranks per host that
+ * the launcher has chosen. The caller frees the result. NULL if out of memory. */
+char **run_jobs_command(const run_config *config, char *const *argv, char gpus[32]);
+
+/* ---- node.c ---- */
+
+/* Checks --nnodes and its options. Fails with STATUS_USAGE, with STATUS_PERMISSION if several nodes have no
+ * key, and with STATUS_CONFIG if this host has too few GPUs. */
+status run_node_check(const run_config *config);
+/* Starts the ranks of this host in a run with --nnodes, and waits for them. Rank 0 reports the run. Logs the
+ * failure of a rank. */
+status run_node(const run_config *config, char *const *argv, int *exit_code);
 
 /* Hands a job's outcome from rank 0 to the launcher. */
 status run_jobs_deliver(const run_job *job);

@@ -19,6 +19,7 @@ enum {
     DEATH_NS = 3000000000,   /* limit of the wait for a dying process */
     PROGRESS_NS = 250000000, /* time between calls of `progress` */
     END_NS = 2000000000,     /* time between SIGTERM and SIGKILL after a failure */
+    STOPPED_BY = 128,        /* exit code of a rank that a signal has stopped, less the signal */
 };
 
 static void kill_all(launcher *l)
@@ -34,7 +35,8 @@ void launch_end_all(launcher *l)
     if (l->ending) return;
     l->ending = true;
     l->kill_ns = clock_now_ns() + END_NS;
-    for (int i = 0; i < l->options.job_count; i++) {
+    /* A rank that takes signals itself would ask all nodes for an orderly stop. It loses a peer now. */
+    for (int i = 0; i < l->options.job_count && !l->options.node; i++) {
         launch_kill_job(&l->jobs[i], SIGTERM);
         launch_kill_job(&l->jobs[i], SIGCONT); /* a stopped process handles no signal except SIGKILL */
     }
@@ -57,6 +59,7 @@ static void request_stop(launcher *l, int signal)
              (int)(STOP_SIGNALS_NS / NS_PER_S));
     for (int i = 0; i < l->options.job_count; i++) {
         status_table *t = l->jobs[i].table;
+        if (l->options.node) launch_kill_job(&l->jobs[i], signal);
         job_stop_decide(t, job_stop_hold(t, signal));
         job_turn_grant(t, UINT32_MAX);
     }
@@ -67,6 +70,8 @@ static rank_end judge(const launcher *l, const job_run *j, int rank, const sigin
     rank_status s;
     status_table_read(j->table, rank, &s);
     if (info->si_code != CLD_EXITED) return END_SIGNAL;
+    if (l->options.node && info->si_status > STOPPED_BY) return END_STOPPED;
+    if (l->options.node) return info->si_status ? END_CODE : END_WELL;
     bool asked = l->stop_signal != 0;
     if (info->si_status == 0) return asked || s.state == RANK_FINISHED ? END_WELL : END_EARLY;
     return asked && info->si_status == status_exit_code(STATUS_STOPPED) ? END_STOPPED : END_CODE;
@@ -93,6 +98,7 @@ static void note_end(launcher *l, job_run *j, int rank)
     p->end_value = info.si_status;
     j->alive--;
     l->alive--;
+    if (l->options.node && p->end == END_STOPPED) l->outcome->exit_code = p->end_value;
     if (p->end != END_WELL && p->end != END_STOPPED && !l->killed) begin_to_fail(l);
 }
 

@@ -48,11 +48,21 @@ typedef struct launch_view {
     int64_t elapsed_ns;
 } launch_view;
 
+/* Place of this host in a job whose ranks run on several hosts, each with a launcher. Such ranks find the
+ * variables of torchrun in their environment, meet at env://, take signals and report failures themselves.
+ * The launcher passes signals on, names a rank that dies, and ends its ranks when one has failed. */
+typedef struct launch_node {
+    int first_rank, world;
+    const char *address; /* host of rank 0 */
+    int port;
+} launch_node;
+
 typedef struct launch_options {
     const launch_job *jobs;
     int job_count;
     char *const *argv; /* command line of the ranks, ends with NULL */
     bool take_turns;
+    const launch_node *node;    /* NULL if all ranks of the jobs run on this host */
     int64_t stall_timeout_ns;   /* time without progress after which the run ends */
     int64_t connect_timeout_ns; /* lower bound of the stall limit before the first step */
     int64_t grace_ns;           /* time to end after SIGTERM, or 0 for 30 s */

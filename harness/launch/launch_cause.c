@@ -29,15 +29,18 @@ __attribute__((format(printf, 6, 7))) static void blame(launcher *l, int job, in
 {
     char where[RANK_STATUS_TEXT];
     const job_run *j = &l->jobs[job];
+    const launch_node *n = l->options.node;
     launch_outcome *o = l->outcome;
     int ranks = j->job->world - j->job->servers;
     bool serves = rank >= ranks;
     o->job = job;
     o->rank = rank;
     o->exit_code = exit_code;
-    int used = snprintf(o->cause, sizeof o->cause, "%s %s %d (host %s, process %d), %s: ", j->job->name,
-                        serves ? "server" : "rank", serves ? rank - ranks : rank, l->host,
-                        (int)j->ranks[rank].pid, rank_status_format(s, where, sizeof where));
+    if (n) o->rank += n->first_rank;
+    int used =
+        snprintf(o->cause, sizeof o->cause, "%s %s %d (host %s, process %d)%s%s: ", j->job->name,
+                 serves ? "server" : "rank", serves ? rank - ranks : o->rank, l->host,
+                 (int)j->ranks[rank].pid, n ? "" : ", ", n ? "" : rank_status_format(s, where, sizeof where));
     va_list args;
     va_start(args, format);
     vsnprintf(o->cause + used, sizeof o->cause - (size_t)used, format, args);
@@ -56,6 +59,9 @@ static void blame_end(launcher *l, int job, int rank)
               oom ? " as the kernel ran out of memory: fewer ranks or a smaller batch need less" : "");
     } else if (p->end == END_EARLY) {
         blame(l, job, rank, &s, EXIT_PEER, "ended with exit code 0 before its work was done");
+    } else if (l->options.node) { /* the rank has printed the reason */
+        *l->outcome = (launch_outcome){
+            .exit_code = p->end_value, .job = job, .rank = l->options.node->first_rank + rank};
     } else {
         const char *why = ": the system refused memory, a thread or a descriptor";
         if (p->end_value != status_exit_code(STATUS_SYSTEM)) why = "";

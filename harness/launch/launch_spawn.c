@@ -23,12 +23,14 @@ __attribute__((format(printf, 1, 2))) static bool put(const char *format, ...)
     return length >= 0 && putenv(variable) == 0;
 }
 
-static bool set_environment(const job_run *j, int rank)
+static bool set_environment(const launch_node *n, const job_run *j, int rank)
 {
     for (const char *const *v = j->job->environment; v && *v; v++) putenv((char *)*v);
-    return put("RANK=%d", rank) && put("LOCAL_RANK=%d", rank) && put("WORLD_SIZE=%d", j->job->world) &&
-           put("LOCAL_WORLD_SIZE=%d", j->job->world) && put("HARNESS_JOB=%s", j->job->name) &&
-           put("HARNESS_TOKEN=%016" PRIx64, j->token) && put("HARNESS_KEY=%s", j->key) &&
+    bool placed = put("RANK=%d", n ? n->first_rank + rank : rank) && put("LOCAL_RANK=%d", rank) &&
+                  put("WORLD_SIZE=%d", n ? n->world : j->job->world) &&
+                  put("LOCAL_WORLD_SIZE=%d", j->job->world) && put("HARNESS_JOB=%s", j->job->name);
+    if (n) return placed && put("MASTER_ADDR=%s", n->address) && put("MASTER_PORT=%d", n->port);
+    return placed && put("HARNESS_TOKEN=%016" PRIx64, j->token) && put("HARNESS_KEY=%s", j->key) &&
            put("HARNESS_RENDEZVOUS=%s", j->rendezvous) &&
            put("HARNESS_STATUS_FD=%d", status_table_memory_fd(j->table)) &&
            put("HARNESS_NOTIFY_FD=%d", status_table_notify_fd(j->table)) &&
@@ -44,15 +46,17 @@ static void become_rank(const launcher *l, const job_run *j, int rank)
     /* If the parent died before prctl(), nobody sends the signal. */
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return;
     if (getppid() != l->pid) _exit(1);
-    if (!set_environment(j, rank)) return;
+    if (!set_environment(l->options.node, j, rank)) return;
     /* Must precede the loading of libraries, because OpenMP reads the allowed processors when it is
      * loaded. */
     if (processors && sched_setaffinity(0, sizeof *processors, &processors[rank]) != 0) return;
     int null = open("/dev/null", O_RDONLY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;
     if (null != STDIN_FILENO) close(null);
-    fcntl(status_table_memory_fd(j->table), F_SETFD, 0);
-    fcntl(status_table_notify_fd(j->table), F_SETFD, 0);
+    if (!l->options.node) { /* else the table is of no use to the rank */
+        fcntl(status_table_memory_fd(j->table), F_SETFD, 0);
+        fcntl(status_table_notify_fd(j->table), F_SETFD, 0);
+    }
     sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
     execv("/proc/self/exe", l->options.argv);
 }

@@ -81,6 +81,7 @@ static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
     const job_run *j = &l->jobs[job];
     const rank_process *found = NULL;
     bool all = true;
+    if (l->options.node) return false; /* the ranks have no slots in the table */
     look(l, job, now_ns);
     int64_t whole = limit_of(l, j), limit = (int64_t)((double)whole * part);
     for (int r = 0; r < j->job->world; r++)

@@ -11,8 +11,9 @@
 /* Options that only affect the output or how processes connect. run_config_given() leaves these options
  * out. */
 static const char *const of_output[] = {
-    "config",  "json",        "trace",        "trace-steps", "save", "save-every", "report",          "quiet",
-    "verbose", "print-steps", "print-shapes", "log-level",   "plan", "rendezvous", "connect-timeout", NULL};
+    "config",          "json",    "trace",       "trace-steps",  "save",        "save-every", "report",
+    "quiet",           "verbose", "print-steps", "print-shapes", "log-level",   "plan",       "rendezvous",
+    "connect-timeout", "nnodes",  "node-rank",   "master-addr",  "master-port", NULL};
 
 json_t *run_config_given(const run_config *c, bool with_chosen)
 {

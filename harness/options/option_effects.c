@@ -116,7 +116,9 @@ static const option_effect table[] = {
     {"seed loss-reduction predivide lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup "
      "lr-steps lr-gamma",
      EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
+    {"nnodes node-rank master-addr master-port", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring or ps"},
     {"threads bind eval-every target-loss target-accuracy rendezvous connect-timeout isolated progress "
+     "nnodes node-rank master-addr master-port "
      "augment loader-threads on-nonfinite save save-every load collective collective-table transport "
      "interface",
      EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
@@ -130,6 +132,7 @@ static const option_effect table[] = {
     {"print-steps print-shapes", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps"},
     {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
     {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
+    {"node-rank master-addr master-port", SEVERAL, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"tf32 seed threads bind loss-reduction progress jitter nodes adapters efficiency draw loader-workers "
      "dp-host "
      "dp-gather sampler drop-last augment loader-threads lr dampening nesterov weight-decay beta1 beta2 eps "

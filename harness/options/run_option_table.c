@@ -1,4 +1,5 @@
 /* The options of `harness run`. */
+#include "common/net/status_table.h"
 #include "common/nn/stages.h"
 #include "common/pipeline/schedule.h"
 #include "common/sim/profile.h"
@@ -119,7 +120,17 @@ static const option run_option_list[] = {
     {"plan", OPTION_FLAG, FIELD(plan),
      .help = "print the memory that every rank would hold, and run nothing"},
     {"rendezvous", OPTION_TEXT, FIELD(rendezvous), .argument = "URL",
-     .help = "tcp://HOST:PORT, file://PATH or env://, if another program starts the ranks"},
+     .help = "tcp://HOST:PORT, file://PATH or env://, if another program starts the ranks [env:// if "
+             "torchrun, mpirun or srun has started several]"},
+    {"nnodes", OPTION_INT, FIELD(nnodes), .argument = "N", .initial = "1", .low = 1, .high = JOB_MOST_RANKS,
+     .help = "as torchrun: number of machines of the run; start this program on each, with HARNESS_KEY or "
+             "HARNESS_KEY_FILE; --gpus then counts the ranks of one machine"},
+    {"node-rank", OPTION_INT, FIELD(node_rank), .argument = "I", .high = JOB_MOST_RANKS - 1,
+     .level = OPTION_RARE, .help = "number of this machine in a run with --nnodes, from 0"},
+    {"master-addr", OPTION_TEXT, FIELD(master_addr), .argument = "HOST", .level = OPTION_RARE,
+     .help = "address of machine 0 in a run with --nnodes"},
+    {"master-port", OPTION_INT, FIELD(master_port), .argument = "PORT", .initial = "29500", .low = 1,
+     .high = 65534, .level = OPTION_RARE, .help = "port at which rank 0 listens in a run with --nnodes"},
     {"connect-timeout", OPTION_DURATION, FIELD(connect_timeout_ns), .argument = "TIME", .initial = "60s",
      .low = 1e6, .level = OPTION_RARE, .help = "how long ranks wait for each other at the start"},
     {"progress", OPTION_CHOICE, FIELD(inline_progress), .initial = "auto", .choices = progress_names,

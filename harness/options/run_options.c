@@ -7,6 +7,7 @@
 #include "common/pipeline/schedule.h"
 #include "common/sim/profile.h"
 #include "common/sync/straggler.h"
+#include "harness/launch/environment.h"
 #include "harness/launch/processors.h"
 #include "harness/options/option_effects.h"
 #include "ring/policy.h"
@@ -94,6 +95,20 @@ static status check_device(const run_config *c)
     return text_parse_choice("--device", c->run.device, devices, sizeof *devices, COUNT, &index);
 }
 
+/* Sets --rendezvous to env:// if another process starts the ranks: the launcher of a node, torchrun, mpirun
+ * or srun. */
+static status choose_rendezvous(run_config *c)
+{
+    run_options *r = &c->run;
+    bool here = r->plan || run_config_is_virtual(c) || r->serve_stage;
+    bool started = !launch_environment_is_rank() && launch_environment_is_started();
+    if (here || (r->nnodes == 1 && (r->rendezvous || !started || !c->may_be_started))) return STATUS_OK;
+    if (!c->may_be_started) return fail(STATUS_USAGE, "--nnodes: expected harness run");
+    if (r->rendezvous) return fail(STATUS_USAGE, "--rendezvous: unexpected with --nnodes, which sets env://");
+    r->rendezvous = "env://";
+    return STATUS_OK;
+}
+
 /* Chooses the device if it is "auto", and the number of ranks if --gpus is not given. */
 static status choose_device(run_config *c)
 {
@@ -108,6 +123,7 @@ static status choose_device(run_config *c)
         TRY(device_open(&cpu, &d));
         device_close(&d);
     }
+    TRY(choose_rendezvous(c));
     return run_config_choose_ranks(c, gpus);
 }
 
@@ -192,6 +208,7 @@ static status check_repeat(const run_config *c)
 {
     const char *other = c->run.trace         ? "trace"
                         : c->checkpoint.save ? "save"
+                        : c->run.nnodes > 1  ? "nnodes"
                         : c->run.rendezvous  ? "rendezvous"
                                              : NULL;
     if (c->run.repeat == 1 || !other) return STATUS_OK;
@@ -305,7 +322,6 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(check_device(c));
     TRY(run_config_link(c, &link));
     TRY(check_outputs(c));
-    TRY(check_repeat(c));
     TRY(parse_trace_steps(c));
     const char *target = c->run.target_loss > 0 ? "loss" : c->run.target_accuracy > 0 ? "accuracy" : NULL;
     if (target && c->run.eval_every.count < 0)
@@ -314,6 +330,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
         return fail(STATUS_USAGE, "--gpus: expected 1 with --mode none, got %lld", (long long)c->run.gpus);
     TRY(model_check_options(&c->bindings[1]));
     TRY(choose_device(c));
+    TRY(check_repeat(c));
     TRY(check_stages(c));
     TRY(check_remote_stage(c));
     TRY(check_checkpoint(c));
@@ -352,12 +369,29 @@ bool run_option_is_among(const char *name, const char *const *names)
 
 void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {
-        "config",         "json",         "quiet",       "verbose",
-        "repeat",         "log-level",    "rendezvous",  "connect-timeout",
-        "report",         "remote-stage", "serve-stage", "stall-timeout",
-        "print-steps",    "print-shapes", "threads",     "bind",
-        "loader-threads", "interface",    NULL};
+    static const char *const where_only[] = {"config",
+                                             "json",
+                                             "quiet",
+                                             "verbose",
+                                             "repeat",
+                                             "log-level",
+                                             "rendezvous",
+                                             "connect-timeout",
+                                             "report",
+                                             "remote-stage",
+                                             "serve-stage",
+                                             "stall-timeout",
+                                             "threads",
+                                             "bind",
+                                             "loader-threads",
+                                             "interface",
+                                             "print-steps",
+                                             "print-shapes",
+                                             "nnodes",
+                                             "node-rank",
+                                             "master-addr",
+                                             "master-port",
+                                             NULL};
     static const char *const paths[] = {"save", "load", "trace", NULL};
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;

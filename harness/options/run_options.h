@@ -43,7 +43,11 @@ typedef struct run_options {
     option_period eval_every;
     double target_loss, target_accuracy; /* targets on the test data, or 0 if not given */
     int loss_reduction;                  /* 0 for the mean, 1 for the sum */
-    const char *rendezvous;
+    const char *rendezvous;  /* URL if another process starts the ranks; never NULL with several nodes */
+    int64_t nnodes;          /* number of machines whose launchers share the job; 1 for this one */
+    int64_t node_rank;       /* number of this machine among them */
+    const char *master_addr; /* address of machine 0 */
+    int64_t master_port;
     int64_t connect_timeout_ns;
     int inline_progress; /* 0 for auto, 1 for a separate thread, 2 for inline */
     uint64_t jitter;     /* seed of the jitter on virtual devices, or 0 without jitter */
@@ -79,6 +83,7 @@ typedef struct run_config {
     int cores;                      /* cores that the ranks share; 0 if not known, or on virtual devices */
     int local_ranks;                /* ranks of the largest job on this host */
     int bound;                      /* a bound_by: who bound the ranks to processors */
+    bool may_be_started;            /* true in `harness run`, whose ranks other programs may start */
     int repetition;                 /* index of the run among the runs of --repeat, counted from 0 */
     int64_t trace_begin, trace_end; /* steps of --trace-steps; `trace_end` is 0 if the option is not given */
 } run_config;
@@ -152,7 +157,7 @@ void run_config_text(const run_config *config, text_buffer *out);
 
 /* Chooses the number of ranks if --gpus is not given: the number of ranks that a job manager has started.
  * Without a job manager, the number of GPUs (`gpus`) or, without GPUs, the number of cores of this
- * machine. */
+ * machine. With --nnodes, this is the number of ranks of each machine. */
 status run_config_choose_ranks(run_config *config, int gpus);
 
 /* Returns true if the run has the job. */

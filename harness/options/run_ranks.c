@@ -24,7 +24,7 @@ status run_config_choose_ranks(run_config *c, int gpus)
     enum { VIRTUAL_RANKS = 2 };
     int started = 0, local = 0;
     bool virtual = run_config_is_virtual(c);
-    if (c->run.rendezvous) launch_environment_count(&started, &local);
+    if (c->run.rendezvous && c->run.nnodes == 1) launch_environment_count(&started, &local);
     if (!virtual && !launch_environment_is_rank()) {
         processors p;
         TRY(processors_open("", NULL, &p));
@@ -41,6 +41,7 @@ status run_config_choose_ranks(run_config *c, int gpus)
                       : cores < most ? cores
                                      : most;
     c->local_ranks = local > 0 ? local : (int)c->run.gpus;
+    c->run.gpus *= c->run.nnodes;
     return STATUS_OK;
 }
 
@@ -143,7 +144,7 @@ option_period run_config_eval_every(const run_config *c, int64_t steps)
 status run_config_check_gpus(const run_config *c)
 {
     if (!is_cuda(c)) return STATUS_OK;
-    int gpus = cuda_count_gpus(), ranks = (int)c->run.gpus;
+    int gpus = cuda_count_gpus(), ranks = c->local_ranks;
     if (gpus == 0) {
         device *d = NULL; /* fails with the reason */
         TRY(device_open(&(device_config){.name = "cuda", .world = 1, .threads = 1}, &d));

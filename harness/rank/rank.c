@@ -96,6 +96,7 @@ static status open_devices(rank_state *s)
     t.sync.job_token = s->token;
     t.sync.slot = s->slot;
     t.sync.table = p->table;
+    t.sync.host_address = p->host_address;
     t.sync.connect_timeout_ns = r->connect_timeout_ns;
     t.sync.lost = publish_loss;
     t.sync.lost_context = (void *)p;

@@ -18,9 +18,10 @@ typedef struct rank_place {
     int rank, world, local_rank;
     int servers; /* servers in separate processes, numbered after the ranks */
     uint64_t token;
-    const char *key;        /* key of the job, or NULL */
-    const char *stage_key;  /* key of a remote stage that the launcher did not start, or NULL */
-    const char *rendezvous; /* URL */
+    const char *key;          /* key of the job, or NULL */
+    const char *stage_key;    /* key of a remote stage that the launcher did not start, or NULL */
+    const char *rendezvous;   /* URL */
+    const char *host_address; /* address for ranks on other hosts, or NULL if all ranks are on this host */
     status_table *table;
     int gradients_fd;  /* descriptor for the first step's gradients (agreement.h), or 0 */
     bool has_launcher; /* a launcher reports the end of the job */

@@ -52,6 +52,7 @@ TRIALS = {
     "repeat": ("2", {}), "config": ("@/missing.json", {}), "verbose": ("", {"--json": None}), "print-steps": ("", {"--json": None}), "print-shapes": ("", {"--json": None}),
     "trace": ("@/trace.json", {}), "report": ("@/report.html", {}), "trace-steps": ("1:2", {"--trace": "@/trace.json"}), "quiet": ("", {}), "log-level": ("error", {}),
     "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
+    "nnodes": ("2", {}), "node-rank": ("1", {}), "master-addr": ("127.0.0.1", {}), "master-port": ("29501", {}),
     "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}), "adapters": ("1", {**LENET, "--batch": "64"}),
     "efficiency": ("0.5", {**LENET, "--batch": "64"}), "draw": ("1", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
     "activation": ("silu", RESNET), "sync-batchnorm": ("", RESNET), "layers": ("2", BERT), "hidden": ("32", BERT), "heads": ("4", BERT),
@@ -263,7 +264,8 @@ NOISY = {
     ("priority", "jobs.ranks.pushes_overtaken"): lambda first, after: sum(map(sum, first)) > 0 == sum(map(sum, after)),
     ("partition-bytes", "jobs.ranks.messages_sent"): lambda first, after: sum(map(sum, after)) > 1.5 * sum(map(sum, first)),
 }
-FAILURES = {"config": ("missing.json",), "rendezvous": ("expected RANK",), "serve-stage": ("HARNESS_KEY",), "interface": ("none0",),
+FAILURES = {"config": ("missing.json",), "rendezvous": ("expected RANK",), "nnodes": ("--node-rank: expected an integer",),
+            **dict.fromkeys(("node-rank", "master-addr", "master-port"), ("expected --nnodes too",)), "serve-stage": ("HARNESS_KEY",), "interface": ("none0",),
             "collective": ("collectives nccl",), "stall-timeout": ("no progress", "in time", " within ")}  # what the message names
 NOISY_FIELDS = {field for option, field in NOISY if option != "partition-bytes"} | {"jobs.target.loss_s", "jobs.target.accuracy_s"}
 

@@ -45,6 +45,8 @@ ROWS = [
     ("quiet log-level", EVERY, RUNS, "stderr"),
     ("plan", EVERY, ALL, "batch_per_rank"),
     ("rendezvous connect-timeout", EVERY, REAL, "exit code"),
+    ("nnodes node-rank master-addr master-port", SEVERAL, REAL, "exit code"),
+    ("nnodes", SEVERAL, ["--plan"], "jobs.ranks.rank"),
     ("isolated", SEVERAL, REAL, "jobs.slowdown"),
     ("isolated", SEVERAL, ["--plan"], "jobs.ranks.memory"),
     ("progress", SEVERAL, REAL, "jobs.ranks.process.threads"),

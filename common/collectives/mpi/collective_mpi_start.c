@@ -46,7 +46,11 @@ static status load(const mpi_module **out)
 static status check_launched(const collective_config *config)
 {
     if (config->world == 1 || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK")) return STATUS_OK;
-    return fail(STATUS_UNAVAILABLE, "collectives mpi: this process was not started by mpirun");
+    return fail(
+        STATUS_UNAVAILABLE,
+        "collectives mpi: this process was not started by mpirun: mpirun -x HARNESS_KEY -x MASTER_ADDR "
+        "-x MASTER_PORT -np %d harness --mode ring --collective mpi",
+        config->world);
 }
 
 /* Sets Open MPI's algorithm for non-blocking all-reduces. Open MPI reads its parameters in MPI_Init, once per

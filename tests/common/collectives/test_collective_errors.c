@@ -256,7 +256,9 @@ static void implementations_that_cannot_run_give_the_reason(void **state)
                         "collectives: expected one of shm, nccl, mpi, sim, plan, got 'tree'");
     error_clear();
     assert_int_equal(collective_open("mpi", &config, &world), STATUS_UNAVAILABLE);
-    assert_string_equal(error_message(), "collectives mpi: this process was not started by mpirun");
+    assert_string_equal(error_message(),
+                        "collectives mpi: this process was not started by mpirun: mpirun -x HARNESS_KEY -x "
+                        "MASTER_ADDR -x MASTER_PORT -np 2 harness --mode ring --collective mpi");
     error_clear();
     config.algorithm = COLLECTIVE_ALGORITHM_LIBRARY;
     assert_int_equal(collective_open("shm", &config, &world), STATUS_USAGE);
