@@ -7,8 +7,8 @@ build="gcc g++ libc6-dev cmake ninja-build pkg-config libdnnl-dev libzmq3-dev li
        libjansson-dev libxxhash-dev zlib1g-dev libtomlplusplus-dev libcmocka-dev python3 help2man"
 data="dataset-fashion-mnist"
 check="python3-jsonschema clang-format libopenmpi-dev openmpi-bin clang libclang-rt-dev libomp-dev lld chromium
-       zsh debootstrap"
-long="lintian"
+       zsh debootstrap iproute2"
+long="lintian slurm-wlm"
 
 # What is lost without a package; tests by their names.
 lost() { # package
@@ -23,6 +23,8 @@ lost() { # package
     lld) echo "tests take longer to link" ;;
     chromium) echo "test_report, test_report_figures and test_demo skip cases" ;;
     zsh) echo "test_installation skips cases" ;;
+    iproute2) echo "test_nodes skips cases" ;;
+    slurm-wlm) echo "test_slurm is skipped" ;;
     lintian) echo "test_installation_long skips a case" ;;
     debootstrap) echo "test_trixie, test_arm64_long and test_labs_container_long are skipped" ;;
     *) echo "the program cannot be built" ;;

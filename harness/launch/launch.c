@@ -69,8 +69,11 @@ static rank_end judge(const launcher *l, const job_run *j, int rank, const sigin
 {
     rank_status s;
     status_table_read(j->table, rank, &s);
-    if (info->si_code != CLD_EXITED) return END_SIGNAL;
-    if (l->options.node && info->si_status > STOPPED_BY) return END_STOPPED;
+    bool exited = info->si_code == CLD_EXITED;
+    /* A rank that does not take signals yet dies of the signal that the launcher has passed on. */
+    if (l->options.node && (exited ? info->si_status > STOPPED_BY : info->si_status == l->stop_signal))
+        return END_STOPPED;
+    if (!exited) return END_SIGNAL;
     if (l->options.node) return info->si_status ? END_CODE : END_WELL;
     bool asked = l->stop_signal != 0;
     if (info->si_status == 0) return asked || s.state == RANK_FINISHED ? END_WELL : END_EARLY;
@@ -98,7 +101,8 @@ static void note_end(launcher *l, job_run *j, int rank)
     p->end_value = info.si_status;
     j->alive--;
     l->alive--;
-    if (l->options.node && p->end == END_STOPPED) l->outcome->exit_code = p->end_value;
+    if (l->options.node && p->end == END_STOPPED && p->end_value > STOPPED_BY)
+        l->outcome->exit_code = p->end_value;
     if (p->end != END_WELL && p->end != END_STOPPED && !l->killed) begin_to_fail(l);
 }
 

@@ -78,12 +78,56 @@ def mpirun_starts_ranks(engine, world):
     words = [*LENET, "--mode", engine]
     env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMPI_ALLOW_RUN_AS_ROOT": "1",
            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "HARNESS_KEY": KEY}
-    with Run(*words, "--rendezvous", "env://", "--json", "-", env=env,
-             program=[mpirun, "--oversubscribe", "-np", str(world), PROGRAM]) as run:
+    with Run(*words, "--json", "-", env=env, program=[mpirun, "--oversubscribe", "-np", str(world), PROGRAM]) as run:
         result = run.wait(90)
         run.wait_until_gone(5)
     expect_equal(result.code, 0, "exit code", result)
     expect_equal(result.json()["jobs"][0]["parameter_hash"], hash_of([*words, "--gpus", world]), "hash")
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+SRUN = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "localhost"}
+
+
+def slurm_job():
+    """A number of a job of Slurm whose port, 10000 + the number, is free."""
+    for number in range(os.getpid() % 10000, 20000):
+        try:
+            with socket.create_server(("127.0.0.1", 10000 + number)):
+                return number
+        except OSError:
+            continue
+    raise Skip("no free port")
+
+
+def by_starter(words, starter):
+    """Results of two ranks with the variables of torchrun or srun. `by_hand` sets the rank for torchrun."""
+    if starter == "torchrun":
+        return by_hand(words, 2, {**TORCHRUN, "MASTER_PORT": str(free_port())})
+    job = {**SRUN, "SLURM_JOB_ID": str(slurm_job()), "HARNESS_KEY": KEY}
+    watch = Watch()
+    runs = [Run(*words, env={**job, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}) for rank in (0, 1)]
+    results = [run.wait(60) for run in runs]
+    watch.check(*runs)
+    for run in runs:
+        run.__exit__()
+    return results
+
+
+@cases([("torchrun", "torchrun"), ("srun", "srun")])
+def ranks_of_a_starter_need_no_rendezvous(starter):
+    words = [*LENET, "--mode", "ring"]
+    results = by_starter([*words, "--json", "-"], starter)
+    expect_equal([result.code for result in results], [0, 0], "exit codes", *results)
+    expect_equal(results[1].out, "", "stdout of rank 1", results[1])
+    expect_equal(results[0].json()["jobs"][0]["parameter_hash"], hash_of([*words, "--gpus", 2]), "hash")
+
+
+@cases([("torchrun", "torchrun"), ("srun", "srun")])
+def ranks_of_a_starter_refuse_to_compare_engines(starter):
+    for result in by_starter(LENET, starter):
+        expect_equal(result.code, 64, "exit code", result)
+        expect_equal(result.lines(), ["harness: --mode: expected none, ps or ring if another program starts the ranks, got both"], "lines")
 
 
 def of_mpi(algorithm, variables, world=3, words=()):

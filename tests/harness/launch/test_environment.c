@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char *const names[] = {
@@ -32,6 +33,11 @@ static const char *const names[] = {
     "PMIX_NAMESPACE",
     "MASTER_ADDR",
     "MASTER_PORT",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_STEP_NUM_NODES",
+    "HARNESS_KEY",
+    "HARNESS_KEY_FILE",
 };
 
 static int forget_all(void **state)
@@ -107,6 +113,103 @@ static void what_torchrun_mpirun_and_srun_set_is_understood(void **state)
         assert_true(other.token != token);
         launch_environment_close(&other);
     }
+}
+
+static void only_a_starter_of_several_tasks_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *variables;
+        bool started;
+    } cases[] = {
+        {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 TORCHELASTIC_RUN_ID=a", true},
+        {"RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=a", false},
+        {"RANK=1 WORLD_SIZE=2 LOCAL_RANK=1", false}, /* a user's variables */
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 PMIX_NAMESPACE=a", true},
+        {"OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 PMIX_NAMESPACE=a", false},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=7", true},
+        {"SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=7", false},
+        {"SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_ID=7", false}, /* the script of a batch job */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        forget_all(NULL);
+        set_all(cases[c].variables);
+        assert_int_equal(launch_environment_is_started(), cases[c].started);
+    }
+}
+
+static void the_first_host_of_a_step_of_slurm_is_the_address(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *host;
+    } cases[] = {
+        {"node1", "node1"},
+        {"node[01-04,7],gpu1", "node01"},
+        {"node[7,1-4]", "node7"},
+        {"login,node[1-4]", "login"},
+        {"rack[3-5]node[12-14]-ib,x", "rack3node12-ib"},
+        {"node[1", "node1"}, /* cut off */
+    };
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        launch_environment e;
+        forget_all(NULL);
+        set_all("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=0 SLURM_JOB_ID=40017 "
+                "SLURM_STEP_NUM_NODES=2 SLURM_JOB_NODELIST=others");
+        setenv("SLURM_STEP_NODELIST", cases[c].list, 1);
+        assert_ok(launch_environment_open(true, &e));
+        assert_string_equal(getenv("MASTER_ADDR"), cases[c].host);
+        assert_string_equal(getenv("MASTER_PORT"), "10017");
+        assert_true(e.several_hosts);
+        launch_environment_close(&e);
+    }
+    launch_environment e;
+    setenv("MASTER_ADDR", "mine", 1);
+    unsetenv("MASTER_PORT");
+    assert_ok(launch_environment_open(true, &e));
+    assert_string_equal(getenv("MASTER_ADDR"), "mine");
+    assert_string_equal(getenv("MASTER_PORT"), "10017");
+    launch_environment_close(&e);
+}
+
+static void ranks_are_on_several_hosts_if_not_all_are_here(void **state)
+{
+    (void)state;
+    launch_environment e;
+    set_all("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2");
+    assert_ok(launch_environment_open(true, &e));
+    assert_true(e.several_hosts);
+    launch_environment_close(&e);
+    set_all("LOCAL_WORLD_SIZE=4");
+    assert_ok(launch_environment_open(true, &e));
+    assert_false(e.several_hosts);
+    launch_environment_close(&e);
+}
+
+static void a_key_is_read_from_a_file_of_its_user(void **state)
+{
+    (void)state;
+    static const char key[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    char path[] = "key-XXXXXX";
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    setenv("HARNESS_KEY_FILE", path, 1);
+    assert_fails(launch_environment_read_key_file(), STATUS_CONFIG,
+                 "HARNESS_KEY_FILE: expected 64 hexadecimal digits: openssl rand -hex 32 >key-");
+    assert_int_equal(dprintf(fd, "%s\n", key), 65);
+    assert_int_equal(fchmod(fd, 0640), 0);
+    assert_fails(
+        launch_environment_read_key_file(), STATUS_PERMISSION,
+        "HARNESS_KEY_FILE: expected a file that only its user can read, got mode 0640: chmod 600 key-");
+    assert_null(getenv("HARNESS_KEY"));
+    assert_int_equal(fchmod(fd, 0600), 0);
+    assert_ok(launch_environment_read_key_file());
+    assert_string_equal(getenv("HARNESS_KEY"), key);
+    unlink(path);
+    assert_ok(launch_environment_read_key_file()); /* the variable comes first */
+    unsetenv("HARNESS_KEY");
+    assert_fails(launch_environment_read_key_file(), STATUS_CONFIG, "HARNESS_KEY_FILE: key-");
+    close(fd);
 }
 
 typedef struct refusal {
@@ -209,6 +312,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(a_process_started_by_hand_knows_nothing, forget_all),
         cmocka_unit_test_setup(what_torchrun_mpirun_and_srun_set_is_understood, forget_all),
+        cmocka_unit_test_setup(only_a_starter_of_several_tasks_counts, forget_all),
+        cmocka_unit_test_setup(the_first_host_of_a_step_of_slurm_is_the_address, forget_all),
+        cmocka_unit_test_setup(ranks_are_on_several_hosts_if_not_all_are_here, forget_all),
+        cmocka_unit_test_setup(a_key_is_read_from_a_file_of_its_user, forget_all),
         cmocka_unit_test_setup(what_is_missing_or_malformed_is_named, forget_all),
         cmocka_unit_test_setup(a_job_too_large_is_refused_before_memory_is_taken_for_it, forget_all),
         cmocka_unit_test_setup(what_the_launcher_hands_down_is_taken_once, forget_all),
