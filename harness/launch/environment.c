@@ -146,9 +146,9 @@ static void first_host(const char *list, char *out, size_t size)
 static void set_slurm_address(void)
 {
     enum { FIRST_PORT = 10000, PORTS = 20000 }; /* below the ports that Linux gives to clients */
-    const char *list = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID");
+    const char *step = getenv("SLURM_STEP_NODELIST"), *job = getenv("SLURM_JOB_ID");
+    const char *list = step ? step : getenv("SLURM_JOB_NODELIST");
     char host[256], port[16];
-    if (!list) list = getenv("SLURM_JOB_NODELIST");
     if (!list || !job) return;
     first_host(list, host, sizeof host);
     snprintf(port, sizeof port, "%d", FIRST_PORT + atoi(job) % PORTS);

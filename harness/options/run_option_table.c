@@ -123,6 +123,7 @@ static const option run_option_list[] = {
      .help = "tcp://HOST:PORT, file://PATH or env://, if another program starts the ranks [env:// if "
              "torchrun, mpirun or srun has started several]"},
     {"nnodes", OPTION_INT, FIELD(nnodes), .argument = "N", .initial = "1", .low = 1, .high = JOB_MOST_RANKS,
+     .level = OPTION_RARE,
      .help = "as torchrun: number of machines of the run; start this program on each, with HARNESS_KEY or "
              "HARNESS_KEY_FILE; --gpus then counts the ranks of one machine"},
     {"node-rank", OPTION_INT, FIELD(node_rank), .argument = "I", .high = JOB_MOST_RANKS - 1,
