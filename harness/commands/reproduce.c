@@ -1,4 +1,4 @@
-/* harness reproduce: runs published tables on virtual devices, or runs a result again. */
+/* harness reproduce: runs published tables on virtual or real devices, or runs a result again. */
 #include "harness/commands/commands.h"
 
 #include "harness/commands/jobs.h"
@@ -16,7 +16,7 @@
 
 typedef struct reproduce_options {
     bool list, calibration_only;
-    const char *device, *dp_host, *json, *csv, *markdown;
+    const char *device, *link, *dp_host, *json, *csv, *markdown;
     int64_t repeat, draws;
     run_config config; /* Configuration of the run that is repeated. */
 } reproduce_options;
@@ -26,17 +26,21 @@ static const option option_list[] = {
     {"list", OPTION_FLAG, FIELD(list), .help = "list the tables that can be reproduced"},
     {"device", OPTION_TEXT, FIELD(device), .argument = "sim:PROFILE",
      .help = "use this profile instead of the profiles of the rows, see `harness profiles`; torch-vs-apex: "
-             "cuda for the GPUs of this machine"},
+             "cuda for the GPUs of this machine, cpu for its processors"},
+    {"link", OPTION_TEXT, FIELD(link), .argument = "RATE,LATENCY",
+     .help = "--device cpu: emulated network between the ranks, as in `harness run --link` [4Gbit/s,50us]"},
     {"dp-host", OPTION_TEXT, FIELD(dp_host), .argument = "python|none",
      .help = "dp-vs-ddp: host of DataParallel's replicas, as in `harness run --dp-host` [python]"},
     {"calibration-only", OPTION_FLAG, FIELD(calibration_only),
-     .help = "run only the rows that profiles are fitted to, not the held-out rows"},
+     .help = "run only the rows that profiles are fitted to, not the held-out rows; --device cpu: only rows "
+             "of 1 and 2 ranks"},
     {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
      .help = "draws of the constants from their ranges, which give the limits low and high (0 for no limits, "
              "in a 17th of the time)"},
-    {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = 1000,
+    {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = REPRODUCTION_ROUNDS,
      .help =
-         "FILE.json: run it N times; a verdict needs at least 5 runs on both sides [as often as recorded]"},
+         "FILE.json: run it N times; a verdict needs at least 5 runs on both sides [as often as recorded]; "
+         "--device cpu: N rounds [3]"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there (- for stdout, without the table)"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE", .help = "write CSV there"},
@@ -81,20 +85,27 @@ static status reproduce_table(const reproduce_options *o, const char *name, text
     const reproduction *what = NULL;
     const char *device = o->device ? o->device : "sim", *profile = NULL;
     TRY(find(name, &what));
-    bool cuda = strcmp(device, "cuda") == 0;
-    if (cuda && what != &reproduce_torch_vs_apex)
+    bool cuda = strcmp(device, "cuda") == 0, cpu = strcmp(device, "cpu") == 0, measured = cuda || cpu;
+    if (measured && what != &reproduce_torch_vs_apex)
         return fail(STATUS_USAGE,
-                    "--device: expected sim:PROFILE for %s, got cuda: only torch-vs-apex is measured",
-                    what->name);
-    if (cuda)
-        what = &reproduce_torch_vs_apex_cuda;
+                    "--device: expected sim:PROFILE for %s, got %s: only torch-vs-apex is measured",
+                    what->name, device);
+    if (measured && (o->draws != SIM_DRAWS || (cuda && o->calibration_only)))
+        return fail(STATUS_USAGE, "--%s: expected --device sim:PROFILE, got %s",
+                    o->draws != SIM_DRAWS ? "draws" : "calibration-only", device);
+    if (o->link && !cpu) return fail(STATUS_USAGE, "--link: expected --device cpu, got %s", device);
+    if (o->repeat && !cpu)
+        return fail(STATUS_USAGE, "--repeat: expected the JSON of a run to be run again, or --device cpu");
+    if (measured)
+        what = cuda ? &reproduce_torch_vs_apex_cuda : &reproduce_torch_vs_apex_cpu;
     else if (strncmp(device, "sim:", 4) == 0 && device[4])
         profile = device + 4;
     else if (strcmp(device, "sim") != 0)
-        return fail(STATUS_USAGE, "--device: expected sim:PROFILE, or cuda for torch-vs-apex, got '%s'",
-                    device);
+        return fail(STATUS_USAGE,
+                    "--device: expected sim:PROFILE, or cuda or cpu for torch-vs-apex, got '%s'", device);
     reproduction_report report = {0};
-    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws, &report);
+    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws,
+                          o->link ? o->link : "4Gbit/s,50us", o->repeat ? (int)o->repeat : 3, &report);
     if (rc == STATUS_OK) rc = print(&report, o, out);
     reproduction_free(&report);
     return rc;
@@ -158,7 +169,7 @@ static status reproduce_result(reproduce_options *o, const char *path, command_l
 {
     char config[PATH_MAX + 16], repeat[40];
     json_t *before = NULL, *after = NULL, *comparison = NULL;
-    if (o->device || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS)
+    if (o->device || o->link || o->csv || o->markdown || o->calibration_only || o->draws != SIM_DRAWS)
         return fail(STATUS_USAGE, "reproduce: expected only --repeat and --json with %s", path);
     if (o->json) TRY(output_probe(o->json));
     TRY(result_read(path, false, &before));
@@ -194,17 +205,16 @@ static status run_reproduce(command_line *line)
         text_append(line->out, "%-16s %s\n", reproduction_table[i]->name, reproduction_table[i]->summary);
     if (o->list) return STATUS_OK;
     if (word && is_file(word)) return reproduce_result(o, word, line);
-    if (o->repeat) return fail(STATUS_USAGE, "--repeat: expected the JSON of a run to be run again");
     if (word) return reproduce_table(o, word, line->out);
     return fail(STATUS_USAGE, "reproduce: expected one name or file, got %d; --list shows the names",
                 line->word_count);
 }
 
-const command command_reproduce = {.name = "reproduce",
-                                   .usage = "TABLE | FILE.json [options]",
-                                   .summary =
-                                       "compare published tables with virtual devices; run a result again",
-                                   .options_size = sizeof(reproduce_options),
-                                   .table = &reproduce_option_table,
-                                   .most_words = INT_MAX,
-                                   .run = run_reproduce};
+const command command_reproduce = {
+    .name = "reproduce",
+    .usage = "TABLE | FILE.json [options]",
+    .summary = "compare published tables with virtual or real devices; run a result again",
+    .options_size = sizeof(reproduce_options),
+    .table = &reproduce_option_table,
+    .most_words = INT_MAX,
+    .run = run_reproduce};

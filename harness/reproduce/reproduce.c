@@ -53,7 +53,7 @@ static status add_ranges(const reproduction *what, reproduction_run *r, int draw
 }
 
 status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
-                 int draws, reproduction_report *out)
+                 int draws, const char *link, int rounds, reproduction_report *out)
 {
     if (dp_host && what != &reproduce_dp_vs_ddp)
         return fail(STATUS_USAGE, "--dp-host: expected table dp-vs-ddp, got %s", what->name);
@@ -62,6 +62,8 @@ status reproduce(const reproduction *what, const char *profile, const char *dp_h
     r->profile = profile;
     r->dp_host = dp_host;
     r->calibration_only = calibration_only;
+    r->link = link;
+    r->rounds = rounds;
     status rc = published_open(what->name, &r->table);
     if (rc == STATUS_OK) rc = run_table(what, r, 0, out);
     if (rc == STATUS_OK && !calibration_only && !what->measured && !what->exact)

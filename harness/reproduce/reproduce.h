@@ -5,7 +5,8 @@
  * Files, in the order in which data flow through them:
  *   published.c        the published table
  *   scaling.c          scaling tables: the row of one GPU is fitted, the rows of more GPUs are predicted
- *   torch_vs_apex.c    torch 0.4.1 against apex
+ *   torch_vs_apex.c    torch 0.4.1 against apex, in virtual time and on GPUs
+ *   torch_vs_apex_cpu.c  torch 0.4.1 against apex, as processes on this machine
  *   dp_vs_ddp.c        DataParallel against DistributedDataParallel
  *   reducer_memory.c   memory of device 0 under DataParallel
  *   skill.c            improvement over a null model
@@ -57,7 +58,7 @@ typedef enum cell_kind {
     CELL_IDENTITY   /* The cell must be equal to a formula of this project, so it is not scored. */
 } cell_kind;
 
-enum { CELL_BASELINES = 3 };
+enum { CELL_BASELINES = 3, REPRODUCTION_ROUNDS = 1000 };
 
 /* Skill of a reproduction. p is the published figure of a cell, x the computed figure, z the forecast of the
  * null model, and u the uncertainty of the cell:
@@ -91,6 +92,8 @@ typedef struct reproduction_run {
     bool calibration_only; /* True if only the rows that calibrate are run. */
     double efficiency;     /* Value of --efficiency for all jobs, or 0 for the default. */
     const char *dp_host;   /* Value of --dp-host for the rows of DataParallel, or NULL if it was not given. */
+    const char *link;      /* Value of --link of the rows that are measured on processors. */
+    int rounds;            /* Number of rounds in which these rows are measured. */
     int draw; /* Number of a random draw of the constants, or 0 if the constants are not drawn. */
     published_table table; /* Published table with the same name as the reproduction. */
     virtual_figures figures;
@@ -121,13 +124,15 @@ extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduc
 /* The table torch-vs-apex, measured on the GPUs of this machine. Notes name the rows that these GPUs cannot
  * run. */
 extern const reproduction reproduce_torch_vs_apex_cuda;
+/* The table torch-vs-apex, measured on the processors of this machine. */
+extern const reproduction reproduce_torch_vs_apex_cpu;
 
 /* Runs the table with the constants' values. If calibration_only is false, also runs the table for each of
- * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high values of the cells. `profile`
- * and `dp_host` are as in reproduction_run. The caller frees `out`. Returns STATUS_USAGE if `dp_host` is
- * given for a table without DataParallel. */
+ * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high values of the cells. `profile`,
+ * `dp_host`, `link` and `rounds` are as in reproduction_run. The caller frees `out`. Returns STATUS_USAGE if
+ * `dp_host` is given for a table without DataParallel. */
 status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
-                 int draws, reproduction_report *out);
+                 int draws, const char *link, int rounds, reproduction_report *out);
 
 /* ---- for the reproductions ---- */
 

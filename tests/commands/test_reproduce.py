@@ -4,12 +4,13 @@ import json
 import math
 import os
 import re
+import signal
 import statistics
 import subprocess
 
 from profiles import FILES, profile
-from program import harness
-from tap import cases, expect, expect_equal, long_cases, main, more_cases, more_test, test
+from program import Run, Watch, harness
+from tap import cases, expect, expect_equal, long_cases, main, module_or_skip, more_cases, more_test, test
 
 
 @more_test
@@ -365,6 +366,71 @@ def a_cell_of_a_published_table_is_what_its_command_gives(name, figure_of):
         ms, gpus = 1e3 * run["jobs"][0]["step_time"]["median_s"], run["jobs"][0]["world_size"]
         expected = figure_of(ms, run["workload"]["batch_per_rank"], gpus)
         expect(abs(cell["ours"] / expected - 1) < 1e-9, f"{cell['row']}: {cell['ours']}, its command gives {expected}")
+
+
+# ---- torch-vs-apex as processes on this machine ------------------------------------------------
+
+ON_PROCESSORS = ("reproduce", "torch-vs-apex", "--device", "cpu")
+TWO_RANKS = (*ON_PROCESSORS, "--calibration-only", "--repeat", "1")
+
+
+@cases([("draws", [*ON_PROCESSORS, "--draws", "0"], "--draws: expected --device sim:PROFILE, got cpu"),
+        ("rows for a fit, on GPUs", ["reproduce", "torch-vs-apex", "--device", "cuda", "--calibration-only"], "--calibration-only: expected --device sim:PROFILE, got cuda"),
+        ("a host of DataParallel", [*ON_PROCESSORS, "--dp-host", "none"], "--dp-host: expected table dp-vs-ddp, got torch-vs-apex"),
+        ("another table", ["reproduce", "throughput", "--device", "cpu"], "--device: expected sim:PROFILE for throughput, got cpu: only torch-vs-apex is measured"),
+        ("a link in virtual time", ["reproduce", "torch-vs-apex", "--link", "1Gbit/s,0us"], "--link: expected --device cpu, got sim"),
+        ("a link of a file", ["reproduce", "./none.json", "--link", "1Gbit/s,0us"], "expected only --repeat and --json"),
+        ("a wrong link", [*ON_PROCESSORS, "--link", "fast"], "--link: expected RATE,LATENCY such as 10Gbit/s,50us, got 'fast'")])
+def what_a_measured_table_cannot_use_is_refused(words, message):
+    refused = harness(*words)
+    expect_equal(refused.code, 64, "exit code", refused)
+    expect(message in refused.err, message, refused)
+
+
+@more_test
+def a_table_on_processors_is_measured_by_real_runs_and_is_not_scored():
+    path = os.path.join(FILES.name, "measured.json")
+    shown = harness(*TWO_RANKS, "--link", "2Gbit/s,20us", "--json", path)
+    expect_equal(shown.code, 0, "exit code", shown)
+    with open(path, encoding="utf-8") as file:
+        result = json.load(file)
+    expect(not result["simulated"] and "measured on the processors here" in result["title"], "measured figures", result["title"])
+    expect("MEASURED on processors of this machine" in " ".join(shown.out.split()), "the text", shown)
+    expect("--link 2Gbit/s,20us" in result["profiles"] and any("share processors" in note for note in result["notes"]), "link and note", shown)
+    cells = {(re.sub(", [0-9.]+ CPU per rank$", "", c["row"]), c["quantity"]): c for c in result["cells"]}
+    expect_equal(sorted({row for row, _ in cells}), ["1 rank, none", "2 ranks, apex", "2 ranks, torch-0.4.1"], "rows")
+    published = {(row, name): c["published"] for (row, name), c in cells.items() if name in ("forward", "backward", "exposed communication")}
+    expect_equal([published[row, name] for row in ("1 rank, none", "2 ranks, torch-0.4.1", "2 ranks, apex") for name in ("forward", "backward")],
+                 [119, 252, 134, 291, 131, 291], "published figures")
+    expect_equal(published["2 ranks, apex", "exposed communication"], 291 - 252, "published exposed communication")
+    for where, c in cells.items():
+        expect_equal([c["obtained"], c["verdict"], c["limit"], c["deviation"]], ["direction only", "", None, None], f"{where}: no score")
+        expect(c["low"] == c["ours"] == c["high"] >= 0, f"{where}: one round", c)
+        if " ranks" in where[0]:
+            expect(f"--policy {where[0].split()[-1]} --gpus 2 --link 2Gbit/s,20us" in c["command"], f"{where}: its command", c)
+    ours = {where: c["ours"] for where, c in cells.items()}
+    for row in {row for row, _ in cells}:
+        expect(ours[row, "forward"] > 0 and abs(ours[row, "forward"] + ours[row, "backward"] - ours[row, "total"]) < 1e-5, f"{row}: a total", ours)
+    for row in ("2 ranks, torch-0.4.1", "2 ranks, apex"):
+        expect(0 < ours[row, "exposed communication"] < ours[row, "backward"] and ours[row, "hidden communication"] <= 100, f"{row}: an exchange", ours)
+    torch, apex = ([ours[f"2 ranks, {policy}", name] for name in ("total", "hidden communication")] for policy in ("torch-0.4.1", "apex"))
+    expect_equal([claim["holds"] for claim in result["claims"]], [apex[0] < torch[0], apex[1] > torch[1]], "claims", result["claims"])
+    with open(os.path.join(ROOT, "docs/schemas/reproduction.schema.json"), encoding="utf-8") as file:
+        errors = list(module_or_skip("jsonschema", "python3-jsonschema").Draft202012Validator(json.load(file)).iter_errors(result))
+    expect(not errors, "the schema", errors)
+
+
+@more_cases([("a signal", None, signal.SIGINT, 130, "stopped on request"), ("a lost rank", 1, signal.SIGKILL, 75, "rank 1")])
+def a_table_on_processors_ends_when_a_run_ends(rank, number, code, message):
+    before = Watch()
+    with Run(*TWO_RANKS) as run:
+        lost = run.wait_for_rank("ring", rank or 0)
+        run.wait_for_rank("ring", 1)
+        run.kill(run.pid if rank is None else lost, number)
+        result = run.wait(60)
+        expect_equal(result.code, code, "exit code", result)
+        expect(message in result.err and not result.out, "message", result)
+        before.check(run)
 
 
 if __name__ == "__main__":
