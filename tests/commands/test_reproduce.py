@@ -389,8 +389,8 @@ def what_a_measured_table_cannot_use_is_refused(words, message):
 
 @more_test
 def a_table_on_processors_is_measured_by_real_runs_and_is_not_scored():
-    path = os.path.join(FILES.name, "measured.json")
-    shown = harness(*TWO_RANKS, "--link", "2Gbit/s,20us", "--json", path)
+    path, csv, markdown = (os.path.join(FILES.name, "measured." + suffix) for suffix in ("json", "csv", "md"))
+    shown = harness(*TWO_RANKS, "--link", "2Gbit/s,20us", "--json", path, "--csv", csv, "--markdown", markdown)
     expect_equal(shown.code, 0, "exit code", shown)
     with open(path, encoding="utf-8") as file:
         result = json.load(file)
@@ -418,6 +418,9 @@ def a_table_on_processors_is_measured_by_real_runs_and_is_not_scored():
     with open(os.path.join(ROOT, "docs/schemas/reproduction.schema.json"), encoding="utf-8") as file:
         errors = list(module_or_skip("jsonschema", "python3-jsonschema").Draft202012Validator(json.load(file)).iter_errors(result))
     expect(not errors, "the schema", errors)
+    for file, cell in ((csv, r"^torch-vs-apex,.*,direction only,"), (markdown, r"^\| .* ranks?, .* \| direction only \|")):
+        with open(file, encoding="utf-8") as text:
+            expect_equal(len(re.findall(cell, text.read(), re.M)), len(cells), f"cells in {file}")
 
 
 @more_cases([("a signal", None, signal.SIGINT, 130, "stopped on request"), ("a lost rank", 1, signal.SIGKILL, 75, "rank 1")])
