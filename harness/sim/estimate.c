@@ -14,19 +14,22 @@
  * reaches 30 to 150. */
 static const double least_s = 10, most_flops = 200e9;
 
-enum { SAMPLES = 2 }; /* Samples of the measured step. BatchNorm needs two. */
+/* Limits of the number of samples of the measured step, and of its operations. BatchNorm needs two samples.
+ */
+enum { LEAST_SAMPLES = 2, MOST_SAMPLES = 8 };
+static const double measured_flops = 50e9;
 
 /* Returns the operations of a training step with one sample. The backward pass has twice as many as the
  * forward pass. Returns 0 if the model does not compile. */
 static double flops_of_sample(const nn_model *model)
 {
     nn_program *p = NULL;
-    nn_program_config config = {.batch = SAMPLES, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
+    nn_program_config config = {.batch = LEAST_SAMPLES, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     double flops = 0;
     if (nn_program_compile(model, &config, &p) != STATUS_OK) error_clear();
     for (int i = 0; p && i < p->forward_end; i++) flops += op_cost_of(&p->ops[i].desc).flops;
     nn_program_free(&p);
-    return 3 * flops / SAMPLES;
+    return 3 * flops / LEAST_SAMPLES;
 }
 
 /* Measures a training step with `batch` samples. Returns NaN if it cannot run. */
@@ -89,6 +92,8 @@ double run_estimate_s(const run_config *c, const run_plan *plan)
         samples += (double)(plan->total_steps[j] * run_config_batch(c, j) * c->run.accumulate) *
                    fmax(1, (double)run_config_world(c, j) * own / processors) * threads / own;
     }
-    if (flops_of_sample(plan->model) * samples / (threads * most_flops) < least_s) return NAN;
-    return samples / SAMPLES * measure_apart(&model, SAMPLES, threads);
+    double flops = flops_of_sample(plan->model);
+    if (flops * samples / (threads * most_flops) < least_s) return NAN;
+    int64_t batch = (int64_t)fmin(MOST_SAMPLES, fmax(LEAST_SAMPLES, measured_flops / flops));
+    return samples / (double)batch * measure_apart(&model, batch, threads);
 }
