@@ -260,14 +260,13 @@ static status late(const exchange *x)
     int count = count_missing(x, &missing);
     const shm_exchange_options *o = x->options;
     const char *names = missing.data ? missing.data : "?", *plural = count == 1 ? "" : "s";
-    status result =
-        o->group
-            ? fail(STATUS_PEER,
-                   "group '%s': no answer from rank%s %s in time; ranks must open their common groups in "
-                   "the same order",
-                   o->group, plural, names)
-            : fail(STATUS_PEER, "shared memory exchange '%s': no answer from rank%s %s in time", o->name,
-                   plural, names);
+    status result = o->group
+                        ? fail(STATUS_PEER,
+                               "group '%s': no answer from rank%s %s in time; all its ranks must open it, "
+                               "and open their common groups in the same order",
+                               o->group, plural, names)
+                        : fail(STATUS_PEER, "shared memory exchange '%s': no answer from rank%s %s in time",
+                               o->name, plural, names);
     text_free(&missing);
     return result;
 }

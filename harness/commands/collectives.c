@@ -21,6 +21,11 @@ enum { MOST_RANKS = COLLECTIVE_MOST_SHARED_RANKS, LINE = 1024 };
 static const char *const libraries[] = {"shm", "mpi", NULL};
 enum { NO_MISTAKE, MISTAKE_OUTSIDE, MISTAKE_ORDER, MISTAKE_MISSING };
 static const char *const mistakes[] = {"none", "outside", "order", "missing", NULL};
+static const char *const made[] = {
+    [MISTAKE_OUTSIDE] =
+        "The last rank opens the group of the first half of the ranks, of which it is not a member.",
+    [MISTAKE_ORDER] = "All ranks open the groups A and B. The last rank opens B first, the others A first.",
+    [MISTAKE_MISSING] = "All ranks but the last open the groups A and B."};
 
 typedef struct collectives_options {
     int64_t gpus, timeout_ns;
@@ -45,7 +50,7 @@ static const option option_list[] = {
 static const option_table collectives_option_table = {"Collectives", option_list,
                                                       sizeof option_list / sizeof option_list[0]};
 
-/* What a rank shows in its line. */
+/* The texts of a rank's line. */
 typedef struct shown {
     char before[LINE / 2 - 16], after[LINE / 2 - 16];
 } shown;
@@ -128,10 +133,13 @@ static status run_send(const demonstrator *d, shown *s)
 {
     double value = d->rank % 2 == 0 ? 999 : 0;
     int peer = d->rank ^ 1;
+    bool sends = d->rank % 2 == 0, paired = peer < d->size;
     show(s->before, sizeof s->before, &value, 1);
-    if (peer < d->size)
-        TRY(transfer(d, d->rank % 2 == 0 ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE, peer, &value, 1));
-    show(s->after, sizeof s->after, &value, 1);
+    if (paired) TRY(transfer(d, sends ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE, peer, &value, 1));
+    if (paired)
+        snprintf(s->after, sizeof s->after, "%g, %s rank %d", value, sends ? "sent to" : "from", peer);
+    else
+        snprintf(s->after, sizeof s->after, "%g, sent to nobody", value);
     return STATUS_OK;
 }
 
@@ -154,22 +162,33 @@ static status run_shape(const demonstrator *d, shown *s)
     return STATUS_OK;
 }
 
-/* Rank 0 comes late to the barrier. The clock is that of all processes of a host. */
-static status run_barrier(const demonstrator *d, shown *s)
+/* The first rank of the group comes late to the barrier if `late` is true. All processes of a
+ * host have the same clock. */
+static status meet(collective_group *group, bool late, shown *s)
 {
     double came_s;
     int64_t begin_ns = clock_now_ns();
-    if (d->rank == 0) nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    bool first = collective_group_rank(group) == 0;
+    int of = collective_group_world_rank(group, 0);
+    if (late && first) nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     came_s = 1e-9 * (double)clock_now_ns();
-    snprintf(s->before, sizeof s->before, "%s", d->rank == 0 ? "comes 0.2 s late" : "waits for rank 0");
-    TRY(collective_run(d->all, &(collective_call){.kind = COLLECTIVE_BARRIER, .type = DTYPE_F64}));
+    if (first)
+        snprintf(s->before, sizeof s->before, late ? "comes 0.2 s late" : "comes");
+    else
+        snprintf(s->before, sizeof s->before, "waits for rank %d", of);
+    TRY(collective_run(group, &(collective_call){.kind = COLLECTIVE_BARRIER, .type = DTYPE_F64}));
     double left_s = 1e-9 * (double)clock_now_ns();
     collective_call call = {
         .kind = COLLECTIVE_BROADCAST, .type = DTYPE_F64, .count = 1, .in.base = &came_s, .out.base = &came_s};
-    TRY(collective_run(d->all, &call));
-    snprintf(s->after, sizeof s->after, "leaves %s rank 0 has come, after %.1f s",
-             left_s >= came_s ? "when" : "BEFORE", left_s - 1e-9 * (double)begin_ns);
+    TRY(collective_run(group, &call));
+    snprintf(s->after, sizeof s->after, "leaves %s rank %d has come, after %.1f s",
+             left_s >= came_s ? "when" : "BEFORE", of, left_s - 1e-9 * (double)begin_ns);
     return STATUS_OK;
+}
+
+static status run_barrier(const demonstrator *d, shown *s)
+{
+    return meet(d->all, true, s);
 }
 
 static status sum_in(collective_group *group, double *value)
@@ -191,20 +210,20 @@ static status open_half(const demonstrator *d, int half, collective_group **out)
     return collective_group_open(d->world, name, ranks, count, out);
 }
 
-/* The first and the second half of the ranks add their values. */
+/* The first and the second half of the ranks add their values, or have a barrier of their own. */
 static status run_groups(const demonstrator *d, shown *s)
 {
     double value = d->rank + 1;
+    int half = d->rank / (d->size / 2);
+    bool barrier = d->of->kind == COLLECTIVE_BARRIER;
     collective_group *group = NULL;
+    status rc = STATUS_OK;
+    if (half < 2) TRY(open_half(d, half, &group));
     show(s->before, sizeof s->before, &value, 1);
-    if (d->rank / (d->size / 2) < 2) {
-        TRY(open_half(d, d->rank / (d->size / 2), &group));
-        status rc = sum_in(group, &value);
-        collective_group_close(&group);
-        TRY(rc);
-    }
-    show(s->after, sizeof s->after, &value, 1);
-    return STATUS_OK;
+    if (half < 2) rc = barrier ? meet(group, half == 0, s) : sum_in(group, &value);
+    collective_group_close(&group);
+    if (!barrier || half > 1) show(s->after, sizeof s->after, &value, 1);
+    return rc;
 }
 
 /* Makes a mistake with groups. The last rank makes it. */
@@ -230,7 +249,7 @@ static status run_mistake(const demonstrator *d, shown *s)
 #define CALL(kind_) .run = run_call, .kind = COLLECTIVE_##kind_
 static const demonstration demonstrations[] = {
     {"ones", "all_reduce of ones", CALL(ALL_REDUCE), .count = 1, .value = one},
-    {"sum", "all_reduce (sum) of rank + 1", CALL(ALL_REDUCE), .count = 1, .value = rank_plus_one},
+    {"all_reduce", "all_reduce (sum) of rank + 1", CALL(ALL_REDUCE), .count = 1, .value = rank_plus_one},
     {"mean", "all_reduce (mean) of rank + 1", CALL(ALL_REDUCE), .op = REDUCE_MEAN, .count = 1,
      .value = rank_plus_one},
     {"max", "all_reduce (max) of rank + 1", CALL(ALL_REDUCE), .op = REDUCE_MAX, .count = 1,
@@ -243,9 +262,11 @@ static const demonstration demonstrations[] = {
     {"scatter", "scatter from rank 0", CALL(SCATTER), .value = rank_and_element},
     {"all_to_all", "all_to_all", CALL(ALL_TO_ALL), .value = rank_and_element},
     {"send", "send and recv: 999 from each even rank to the next", .run = run_send},
-    {"shape", "send and recv: first the shape, then the data", .run = run_shape},
+    {"shape", "send to each other rank: first the shape, then the data", .run = run_shape},
     {"barrier", "barrier", .run = run_barrier},
     {"groups", "all_reduce (sum) of rank + 1 in each half of the ranks", .run = run_groups},
+    {"group_barrier", "barrier in each half of the ranks, rank 0 late", .run = run_groups,
+     .kind = COLLECTIVE_BARRIER},
 };
 enum { DEMONSTRATIONS = sizeof demonstrations / sizeof demonstrations[0] };
 
@@ -339,6 +360,10 @@ static status run_launcher(const collectives_options *o, command_line *line)
             STATUS_USAGE,
             "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness collectives ...",
             (int)o->gpus);
+    if (o->mistake != NO_MISTAKE) {
+        text_append(line->out, "%s\n", made[o->mistake]);
+        TRY(output_text(line->out));
+    }
     launch_job job = {.name = "collectives", .world = (int)o->gpus};
     launch_outcome outcome;
     launch_options options = {.jobs = &job,
@@ -359,8 +384,15 @@ static status run_collectives(command_line *line)
     for (int i = 0; i < DEMONSTRATIONS && o->list; i++)
         text_append(line->out, "%-16s %s\n", demonstrations[i].name, demonstrations[i].title);
     if (o->list) return STATUS_OK;
-    TRY(launch_environment_open(getenv("OMPI_COMM_WORLD_RANK") != NULL, &e));
-    status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(o, line) : run_rank(o, &e, line);
+    bool started = launch_environment_is_started();
+    if (started && options_given(&line->bindings[0], "gpus"))
+        return fail(STATUS_USAGE, "--gpus: unexpected if another program has started the ranks");
+    TRY(launch_environment_open(started, &e));
+    status rc =
+        e.origin == LAUNCH_BY_HAND ? run_launcher(o, line)
+        : e.several_hosts && o->library == 0
+            ? fail(STATUS_CONFIG, "--collective: expected mpi and mpirun for ranks on several hosts, got shm")
+            : run_rank(o, &e, line);
     launch_environment_close(&e);
     return rc;
 }

@@ -1,6 +1,8 @@
 /* The launcher of one host in a run with --nnodes. */
 #include "harness/launch/job.h"
 
+#include "common/base/log.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -43,6 +45,10 @@ status run_node(const run_config *c, char *const *argv, int *exit_code)
                               .address = c->run.master_addr,
                               .port = (int)c->run.master_port};
     const launch_job job = {.name = job_name(c->run.mode), .world = c->local_ranks};
+    if (!c->run.quiet)
+        log_info("node %lld of %lld: ranks %d to %d; waiting for the other nodes at %s:%d",
+                 (long long)c->run.node_rank, (long long)c->run.nnodes, node.first_rank,
+                 node.first_rank + c->local_ranks - 1, node.address, node.port);
     char gpus[32], **words = run_jobs_command(c, argv, gpus);
     launch_outcome outcome;
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line of the ranks");

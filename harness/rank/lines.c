@@ -1,5 +1,6 @@
 /* The lines that ranks print while they train: the loss of each epoch, evaluations, saved files, and the
- * lines of --print-steps and --print-shapes. With --json - stdout has only the result. */
+ * lines of --print-steps and --print-shapes. Prints nothing with --json -, because stdout then has only the
+ * result. */
 #include "harness/rank/state.h"
 
 #include <math.h>

@@ -264,8 +264,8 @@ static bool epoch_line_is_due(const rank_state *s)
     return s->config->run.epochs > 0 && rank_prints(s) && is_due(s, (option_period){1, true});
 }
 
-/* Prints the mean loss of the steps of all ranks since the last epoch's end. Ranks that do not wait for each
- * other do not wait here, either: rank 0 prints the mean of its own losses. */
+/* Prints the mean loss of the steps of all ranks since the last epoch's end. If ranks do not wait for each
+ * other, rank 0 prints the mean of the losses that it has computed. */
 static status print_epoch(rank_state *s)
 {
     double *sums = s->epoch_losses;

@@ -228,7 +228,10 @@ static void training_line(const json_t *result, const json_t *a, const json_t *b
     bool equal = json_is_true(report_at(result, "agreement.parameters_equal"));
     const char *saved = report_text_at(result, "configuration.save");
     double accuracy = report_number_at(a, "accuracy"), other = report_number_at(b, "accuracy");
-    if (isnan(report_number_at(a, "loss_last"))) return;
+    if (isnan(report_number_at(a, "loss_last"))) {
+        if (*saved) text_append(out, "Saved in %s.\n", saved);
+        return;
+    }
     if (equal)
         text_append(out, "Equal parameters, bit for bit; loss ");
     else
@@ -343,7 +346,9 @@ void report_next(const json_t *next, text_buffer *out)
         text_append(out, "%s shortens a step of %s by %.0f %%", options, report_text_at(next, "policy"),
                     100 * report_number_at(next, "shorter"));
     else
-        text_append(out, "nothing tried shortens a step of %s by 5 %%", report_text_at(next, "policy"));
+        text_append(out, "%s shortens a step of %s by 5 %%",
+                    json_array_size(tried) > 0 ? "nothing tried" : "no setting that can be tried",
+                    report_text_at(next, "policy"));
     if (json_array_size(tried) > 0) text_append(out, ". Tried:");
     for (size_t i = 0; i < json_array_size(tried); i++)
         text_append(out, "%s %s", i ? "," : "", json_string_value(json_array_get(tried, i)));
@@ -384,6 +389,8 @@ static void advise(const json_t *result, const json_t *job, text_buffer *out)
         text_append(out, "fewer ranks (--gpus): these share cores");
     else if (json_is_object(next))
         report_next(next, out);
+    else if (!(report_number_at(job, "step_time.count") > 0))
+        text_append(out, "--warmup 0 or more steps: no step was measured");
     else if (!has_parts(job))
         text_append(out, "a smaller --accumulate, so that the parts of a step are measured");
     else if (pipeline && s.of[WAITING] >= 0.1 && s.of[WAITING] > s.of[COMMUNICATION])

@@ -49,7 +49,7 @@ static double measure_step(const model_options *model, int64_t batch, int thread
     return rc == STATUS_OK ? 1e-9 * (double)(clock_now_ns() - begin_ns) : NAN;
 }
 
-/* Measures in a process of its own, since the launcher must not have threads. */
+/* Measures in a separate process, since the launcher must not have threads. */
 static double measure_apart(const model_options *model, int64_t batch, int threads)
 {
     int ends[2];

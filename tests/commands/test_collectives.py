@@ -5,12 +5,12 @@ import re
 import shutil
 import subprocess
 
-from program import PROGRAM, harness
+from program import PROGRAM, Run, harness
 from tap import Skip, cases, expect, expect_equal, main, test
 
 # name, ranks, lines of the ranks
 SHOWN = [
-    ("sum", 2, ["1 -> 3", "2 -> 3"]),
+    ("all_reduce", 2, ["1 -> 3", "2 -> 3"]),
     ("mean", 2, ["1 -> 1.5", "2 -> 1.5"]),
     ("max", 2, ["1 -> 2", "2 -> 2"]),
     ("ones", 16, ["1 -> 16"] * 16),
@@ -21,7 +21,7 @@ SHOWN = [
     ("gather", 3, ["1 -> 1 2 3", "2 -> nothing", "3 -> nothing"]),
     ("scatter", 3, ["0 1 2 -> 0", "nothing -> 1", "nothing -> 2"]),
     ("all_to_all", 3, ["0 1 2 -> 0 10 20", "10 11 12 -> 1 11 21", "20 21 22 -> 2 12 22"]),
-    ("send", 5, ["999 -> 999", "0 -> 999", "999 -> 999", "0 -> 999", "999 -> 999"]),
+    ("send", 5, ["999 -> 999, sent to rank 1", "0 -> 999, from rank 0", "999 -> 999, sent to rank 3", "0 -> 999, from rank 2", "999 -> 999, sent to nobody"]),
     ("shape", 3, ["a matrix of [2, 3] -> [2, 3]: 1 2 3 4 5 6", *["nothing -> [2, 3]: 1 2 3 4 5 6"] * 2]),
     ("groups", 4, ["1 -> 3", "2 -> 3", "3 -> 7", "4 -> 7"]),
     ("groups", 5, ["1 -> 3", "2 -> 3", "3 -> 7", "4 -> 7", "5 -> 5"]),
@@ -46,6 +46,26 @@ def nobody_leaves_a_barrier_before_the_last_rank_has_come():
 
 
 @test
+def halves_of_the_ranks_have_barriers_of_their_own():
+    for rank, text in lines(harness("collectives", "group_barrier")):
+        first = "0" if rank in "01" else "2"
+        before = {"0": "comes 0.2 s late", "2": "comes"}.get(rank, f"waits for rank {first}")
+        found = re.fullmatch(before + rf" -> leaves when rank {first} has come, after ([0-9.]+) s", text)
+        expect(found and (first == "2" or float(found.group(1)) >= 0.2), f"rank {rank}: {text}")
+
+
+@test
+def ranks_that_torchrun_has_started_run_one_demonstration_together():
+    started = {"TORCHELASTIC_RUN_ID": "run", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    with Run("collectives", "all_reduce", env={**started, "RANK": "1", "LOCAL_RANK": "1"}) as other:
+        shown = lines(harness("collectives", "all_reduce", env={**started, "RANK": "0", "LOCAL_RANK": "0"}))
+        expect_equal(other.wait(60).code, 0, "exit code of rank 1")
+    expect_equal(shown, [("0", "1 -> 3"), ("1", "2 -> 3")], "lines")
+    result = harness("collectives", "--gpus", "2", env={**started, "RANK": "0", "LOCAL_RANK": "0"})
+    expect_equal((result.code, result.err.strip()), (64, "harness: --gpus: unexpected if another program has started the ranks"), "refusal")
+
+
+@test
 def without_names_every_demonstration_of_the_list_runs():
     titles = [line.split(maxsplit=1)[1] for line in harness("collectives", "--list").out.splitlines()]
     shown = harness("collectives", "--gpus", 2)
@@ -54,19 +74,19 @@ def without_names_every_demonstration_of_the_list_runs():
 
 
 @cases([("a rank opens a group of which it is not a member", "outside", 70, "group 'first half': rank 3 is not a member, and must not open it"),
-        ("a rank opens two groups in another order", "order", 75, "group 'A': no answer from rank 3 in time; ranks must open their "
-         "common groups in the same order"),
-        ("a rank does not open a group", "missing", 75, "group 'A': no answer from rank 3 in time; ranks must open their common "
-         "groups in the same order")])
+        ("a rank opens two groups in another order", "order", 75, "group 'A': no answer from rank 3 in time; all its ranks must open it, "
+         "and open their common groups in the same order"),
+        ("a rank does not open a group", "missing", 75, "group 'A': no answer from rank 3 in time; all its ranks must open it, and "
+         "open their common groups in the same order")])
 def a_mistake_with_groups_ends_with_the_rank_and_the_group(mistake, code, message):
     result = harness("collectives", "--mistake", mistake, "--timeout", "500ms", limit=30)
     expect_equal(result.code, code, "exit code", result)
     expect_equal(len(result.lines()), 1, "lines on stderr", result)
-    named = message if mistake != "order" else r"group '(A': no answer from rank 3|B': no answer from ranks? [0-2, ]+) in time; ranks must open"
+    named = message if mistake != "order" else r"group '(A': no answer from rank 3|B': no answer from ranks? [0-2, ]+) in time; all its ranks must open it"
     expect(re.search(named, result.err) if mistake == "order" else message in result.err, result)
 
 
-@cases([("a name that is unknown", ["somme"], "collectives: expected one of ones, sum,"),
+@cases([("a name that is unknown", ["somme"], "collectives: expected one of ones, all_reduce,"),
         ("MPI without mpirun", ["--collective", "mpi"], "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n 4 harness"),
         ("one rank", ["--gpus", "1"], "--gpus: expected an integer from 2 to 64, got '1'")])
 def what_cannot_run_is_refused(words, message):

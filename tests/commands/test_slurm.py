@@ -118,7 +118,7 @@ def hash_of(path):
 
 @test
 def sbatch_runs_the_script_of_the_documents_on_two_nodes():
-    words = ["--mode", "ps", "--policy", "sync", "--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "4", "--steps", "10",
+    words = ["--mode", "ps", "--policy", "sync", "--model", "wine_mlp", "--data", "wine", "--optimizer", "adam", "--batch", "8", "--epochs", "20",
              "--threads", "1"]
     here = harness(*words, "--gpus", "4", "--json", "-", "--quiet").json()["jobs"][0]["parameter_hash"]
     with cluster() as (env, folder):
