@@ -125,7 +125,7 @@ def sbatch_runs_the_script_of_the_documents_on_two_nodes():
         done = run(["sbatch", "--wait", SCRIPT], env, folder)
         texts = "".join(open(path, encoding="utf-8").read() for path in glob.glob(f"{folder}/*.log"))
         expect_equal(done.returncode, 0, "exit code of sbatch", done.stdout, done.stderr, texts)
-        expect_equal(sorted(os.listdir(folder)), ["psring-1.json", "psring-1.log"], "files of the job, without the key", texts)
+        expect_equal(sorted(os.listdir(folder)), ["psring-1-10.safetensors", "psring-1-20.safetensors", "psring-1.json", "psring-1.log"], "files of the job, without the key", texts)
         expect_equal(hash_of(f"{folder}/psring-1.json"), here, "hash of two nodes, and of one host")
         # srun outside of a batch job, and a launcher per node.
         env["HARNESS_KEY"] = "0123456789abcdef" * 4
