@@ -56,7 +56,7 @@ CONSTANT = {"value": 1.5, "unit": "1", "tag": "assumed", "source": "a test"}
     ("jitter on a CPU", run("--jitter", "3"), 64, "--jitter: expected --device sim:PROFILE, got c"),
     ("saving what is not there", run("--device", "sim", "--save", FILES.name + "/x.safetensors"), 78, "--save"),
     ("an unknown table", ("reproduce", "torch"), 64, "reproduce: expected one of torch-vs-apex"),
-    ("a table on a CPU", ("reproduce", "torch-vs-apex", "--device", "cpu"), 64, "--device: expected sim:PROFILE"),
+    ("a table on a CPU", ("reproduce", "dp-vs-ddp", "--device", "cpu"), 64, "--device: expected sim:PROFILE"),
     ("whatif of an unknown policy", ("whatif", "--policy", "dpp"), 64, "got 'dpp'; did you mean 'dp'?"),
     ("whatif of warm-up steps only", ("whatif", "--model", "wine_mlp", "--data", "wine", "--batch", "40", "--epochs", "1", "--warmup", "1", "--drop-last",
                                       "--gpus", "2"), 78, "--warmup: expected fewer steps than 2 GPUs train, got all of them"),
