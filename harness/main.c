@@ -36,7 +36,7 @@ static void print_help(text_buffer *out)
                 "harness " PROGRAM_VERSION ": data-parallel training by parameter server or all-reduce\n\n"
                 "usage: harness [run] [options]        harness COMMAND [options]\n\ncommands:\n");
     for (int i = 0; i < COMMAND_COUNT; i++)
-        text_append(out, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+        text_append(out, "  %-11s %s\n", commands[i]->name, commands[i]->summary);
     text_append(out, "\nharness help COMMAND lists the options of a command that people use,\n"
                      "harness COMMAND --help=all every option, harness help units the units of sizes,\n"
                      "times and rates; harness --version prints the version.\n"

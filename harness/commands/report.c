@@ -219,8 +219,7 @@ static status run_report(command_line *line)
 
 const command command_report = {.name = "report",
                                 .usage = "FILE... [options]",
-                                .summary =
-                                    "show a run, plan or reproduction from its JSON: text, page, figures",
+                                .summary = "show a run, plan or reproduction from JSON: text, page, figures",
                                 .options_size = sizeof(report_command),
                                 .table = &report_option_table,
                                 .most_words = 64,

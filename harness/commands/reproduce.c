@@ -210,11 +210,11 @@ static status run_reproduce(command_line *line)
                 line->word_count);
 }
 
-const command command_reproduce = {
-    .name = "reproduce",
-    .usage = "TABLE | FILE.json [options]",
-    .summary = "compare published tables with virtual or real devices; run a result again",
-    .options_size = sizeof(reproduce_options),
-    .table = &reproduce_option_table,
-    .most_words = INT_MAX,
-    .run = run_reproduce};
+const command command_reproduce = {.name = "reproduce",
+                                   .usage = "TABLE | FILE.json [options]",
+                                   .summary =
+                                       "compare published tables with virtual devices; run a result again",
+                                   .options_size = sizeof(reproduce_options),
+                                   .table = &reproduce_option_table,
+                                   .most_words = INT_MAX,
+                                   .run = run_reproduce};

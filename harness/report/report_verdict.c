@@ -307,7 +307,7 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
                     report_value(CELL_BYTES, difference).text);
     else
         text_append(out, "Memory: every rank of %s %s", report_text_at(job, "engine"), most.text);
-    if (difference > 0 && between_steps > 0)
+    if (difference > 0 && between_steps > 0 && !(ps && other)) /* ten lines have no room for more */
         text_append(out, " at the peak, %s between steps", report_value(CELL_BYTES, between_steps).text);
     if (count == 1) text_append(out, ", its server %s", of_servers.text);
     if (count > 1) text_append(out, ", its %zu servers at most %s", count, of_servers.text);

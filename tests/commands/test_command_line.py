@@ -49,7 +49,7 @@ def idx(shape, data=None):
     ("verify --help", ["verify", "--help"], ["FILE.json", "--device NAME", "--mode auto|none|ps|ring|both"]),
     ("models --help", ["models", "--help"], ["--classes N"]),
     ("doctor --help", ["doctor", "--help"], ["usage: harness doctor"]),
-    ("report --help", ["report", "--help"], ["usage: harness report FILE", "from its JSON"]),
+    ("report --help", ["report", "--help"], ["usage: harness report FILE", "from JSON"]),
     ("doctor", ["doctor"], ["processors ", "container CPU limit", "descriptors", "shared memory", "device cpu",
                             "device reference", "oneDNN", "libzmq", "protobuf-c", "OpenMP run-time"]),
     ("models", ["models"], ["toy ", "wine_mlp ", "lenet ", "resnet18 ", "resnet50 ", "vgg16 ", "bert_base ", "gpt2 "]),

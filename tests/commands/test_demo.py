@@ -23,7 +23,7 @@ def it_ends_with_the_verdict_and_the_path_of_a_page_that_answers_the_question():
         page = last.split(": ")[-1]
         expect_equal(page, os.path.join(os.path.realpath(build), "report.html"), "the path in the last line")
         verdict = lines[-12:]
-        for part in ("Both end with ", "One process on all cores ", "A step of ", "Memory: ", "Next: "):
+        for part in ("Equal parameters, ", "One process on all cores ", "A step of ", "Memory: ", "Next: "):
             expect(any(line.startswith(part) for line in verdict), f"{part!r} in the last ten lines", verdict)
         expect(any(line.startswith("In this run ") for line in verdict), "which is faster", verdict)
         with open(os.path.join(build, "demo.json"), encoding="utf-8") as file:
