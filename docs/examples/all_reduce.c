@@ -1,6 +1,6 @@
 /* all_reduce: every rank gets the sum, the mean or the maximum of all ranks' values. Build it with the
- * project (ninja example_all_reduce), then run build/bin/example_all_reduce. Rank r has r + 1, so on two
- * ranks the sum is 3, the mean 1.5 and the maximum 2. */
+ * project (ninja -C build example_all_reduce), then run build/bin/example_all_reduce. Rank r has r + 1, so on
+ * two ranks the sum is 3, the mean 1.5 and the maximum 2. */
 #include "common/base/clock.h"
 #include "common/collectives/collective.h"
 

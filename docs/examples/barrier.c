@@ -1,5 +1,6 @@
-/* barrier: no rank goes on before the last rank has come. Build it with the project (ninja example_barrier),
- * then run build/bin/example_barrier. Rank 0 comes late, and every rank prints how long it has waited. */
+/* barrier: no rank goes on before the last rank has come. Build it with the project (ninja -C build
+ * example_barrier), then run build/bin/example_barrier. Rank 0 comes late, and every rank prints how long it
+ * has waited. */
 #include "common/base/clock.h"
 #include "common/collectives/collective.h"
 

@@ -1,6 +1,6 @@
 /* Groups: ranks 0 and 1 add their values, and ranks 2 and 3 add other values. Build it with the project
- * (ninja example_groups), then run build/bin/example_groups. Only members open a group, and all members open
- * their common groups in the same order. */
+ * (ninja -C build example_groups), then run build/bin/example_groups. Only members open a group, and all
+ * members open their common groups in the same order. */
 #include "common/base/clock.h"
 #include "common/collectives/collective.h"
 

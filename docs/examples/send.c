@@ -1,6 +1,6 @@
 /* send and recv: rank 0 sends 999, then a matrix whose size rank 1 does not know. Build it with the project
- * (ninja example_send), then run build/bin/example_send. The receiver needs a buffer, so the shape goes
- * first. Messages of a pair of ranks arrive in order. */
+ * (ninja -C build example_send), then run build/bin/example_send. The receiver needs a buffer, so the shape
+ * goes first. Messages of a pair of ranks arrive in order. */
 #include "common/base/clock.h"
 #include "common/collectives/collective.h"
 
