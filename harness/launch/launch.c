@@ -71,7 +71,7 @@ static rank_end judge(const launcher *l, const job_run *j, int rank, const sigin
     status_table_read(j->table, rank, &s);
     bool exited = info->si_code == CLD_EXITED;
     /* A rank that does not take signals yet dies of the signal that the launcher has passed on. */
-    if (l->options.node && (exited ? info->si_status > STOPPED_BY : info->si_status == l->stop_signal))
+    if (l->options.node && (exited ? info->si_status > (int)STOPPED_BY : info->si_status == l->stop_signal))
         return END_STOPPED;
     if (!exited) return END_SIGNAL;
     if (l->options.node) return info->si_status ? END_CODE : END_WELL;
@@ -101,7 +101,7 @@ static void note_end(launcher *l, job_run *j, int rank)
     p->end_value = info.si_status;
     j->alive--;
     l->alive--;
-    if (l->options.node && p->end == END_STOPPED && p->end_value > STOPPED_BY)
+    if (l->options.node && p->end == END_STOPPED && p->end_value > (int)STOPPED_BY)
         l->outcome->exit_code = p->end_value;
     if (p->end != END_WELL && p->end != END_STOPPED && !l->killed) begin_to_fail(l);
 }
