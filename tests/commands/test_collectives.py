@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 
 from program import PROGRAM, Run, harness
 from tap import Skip, cases, expect, expect_equal, main, test
@@ -97,11 +98,11 @@ def what_cannot_run_is_refused(words, message):
 
 # Two hosts: network namespaces with names of their own, between which mpirun starts ranks by a script in place of ssh.
 HOSTS = """
-mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /tmp && ip netns add b && ip link add veth0 type veth peer name veth1 netns b &&
+mount -t tmpfs tmpfs /run && ip netns add b && ip link add veth0 type veth peer name veth1 netns b &&
 ip addr add 10.78.0.1/24 dev veth0 && ip link set veth0 up && ip link set lo up && hostname host-a &&
 ip -n b addr add 10.78.0.2/24 dev veth1 && ip -n b link set veth1 up && ip -n b link set lo up || exit 99
-printf '#!/bin/sh\nshift\nexec ip netns exec b unshare --uts sh -c "hostname host-b; $*"\n' >/tmp/agent && chmod +x /tmp/agent
-mpirun --mca plm_rsh_agent /tmp/agent --host 10.78.0.1:8,10.78.0.2:8 --oversubscribe -n 16 sh -c 'hostname; exec "$@"' sh "$@"
+printf '#!/bin/sh\nshift\nexec ip netns exec b unshare --uts sh -c "hostname host-b; $*"\n' >agent && chmod +x agent
+mpirun --mca plm_rsh_agent "$PWD/agent" --host 10.78.0.1:8,10.78.0.2:8 --oversubscribe -n 16 sh -c 'hostname; exec "$@"' sh "$@"
 """
 
 
@@ -109,9 +110,11 @@ mpirun --mca plm_rsh_agent /tmp/agent --host 10.78.0.1:8,10.78.0.2:8 --oversubsc
 def ones_on_two_hosts_of_eight_ranks_give_16():
     if not all(shutil.which(name) for name in ("mpirun", "ip", "unshare")):
         raise Skip("needs mpirun, ip and unshare (openmpi-bin, iproute2, util-linux)")
-    done = subprocess.run(["unshare", "--map-root-user", "--net", "--mount", "--uts", "sh", "-c", HOSTS, "sh", os.path.abspath(PROGRAM),
-                           "collectives", "ones", "--collective", "mpi"], capture_output=True, text=True, timeout=120, check=False,
-                          env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    with tempfile.TemporaryDirectory(prefix="run-") as folder:
+        done = subprocess.run(["unshare", "--map-root-user", "--net", "--mount", "--uts", "sh", "-c", HOSTS, "sh", os.path.abspath(PROGRAM),
+                               "collectives", "ones", "--collective", "mpi"], capture_output=True, text=True, timeout=120, check=False,
+                              cwd=folder, env={**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                                               "TMPDIR": folder})
     if done.returncode in (1, 99) and "rank" not in done.stdout + done.stderr:
         raise Skip(f"network namespaces are not permitted here: {done.stderr.strip()}")
     expect_equal(done.returncode, 0, f"exit code; {done.stderr}")
