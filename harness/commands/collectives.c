@@ -1,32 +1,16 @@
-/* harness collectives: shows what each collective operation does. Ranks are processes. Each rank shows its
- * values before and after a call. */
+/* harness collectives: starts ranks, which are processes, and shows what each collective operation does. */
 #include "harness/commands/commands.h"
 
-#include "common/base/clock.h"
 #include "common/base/log.h"
-#include "common/collectives/collective.h"
+#include "harness/commands/demonstrations.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
 #include "harness/result/output.h"
 
-#include <limits.h>
 #include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-enum { MOST_RANKS = COLLECTIVE_MOST_SHARED_RANKS, LINE = 1024 };
 
 static const char *const libraries[] = {"shm", "mpi", NULL};
-enum { NO_MISTAKE, MISTAKE_OUTSIDE, MISTAKE_ORDER, MISTAKE_MISSING };
-static const char *const mistakes[] = {"none", "outside", "order", "missing", NULL};
-static const char *const made[] = {
-    [MISTAKE_OUTSIDE] =
-        "The last rank opens the group of the first half of the ranks, of which it is not a member.",
-    [MISTAKE_ORDER] = "All ranks open the groups A and B. The last rank opens B first, the others A first.",
-    [MISTAKE_MISSING] = "All ranks but the last open the groups A and B."};
-
 typedef struct collectives_options {
     int64_t gpus, timeout_ns;
     int library, mistake;
@@ -36,10 +20,10 @@ typedef struct collectives_options {
 #define FIELD(name) offsetof(collectives_options, name)
 static const option option_list[] = {
     {"gpus", OPTION_INT, FIELD(gpus), .letter = 'g', .alias = "nproc-per-node", .argument = "N",
-     .initial = "4", .low = 2, .high = MOST_RANKS, .help = "ranks, each a CPU process"},
+     .initial = "4", .low = 2, .high = COLLECTIVE_MOST_SHARED_RANKS, .help = "ranks, each a CPU process"},
     {"collective", OPTION_CHOICE, FIELD(library), .initial = "shm", .choices = libraries,
      .help = "library: shm, or mpi for ranks that mpirun has started, also on several hosts"},
-    {"mistake", OPTION_CHOICE, FIELD(mistake), .initial = "none", .choices = mistakes,
+    {"mistake", OPTION_CHOICE, FIELD(mistake), .initial = "none", .choices = group_mistakes,
      .help = "make a mistake with groups and show its message; outside: a rank opens a group of which it is "
              "not a member; order: a rank opens two groups in another order; missing: a rank does not open a "
              "group"},
@@ -50,277 +34,30 @@ static const option option_list[] = {
 static const option_table collectives_option_table = {"Collectives", option_list,
                                                       sizeof option_list / sizeof option_list[0]};
 
-/* The texts of a rank's line. */
-typedef struct shown {
-    char before[LINE / 2 - 16], after[LINE / 2 - 16];
-} shown;
-
-typedef struct demonstration demonstration;
-
-/* A rank that runs a demonstration in the group of all ranks. */
-typedef struct demonstrator {
-    const demonstration *of;
-    collective_world *world;
-    collective_group *all;
-    int rank, size;
-    int mistake;
-} demonstrator;
-
-struct demonstration {
-    const char *name, *title;
-    status (*run)(const demonstrator *d, shown *s);
-    /* Arguments of run_call(): the call, and the number of elements, or 0 for one per rank. */
-    collective_kind kind;
-    reduce_op op;
-    int64_t count;
-    double (*value)(int rank, int element);
-};
-
-static void show(char *text, size_t size, const double *values, int64_t count)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (int64_t i = 0; i < count && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%g", i ? " " : "", values[i]);
-}
-
-static double one(int rank, int element)
-{
-    (void)rank;
-    (void)element;
-    return 1;
-}
-
-static double rank_plus_one(int rank, int element)
-{
-    (void)element;
-    return rank + 1;
-}
-
-static double rank_and_element(int rank, int element)
-{
-    return 10 * rank + element;
-}
-
-/* Runs a call on float64 values, and shows the values that the rank passes and the values that it gets. */
-static status run_call(const demonstrator *d, shown *s)
-{
-    double in[MOST_RANKS], out[MOST_RANKS];
-    const demonstration *of = d->of;
-    collective_call call = {.kind = of->kind,
-                            .op = of->op,
-                            .type = DTYPE_F64,
-                            .count = of->count ? of->count : d->size,
-                            .in.base = in,
-                            .out.base = out};
-    int64_t passed = collective_in_extent(&call, d->size, d->rank).count;
-    for (int i = 0; i < passed; i++) in[i] = of->value(d->rank, i);
-    TRY(collective_run(d->all, &call));
-    show(s->before, sizeof s->before, in, passed);
-    show(s->after, sizeof s->after, out, collective_out_extent(&call, d->size, d->rank).count);
-    return STATUS_OK;
-}
-
-static status transfer(const demonstrator *d, collective_kind kind, int peer, double *values, int64_t count)
-{
-    collective_call call = {.kind = kind, .type = DTYPE_F64, .root = peer, .count = count};
-    *(kind == COLLECTIVE_SEND ? &call.in : &call.out) = (collective_buffer){.base = values};
-    return collective_run(d->all, &call);
-}
-
-/* Each even rank sends 999 to the next rank. */
-static status run_send(const demonstrator *d, shown *s)
-{
-    double value = d->rank % 2 == 0 ? 999 : 0;
-    int peer = d->rank ^ 1;
-    bool sends = d->rank % 2 == 0, paired = peer < d->size;
-    show(s->before, sizeof s->before, &value, 1);
-    if (paired) TRY(transfer(d, sends ? COLLECTIVE_SEND : COLLECTIVE_RECEIVE, peer, &value, 1));
-    if (paired)
-        snprintf(s->after, sizeof s->after, "%g, %s rank %d", value, sends ? "sent to" : "from", peer);
-    else
-        snprintf(s->after, sizeof s->after, "%g, sent to nobody", value);
-    return STATUS_OK;
-}
-
-/* Rank 0 sends a matrix whose shape the others do not know. */
-static status run_shape(const demonstrator *d, shown *s)
-{
-    double shape[2] = {2, 3}, values[6] = {1, 2, 3, 4, 5, 6};
-    snprintf(s->before, sizeof s->before, "%s", d->rank == 0 ? "a matrix of [2, 3]" : "nothing");
-    for (int peer = 1; peer < d->size && d->rank == 0; peer++) {
-        TRY(transfer(d, COLLECTIVE_SEND, peer, shape, 2));
-        TRY(transfer(d, COLLECTIVE_SEND, peer, values, 6));
-    }
-    if (d->rank > 0) {
-        memset(values, 0, sizeof values);
-        TRY(transfer(d, COLLECTIVE_RECEIVE, 0, shape, 2));
-        TRY(transfer(d, COLLECTIVE_RECEIVE, 0, values, (int64_t)(shape[0] * shape[1])));
-    }
-    size_t used = (size_t)snprintf(s->after, sizeof s->after, "[%g, %g]: ", shape[0], shape[1]);
-    show(s->after + used, sizeof s->after - used, values, (int64_t)(shape[0] * shape[1]));
-    return STATUS_OK;
-}
-
-/* The first rank of the group comes late to the barrier if `late` is true. All processes of a
- * host have the same clock. */
-static status meet(collective_group *group, bool late, shown *s)
-{
-    double came_s;
-    int64_t begin_ns = clock_now_ns();
-    bool first = collective_group_rank(group) == 0;
-    int of = collective_group_world_rank(group, 0);
-    if (late && first) nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-    came_s = 1e-9 * (double)clock_now_ns();
-    if (first)
-        snprintf(s->before, sizeof s->before, late ? "comes 0.2 s late" : "comes");
-    else
-        snprintf(s->before, sizeof s->before, "waits for rank %d", of);
-    TRY(collective_run(group, &(collective_call){.kind = COLLECTIVE_BARRIER, .type = DTYPE_F64}));
-    double left_s = 1e-9 * (double)clock_now_ns();
-    collective_call call = {
-        .kind = COLLECTIVE_BROADCAST, .type = DTYPE_F64, .count = 1, .in.base = &came_s, .out.base = &came_s};
-    TRY(collective_run(group, &call));
-    snprintf(s->after, sizeof s->after, "leaves %s rank %d has come, after %.1f s",
-             left_s >= came_s ? "when" : "BEFORE", of, left_s - 1e-9 * (double)begin_ns);
-    return STATUS_OK;
-}
-
-static status run_barrier(const demonstrator *d, shown *s)
-{
-    return meet(d->all, true, s);
-}
-
-static status sum_in(collective_group *group, double *value)
-{
-    return collective_run(group, &(collective_call){.kind = COLLECTIVE_ALL_REDUCE,
-                                                    .type = DTYPE_F64,
-                                                    .count = 1,
-                                                    .in.base = value,
-                                                    .out.base = value});
-}
-
-/* Opens one of the two groups, the first or the second half of the ranks. */
-static status open_half(const demonstrator *d, int half, collective_group **out)
-{
-    int ranks[MOST_RANKS], first = half == 0 ? 0 : d->size / 2, count = d->size / 2;
-    char name[24];
-    for (int i = 0; i < count; i++) ranks[i] = first + i;
-    snprintf(name, sizeof name, "%s half", half == 0 ? "first" : "second");
-    return collective_group_open(d->world, name, ranks, count, out);
-}
-
-/* The first and the second half of the ranks add their values, or have a barrier of their own. */
-static status run_groups(const demonstrator *d, shown *s)
-{
-    double value = d->rank + 1;
-    int half = d->rank / (d->size / 2);
-    bool barrier = d->of->kind == COLLECTIVE_BARRIER;
-    collective_group *group = NULL;
-    status rc = STATUS_OK;
-    if (half < 2) TRY(open_half(d, half, &group));
-    show(s->before, sizeof s->before, &value, 1);
-    if (half < 2) rc = barrier ? meet(group, half == 0, s) : sum_in(group, &value);
-    collective_group_close(&group);
-    if (!barrier || half > 1) show(s->after, sizeof s->after, &value, 1);
-    return rc;
-}
-
-/* Makes a mistake with groups. The last rank makes it. */
-static status run_mistake(const demonstrator *d, shown *s)
-{
-    static const char *const names[] = {"A", "B"};
-    collective_group *groups[2] = {NULL, NULL};
-    bool wrong = d->rank == d->size - 1;
-    status rc = STATUS_OK;
-    (void)s;
-    if (d->mistake == MISTAKE_OUTSIDE) {
-        rc = wrong ? open_half(d, 0, &groups[0]) : STATUS_OK;
-    } else if (d->mistake == MISTAKE_ORDER || !wrong) {
-        for (int i = 0; i < 2 && rc == STATUS_OK; i++) {
-            int next = d->mistake == MISTAKE_ORDER && wrong ? 1 - i : i;
-            rc = collective_group_open(d->world, names[next], NULL, d->size, &groups[next]);
-        }
-    }
-    for (int i = 0; i < 2; i++) collective_group_close(&groups[i]);
-    return rc;
-}
-
-#define CALL(kind_) .run = run_call, .kind = COLLECTIVE_##kind_
-static const demonstration demonstrations[] = {
-    {"ones", "all_reduce of ones", CALL(ALL_REDUCE), .count = 1, .value = one},
-    {"all_reduce", "all_reduce (sum) of rank + 1", CALL(ALL_REDUCE), .count = 1, .value = rank_plus_one},
-    {"mean", "all_reduce (mean) of rank + 1", CALL(ALL_REDUCE), .op = REDUCE_MEAN, .count = 1,
-     .value = rank_plus_one},
-    {"max", "all_reduce (max) of rank + 1", CALL(ALL_REDUCE), .op = REDUCE_MAX, .count = 1,
-     .value = rank_plus_one},
-    {"reduce", "reduce (sum) to rank 0", CALL(REDUCE), .count = 1, .value = rank_plus_one},
-    {"broadcast", "broadcast from rank 0", CALL(BROADCAST), .count = 1, .value = rank_plus_one},
-    {"all_gather", "all_gather", CALL(ALL_GATHER), .value = rank_plus_one},
-    {"reduce_scatter", "reduce_scatter (sum)", CALL(REDUCE_SCATTER), .value = rank_and_element},
-    {"gather", "gather to rank 0", CALL(GATHER), .value = rank_plus_one},
-    {"scatter", "scatter from rank 0", CALL(SCATTER), .value = rank_and_element},
-    {"all_to_all", "all_to_all", CALL(ALL_TO_ALL), .value = rank_and_element},
-    {"send", "send and recv: 999 from each even rank to the next", .run = run_send},
-    {"shape", "send to each other rank: first the shape, then the data", .run = run_shape},
-    {"barrier", "barrier", .run = run_barrier},
-    {"groups", "all_reduce (sum) of rank + 1 in each half of the ranks", .run = run_groups},
-    {"group_barrier", "barrier in each half of the ranks, rank 0 late", .run = run_groups,
-     .kind = COLLECTIVE_BARRIER},
-};
-enum { DEMONSTRATIONS = sizeof demonstrations / sizeof demonstrations[0] };
-
-/* ---- ranks -------------------------------------------------------------------------------------- */
-
-/* Gathers the lines of all ranks, and prints them on rank 0. */
-static status print_lines(const demonstrator *d, const shown *s)
-{
-    char own[LINE];
-    text_buffer text = {0};
-    char *lines = calloc((size_t)d->size, LINE);
-    if (!lines) return fail(STATUS_SYSTEM, "no memory for the lines of ranks");
-    memset(own, 0, sizeof own);
-    snprintf(own, sizeof own, "  rank %d: %s -> %s", d->rank, s->before[0] ? s->before : "nothing",
-             s->after[0] ? s->after : "nothing");
-    collective_call call = {.kind = COLLECTIVE_GATHER,
-                            .type = DTYPE_I32,
-                            .count = (int64_t)d->size * LINE / 4,
-                            .in.base = own,
-                            .out.base = lines};
-    status rc = collective_run(d->all, &call);
-    if (rc == STATUS_OK && d->rank == 0) {
-        text_append(&text, "%s\n", d->of->title);
-        for (int r = 0; r < d->size; r++) text_append(&text, "%s\n", lines + (size_t)r * LINE);
-        rc = output_text(&text);
-    }
-    free(lines);
-    return rc;
-}
-
-/* Finds the demonstrations that `words` name, or all. */
-static status choose(const command_line *line, int chosen[DEMONSTRATIONS], int *count)
+/* Finds the demonstrations that the words name, or all. */
+static status choose(const collectives_options *o, const command_line *line, int chosen[DEMONSTRATIONS],
+                     int *count)
 {
     const char *names[DEMONSTRATIONS];
-    for (int i = 0; i < DEMONSTRATIONS; i++) names[i] = demonstrations[i].name;
-    for (*count = 0; *count < line->word_count && *count < DEMONSTRATIONS; ++*count)
-        TRY(text_parse_choice("collectives", line->words[*count], names, sizeof *names, DEMONSTRATIONS,
-                              &chosen[*count]));
-    for (int i = 0; i < DEMONSTRATIONS && line->word_count == 0; i++) chosen[(*count)++] = i;
+    *count = line->word_count > 0 ? line->word_count : DEMONSTRATIONS;
+    if (o->mistake != NO_MISTAKE && line->word_count > 0)
+        return fail(STATUS_USAGE, "collectives: unexpected argument '%s' with --mistake", line->words[0]);
+    for (int i = 0; i < DEMONSTRATIONS; i++) names[i] = demonstration_name(i);
+    for (int i = 0; i < *count; i++) {
+        chosen[i] = i;
+        if (line->word_count > 0)
+            TRY(text_parse_choice("collectives", line->words[i], names, sizeof *names, DEMONSTRATIONS,
+                                  &chosen[i]));
+    }
     return STATUS_OK;
 }
 
-static status run_all(demonstrator *d, const command_line *line)
+static status run_all(const demonstrator *d, const collectives_options *o, const command_line *line)
 {
     int chosen[DEMONSTRATIONS], count;
-    shown s;
-    TRY(choose(line, chosen, &count));
-    if (d->mistake != NO_MISTAKE) return run_mistake(d, &s);
-    for (int i = 0; i < count; i++) {
-        d->of = &demonstrations[chosen[i]];
-        s = (shown){"", ""};
-        TRY(d->of->run(d, &s));
-        TRY(print_lines(d, &s));
-    }
+    if (o->mistake != NO_MISTAKE) return demonstrate_mistake(d, (group_mistake)o->mistake);
+    TRY(choose(o, line, chosen, &count));
+    for (int i = 0; i < count; i++) TRY(demonstrate(d, chosen[i]));
     return STATUS_OK;
 }
 
@@ -333,10 +70,10 @@ static status run_rank(const collectives_options *o, const launch_environment *e
                                 .pairs = true,
                                 .stall_timeout_ns = 2 * o->timeout_ns,
                                 .connect_timeout_ns = o->timeout_ns};
-    demonstrator d = {.rank = e->rank, .size = e->world, .mistake = o->mistake};
+    demonstrator d = {.rank = e->rank, .size = e->world};
     status rc = collective_open(libraries[o->library], &config, &d.world);
     if (rc == STATUS_OK) rc = collective_group_open(d.world, "all", NULL, d.size, &d.all);
-    if (rc == STATUS_OK) rc = run_all(&d, line);
+    if (rc == STATUS_OK) rc = run_all(&d, o, line);
     /* No rank may end while others wait for it. */
     if (rc == STATUS_OK)
         rc = collective_run(d.all, &(collective_call){.kind = COLLECTIVE_BARRIER, .type = DTYPE_F64});
@@ -354,14 +91,14 @@ static status run_rank(const collectives_options *o, const launch_environment *e
 static status run_launcher(const collectives_options *o, command_line *line)
 {
     int chosen[DEMONSTRATIONS], count;
-    TRY(choose(line, chosen, &count));
+    TRY(choose(o, line, chosen, &count));
     if (strcmp(libraries[o->library], "mpi") == 0)
         return fail(
             STATUS_USAGE,
             "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness collectives ...",
             (int)o->gpus);
     if (o->mistake != NO_MISTAKE) {
-        text_append(line->out, "%s\n", made[o->mistake]);
+        text_append(line->out, "%s\n", group_mistake_texts[o->mistake]);
         TRY(output_text(line->out));
     }
     launch_job job = {.name = "collectives", .world = (int)o->gpus};
@@ -382,7 +119,7 @@ static status run_collectives(command_line *line)
     const collectives_options *o = line->options;
     launch_environment e;
     for (int i = 0; i < DEMONSTRATIONS && o->list; i++)
-        text_append(line->out, "%-16s %s\n", demonstrations[i].name, demonstrations[i].title);
+        text_append(line->out, "%-16s %s\n", demonstration_name(i), demonstration_title(i));
     if (o->list) return STATUS_OK;
     bool started = launch_environment_is_started();
     if (started && options_given(&line->bindings[0], "gpus"))
@@ -402,5 +139,5 @@ const command command_collectives = {.name = "collectives",
                                      .summary = "show what all_reduce, all_gather, send and others do",
                                      .options_size = sizeof(collectives_options),
                                      .table = &collectives_option_table,
-                                     .most_words = INT_MAX,
+                                     .most_words = DEMONSTRATIONS,
                                      .run = run_collectives};

@@ -48,8 +48,9 @@ typedef struct launch_view {
     int64_t elapsed_ns;
 } launch_view;
 
-/* Place of this host in a job whose ranks run on several hosts, each with a launcher. Such ranks find the
- * variables of torchrun in their environment, meet at env://, take signals and report failures themselves.
+/* Place of this host in a job whose ranks run on several hosts, each with a launcher. The
+ * ranks find the variables of torchrun in their environment, meet at env://, take signals and report
+ * failures.
  * The launcher passes signals on, names a rank that dies, and ends its ranks when one has failed. */
 typedef struct launch_node {
     int first_rank, world;

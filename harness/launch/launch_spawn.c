@@ -53,7 +53,7 @@ static void become_rank(const launcher *l, const job_run *j, int rank)
     int null = open("/dev/null", O_RDONLY);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return;
     if (null != STDIN_FILENO) close(null);
-    int flags = l->options.node ? FD_CLOEXEC : 0; /* a rank of a node has a table of its own */
+    int flags = l->options.node ? FD_CLOEXEC : 0; /* a rank of a node creates a table */
     fcntl(status_table_memory_fd(j->table), F_SETFD, flags);
     fcntl(status_table_notify_fd(j->table), F_SETFD, flags);
     sigprocmask(SIG_SETMASK, &l->original_mask, NULL);

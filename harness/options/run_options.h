@@ -194,7 +194,7 @@ step_plan run_config_steps(const run_config *config, int job, int64_t steps_per_
  * because their models differ. */
 bool run_config_evaluates(const run_config *config, int job);
 
-/* Returns the period of evaluations in a run of `steps`. Its count is 0 or less if ranks evaluate only at the
+/* Returns the period of evaluations in a run of `steps`. The count is 0 or less if ranks evaluate only at the
  * end or never. */
 option_period run_config_eval_every(const run_config *config, int64_t steps);
 

@@ -7,6 +7,8 @@
 #include "harness/sim/calibrate_impl.h"
 
 #include <math.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -57,6 +59,7 @@ static double measure_apart(const model_options *model, int64_t batch, int threa
     if (pipe(ends) != 0) return NAN;
     pid_t child = fork();
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* The measurement ends with the launcher. */
         double measured = measure_step(model, batch, threads);
         _exit(write(ends[1], &measured, sizeof measured) != (ssize_t)sizeof measured);
     }

@@ -89,6 +89,8 @@ def a_mistake_with_groups_ends_with_the_rank_and_the_group(mistake, code, messag
 
 @cases([("a name that is unknown", ["somme"], "collectives: expected one of ones, all_reduce,"),
         ("MPI without mpirun", ["--collective", "mpi"], "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n 4 harness"),
+        ("a name with a mistake", ["ones", "--mistake", "order"], "collectives: unexpected argument 'ones' with --mistake"),
+        ("more names than there are demonstrations", ["ones"] * 17, "collectives: unexpected argument 'ones'"),
         ("one rank", ["--gpus", "1"], "--gpus: expected an integer from 2 to 64, got '1'")])
 def what_cannot_run_is_refused(words, message):
     result = harness("collectives", *words)

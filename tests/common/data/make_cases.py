@@ -1,53 +1,19 @@
 #!/usr/bin/env python3
 """Writes cases.h: what PyTorch's samplers and normalization give, and an independent computation of the
 project's permutations and synthetic data. Needs PyTorch: make_cases.py > cases.h"""
+import os
 import sys
 
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-MASK = (1 << 64) - 1
-GOLDEN = 0x9E3779B97F4A7C15
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "support"))
+from numbers_of_seeds import MASK, below, bits, mix, permutation, start, uniform  # noqa: E402
 
 # samples, ranks, samples per rank and step
 SIZES = [(1, 1, 1), (7, 2, 3), (8, 2, 4), (10, 3, 2), (13, 4, 5), (16, 4, 2), (9, 8, 1), (5, 5, 4), (23, 4, 3),
          (17, 6, 2), (11, 2, 16)]
-
-
-def mix(z):
-    z ^= z >> 30
-    z = z * 0xBF58476D1CE4E5B9 & MASK
-    z ^= z >> 27
-    z = z * 0x94D049BB133111EB & MASK
-    return z ^ (z >> 31)
-
-
-def start(seed, name):
-    h = 0xCBF29CE484222325
-    for byte in name.encode():
-        h = (h ^ byte) * 0x100000001B3 & MASK
-    return mix(seed + GOLDEN & MASK) ^ h
-
-
-def bits(begin, index):
-    return mix(begin + (index + 1) * GOLDEN & MASK)
-
-
-def below(begin, index, bound):
-    return bits(begin, index) * bound >> 64
-
-
-def uniform(begin, index):
-    return (bits(begin, index) >> 40) / 2**24
-
-
-def permutation(begin, count):
-    order = list(range(count))
-    for i in range(count - 1, 0, -1):
-        j = below(begin, i, i + 1)
-        order[i], order[j] = order[j], order[i]
-    return order
 
 
 def words(values):
