@@ -228,7 +228,8 @@ static void training_line(const json_t *result, const json_t *a, const json_t *b
     bool equal = json_is_true(report_at(result, "agreement.parameters_equal"));
     const char *saved = report_text_at(result, "configuration.save");
     double accuracy = report_number_at(a, "accuracy"), other = report_number_at(b, "accuracy");
-    if (isnan(report_number_at(a, "loss_last"))) {
+    if (isnan(report_number_at(a, "loss_last"))) { /* no step was measured */
+        if (!isnan(accuracy)) text_append(out, "Test accuracy %.1f %%.\n", 100 * accuracy);
         if (*saved) text_append(out, "Saved in %s.\n", saved);
         return;
     }
@@ -385,12 +386,12 @@ static void advise(const json_t *result, const json_t *job, text_buffer *out)
     lost_time lost = lost_time_from_json(json_object_get(job, "lost"));
     const json_t *pipeline = json_object_get(job, "pipeline"), *next = json_object_get(result, "next");
     shares s = shares_of(job);
-    if (json_is_true(json_object_get(result, "oversubscribed")))
+    if (!(report_number_at(job, "step_time.count") > 0))
+        text_append(out, "--warmup 0 or more steps: no step was measured");
+    else if (json_is_true(json_object_get(result, "oversubscribed")))
         text_append(out, "fewer ranks (--gpus): these share cores");
     else if (json_is_object(next))
         report_next(next, out);
-    else if (!(report_number_at(job, "step_time.count") > 0))
-        text_append(out, "--warmup 0 or more steps: no step was measured");
     else if (!has_parts(job))
         text_append(out, "a smaller --accumulate, so that the parts of a step are measured");
     else if (pipeline && s.of[WAITING] >= 0.1 && s.of[WAITING] > s.of[COMMUNICATION])

@@ -1,6 +1,7 @@
 /* torch 0.4.1 against apex, measured on the processors of this machine. Each row is a real `harness run`,
  * whose ranks are processes that exchange gradients over an emulated link. A round runs each row once. The
  * order of the policies alternates from round to round, so that a drift of the machine affects both. */
+#include "common/net/link.h"
 #include "harness/launch/job.h"
 #include "harness/launch/processors.h"
 #include "harness/report/report.h"
@@ -132,6 +133,8 @@ static status run_on_processors(reproduction_run *r)
 {
     processor_time begin = processors_time();
     double medians[PUBLISHED_ROWS][QUANTITIES];
+    net_link link;
+    TRY(net_link_parse(r->link, &link));
     row_values *values = calloc(PUBLISHED_ROWS, sizeof *values);
     status rc = values ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the figures");
     snprintf(r->report->profiles, sizeof r->report->profiles, "processors of this machine (%d), --link %s",

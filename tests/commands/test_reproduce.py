@@ -383,7 +383,7 @@ TWO_RANKS = (*ON_PROCESSORS, "--calibration-only", "--repeat", "1")
         ("a wrong link", [*ON_PROCESSORS, "--link", "fast"], "--link: expected RATE,LATENCY such as 10Gbit/s,50us, got 'fast'")])
 def what_a_measured_table_cannot_use_is_refused(words, message):
     refused = harness(*words)
-    expect_equal(refused.code, 64, "exit code", refused)
+    expect_equal((refused.code, len(refused.lines())), (64, 1), "exit code and lines", refused)
     expect(message in refused.err, message, refused)
 
 

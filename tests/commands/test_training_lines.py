@@ -52,6 +52,15 @@ def ranks_that_do_not_wait_for_each_other_print_the_loss_of_rank_0():
 
 
 @test
+def a_run_of_only_warm_up_steps_has_its_accuracy_and_its_file_and_says_how_steps_are_measured():
+    with tempfile.TemporaryDirectory() as folder:
+        out = run(*WINE, *ranks("ring"), "--epochs", 1, "--save", folder + "/wine").out
+        expect(os.path.exists(folder + "/wine"), "no file")
+    for line in (r"Test accuracy [0-9.]+ %\.", r"Saved in .*/wine\.", r"Next: --warmup 0 or more steps: no step was measured\..*"):
+        expect(re.search(f"^{line}$", out, re.M), line, out)
+
+
+@test
 def an_evaluation_before_the_end_prints_loss_and_accuracy():
     out = run(*WINE, *ranks("ring"), "--epochs", 4, "--eval-every", "2ep").out
     lines = re.findall(r"^ring step (\d+): loss [0-9.]+, accuracy [0-9.]+ % on the test data$", out, re.M)
