@@ -25,8 +25,9 @@ static const option option_list[] = {
     {"gpus", OPTION_TEXT, FIELD(gpus), .alias = "nproc-per-node", .argument = "LIST", .initial = "1,2,4,8",
      .help = "numbers of GPUs, 8,16,64 or 8,16,...,4096"},
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "LIST", .initial = "ddp",
-     .help = "policies of the ring and the parameter server, see `harness policies`; with keys: "
-             "ddp:order=ready,sync"},
+     .help =
+         "policies of the ring and the parameter server, see `harness policies`; with keys: "
+         "ddp:order=ready,sync; all: dp, ddp, zero1, zero2, zero3, fsdp, and sync with a server per rank"},
     {"step-ms", OPTION_DOUBLE, FIELD(step_ms), .argument = "MS", .high = 1e9,
      .help = "measured step time of one GPU with this workload, replaces the profile's efficiencies"},
     {"samples-per-s", OPTION_DOUBLE, FIELD(samples_per_s), .argument = "N", .high = 1e12,
@@ -121,6 +122,8 @@ static status print(const whatif_options *o, const whatif_question *q, const wha
     return STATUS_OK;
 }
 
+static const char every_policy[] = "dp,ddp,zero1,zero2,zero3,fsdp,sync";
+
 static status answer(whatif_setup *s, command_line *line)
 {
     const whatif_options *o = &s->options;
@@ -130,7 +133,8 @@ static status answer(whatif_setup *s, command_line *line)
     if (command_is_stdout(o->json) && command_is_stdout(o->csv))
         return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
     TRY(whatif_parse_gpus(o->gpus, &q));
-    TRY(policy_list_parse(o->policy, &q.policies));
+    q.server_per_rank = strcmp(o->policy, "all") == 0;
+    TRY(policy_list_parse(q.server_per_rank ? every_policy : o->policy, &q.policies));
     TRY(command_refuse_unused(&s->config, q.policies.uses));
     if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
     TRY(note_effects(s, &q));

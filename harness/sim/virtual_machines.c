@@ -31,8 +31,9 @@ static status collect_overrides(const run_config *c, const virtual_variant *v, s
 
 /* Checks that the machines support the options. --loader-workers needs a model of images, because a loader
  * decodes images, and a profile with the constants of a loader. --stages-on devices needs GPUs, and --link
- * needs several machines. */
-static status check_machines(const virtual_job_config *job, const simulation *s)
+ * needs several machines. DataParallel needs a single machine. */
+static status check_machines(const virtual_job_config *job, const sync_requirements *needs,
+                             const simulation *s)
 {
     const sim_profile *p = s->profile;
     bool decodes = sim_profile_has(p, SIM_LOADER_DECODE) && sim_profile_has(p, SIM_LOADER_COLLATE) &&
@@ -49,6 +50,11 @@ static status check_machines(const virtual_job_config *job, const simulation *s)
             STATUS_CONFIG,
             "--stages-on: expected ranks for profile %s, whose ranks compute on processors, got devices",
             p->name);
+    if (needs->whole_batch && s->topology->machines > 1)
+        return fail(
+            STATUS_CONFIG,
+            "DataParallel is one process on one machine: expected at most %d GPUs of profile %s, got %d",
+            s->profile->wiring.gpus, p->name, s->config.world);
     if (s->config.link_rate > 0 && s->topology->machines == 1 && !job->variant->may_be_one_machine)
         return fail(STATUS_CONFIG,
                     "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",
@@ -89,7 +95,7 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
                                  .override_count = override_count};
     TRY(simulation_open(&machine, out));
     if (one_stands_for_all(job, *out)) (*out)->config.present = (*out)->ranks_per_machine;
-    return check_machines(job, *out);
+    return check_machines(job, needs, *out);
 }
 
 void virtual_machines_describe(const simulation *s, char *note, size_t size)

@@ -83,7 +83,10 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
         .draw = draw,
         .efficiency = efficiency,
         .variant = {.by_symmetry = true, .may_be_one_machine = true, .splits_python = true}};
-    snprintf(w.options, sizeof w.options, "%s %s", warmup, q->has_length ? "" : length);
+    char servers[24] = "";
+    if (policy && q->server_per_rank && strcmp(policy, "sync") == 0)
+        snprintf(servers, sizeof servers, " --servers %d", gpus);
+    snprintf(w.options, sizeof w.options, "%s %s%s", warmup, q->has_length ? "" : length, servers);
     return w;
 }
 
@@ -161,6 +164,7 @@ static void put(whatif_point *to, const whatif_point *p, int draw)
         to->low_ms = to->high_ms = p->step_ms;
         to->least_efficiency = to->most_efficiency = p->efficiency;
     }
+    to->drawn[draw] = p->samples_per_s;
     to->low_ms = fmin(to->low_ms, p->step_ms);
     to->high_ms = fmax(to->high_ms, p->step_ms);
     to->least_efficiency = fmin(to->least_efficiency, p->efficiency);
@@ -287,16 +291,6 @@ static void with_limits(char *out, size_t size, const char *to, double value, do
              text_three_digits(texts[2], sizeof texts[2], high));
 }
 
-/* Returns the algorithm, for example "ring". Returns "both" if there are several, which mixed_lines()
- * lists below the table. */
-static const char *algorithm_of(const whatif_point *x)
-{
-    size_t count = json_array_size(x->algorithms);
-    return count == 0  ? "-"
-           : count > 1 ? "both"
-                       : report_text_at(json_array_get(x->algorithms, 0), "algorithm");
-}
-
 static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
 {
     for (int i = 0; i < q->size_count; i++) {
@@ -310,28 +304,50 @@ static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p,
     }
 }
 
-static void table(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
+/* Returns the largest cause of lost time, or -1 if it is below half a percent of the step. */
+static int largest_cause(const whatif_point *x)
 {
-    text_append(out, "\n%s\n%5s%20s%21s%9s%11s  %s\n%5s%20s%21s%9s%11s  %s\n", q->policies.names[p], "GPUs",
-                "step (range)", "efficiency", "samples", "memory", "calls", "", "ms", "% (range)", "per s",
-                "per rank", "by");
-    for (int i = 0; i < q->size_count; i++) {
-        const whatif_point *x = &a->points[p][i];
-        char bytes[32], step[80], efficiency[80], rate[24];
-        with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
-        with_limits(efficiency, sizeof efficiency, "-", 100 * x->efficiency, 100 * x->least_efficiency,
-                    100 * x->most_efficiency);
-        text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
-        if (x->refused[0]) {
-            text_append(out, "%5d %19s\n%s\n", q->gpus[i], "cannot run", x->refused);
-            continue;
-        }
-        text_append(out, "%5d %19s %20s%9s%11s  %s\n", q->gpus[i], x->fits ? step : "does not fit",
-                    x->fits ? efficiency : "-",
-                    x->fits ? text_three_digits(rate, sizeof rate, x->samples_per_s) : "-", bytes,
-                    x->fits ? algorithm_of(x) : "-");
-    }
-    mixed_lines(q, a, p, out);
+    int cause = 0;
+    for (int c = 0; c < LOST_CAUSES; c++)
+        if (x->lost.of[c] > x->lost.of[cause]) cause = c;
+    return x->lost.of[cause] > 0.005 * x->lost.step_s ? cause : -1;
+}
+
+static const char *name_of(const whatif_question *q, int p)
+{
+    return q->server_per_rank && strcmp(q->policies.names[p], "sync") == 0 ? "sync, a server per rank"
+                                                                           : q->policies.names[p];
+}
+
+static void table_row(const whatif_question *q, const whatif_answer *a, int p, int i, text_buffer *out)
+{
+    const whatif_point *x = &a->points[p][i];
+    char bytes[32], step[80], efficiency[24], rate[24], cause[48] = "";
+    with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
+    text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
+    if (largest_cause(x) >= 0)
+        snprintf(cause, sizeof cause, "%s %.3g %%", lost_causes[largest_cause(x)].head,
+                 100 * x->lost.of[largest_cause(x)] / x->lost.step_s);
+    text_append(out, "%5d %-10s", q->gpus[i], name_of(q, p));
+    if (strlen(name_of(q, p)) > 10) text_append(out, "\n%16s", "");
+    if (x->refused[0])
+        text_append(out, " cannot run: %s\n", x->refused);
+    else if (!x->fits)
+        text_append(out, "%19s%7s%9s%10s\n", "does not fit", "-", "-", bytes);
+    else
+        text_append(out, "%19s%7s%9s%10s %s\n", step,
+                    text_three_digits(efficiency, sizeof efficiency, 100 * x->efficiency),
+                    text_three_digits(rate, sizeof rate, x->samples_per_s), bytes, cause);
+}
+
+/* Writes one table of all policies, by number of GPUs. */
+static void table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
+{
+    text_append(out, "\n%5s %-10s%19s%7s%9s%10s %s\n", "GPUs", "policy", "step, ms (range)", "eff, %",
+                "samples/s", "memory", "limited by");
+    for (int i = 0; i < q->size_count; i++)
+        for (int p = 0; p < q->policies.count; p++) table_row(q, a, p, i, out);
+    for (int p = 0; p < q->policies.count; p++) mixed_lines(q, a, p, out);
 }
 
 /* Writes seconds as ms, without the sign of a value that is rounded to 0. */
@@ -379,8 +395,27 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
         text_append(out, "Batches take no time here; --loader-workers N adds PyTorch's loaders.\n");
 }
 
-/* Says which policy trains the most samples/s on the largest number of GPUs, what it loses, and what to try.
- */
+/* Compares the best policy with the next one, draw by draw: a constant that slows both does not decide. */
+static void compare_best(const whatif_question *q, const whatif_answer *a, int best, text_buffer *out)
+{
+    int last = q->size_count - 1, second = -1;
+    for (int p = 0; p < q->policies.count; p++)
+        if (p != best && a->points[p][last].fits &&
+            (second < 0 || a->points[p][last].samples_per_s > a->points[second][last].samples_per_s))
+            second = p;
+    if (second < 0) return;
+    const double *mine = a->points[best][last].drawn, *other = a->points[second][last].drawn;
+    double low = INFINITY, high = 0;
+    for (int d = 0; d <= q->draws; d++) {
+        low = fmin(low, mine[d] / other[d]);
+        high = fmax(high, mine[d] / other[d]);
+    }
+    text_append(out, "It is %.3f (%.3f to %.3f) times as fast as %s%s.", mine[0] / other[0], low, high,
+                name_of(q, second), low <= 1 ? ": undecided" : "");
+}
+
+/* Says which policy trains the most samples/s on the largest number of GPUs, what limits it, and what to
+ * try. */
 static void best_lines(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     int policy = best_policy(q, a), gpus = q->gpus[q->size_count - 1];
@@ -389,15 +424,15 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
         return;
     }
     const whatif_point *best = &a->points[policy][q->size_count - 1];
-    int cause = 0;
-    for (int c = 0; c < LOST_CAUSES; c++)
-        if (best->lost.of[c] > best->lost.of[cause]) cause = c;
-    text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, q->policies.names[policy],
+    int cause = largest_cause(best);
+    text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, name_of(q, policy),
                 report_value(CELL_RATE, best->samples_per_s).text);
-    if (best->lost.of[cause] > 0.005 * best->lost.step_s)
+    if (cause >= 0)
         text_append(out, ". It loses most by %s, %.1f %% of a step", lost_causes[cause].name,
                     100 * best->lost.of[cause] / best->lost.step_s);
     text_append(out, ".\n");
+    compare_best(q, a, policy, out);
+    if (q->policies.count > 1) text_append(out, "\n");
     if (!json_is_object(a->next)) return;
     text_append(out, "Next: ");
     report_next(a->next, out);
@@ -424,14 +459,14 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     if (a->estimated)
         text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
                          "estimate, --step-ms MS or --samples-per-s N.\n");
-    for (int p = 0; p < q->policies.count; p++) table(q, a, p, out);
+    table(q, a, out);
     if (q->stages == 1) lost_table(q, a, out);
     best_lines(q, a, out);
     text_append(
         out,
         "\nEfficiency: samples/s over those of as many GPUs alone. Steps are means over ranks and steps.\n"
         "In brackets: limits over %d draws of the profile's constants from their ranges.\n"
-        "Calls by: how buckets are all-reduced, each by what NCCL's model says is faster.\n",
+        "Limited by: the largest part of the lost time, as a share of the step.\n",
         q->draws);
 }
 

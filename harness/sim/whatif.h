@@ -25,6 +25,7 @@ typedef struct whatif_question {
     bool quiet;
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
+    bool server_per_rank; /* The policy sync has a server on every rank. */
 } whatif_question;
 
 /* Figures of one GPU, or of a policy on a number of GPUs, as `harness run` reports them. The low and high
@@ -37,7 +38,8 @@ typedef struct whatif_point {
     double samples_per_s;
     lost_time lost; /* step_s is NaN if a GPU has only a stage of the model. */
     double low_ms, high_ms, least_efficiency, most_efficiency;
-    int64_t most_bytes; /* Peak of the rank with the largest peak. */
+    double drawn[SIM_DRAWS + 1]; /* Samples/s in each draw, which the verdict compares draw by draw. */
+    int64_t most_bytes;          /* Peak of the rank with the largest peak. */
     bool fits;          /* False if a GPU has too little memory. The other figures then ignore this limit. */
     char refused[200];  /* The reason why the job cannot exist, or "". The other figures are then NaN. */
     json_t *algorithms; /* Algorithms in the job's result. NULL if there are no buckets. */

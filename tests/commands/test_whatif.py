@@ -115,7 +115,7 @@ def whatif_writes_the_same_figures_to_csv_and_json():
     path = FILES.name + "/points.csv"
     shown = harness(*words, "--csv", path).out
     for point in points:
-        expect(re.search(rf"^ *{point['gpus']} +[\d.]+ \(", shown, re.M), f"{point['gpus']} GPUs, a blank, the step", shown)
+        expect(re.search(rf"^ *{point['gpus']} {point['policy']} +[\d.]+ \(", shown, re.M), f"{point['gpus']} GPUs, a blank, the step", shown)
     expect("Efficiency: samples/s over " in shown and len(open(path).read().splitlines()) == 1 + len(points), "a file in addition to the table", shown)
 
 
@@ -126,7 +126,7 @@ def the_step_of_whatif_is_the_mean_from_which_samples_per_second_follow():
     shown = harness(*words).out
     expect(abs(point["step_s"] * point["samples_per_s"] / (4 * 4096) - 1) < 0.01, "a mean step", point)
     row = next(line.split() for line in shown.splitlines() if re.match(r" +4 ", line))
-    expect_equal((row[1], row[-4]), (f"{1000 * point['step_s']:.2f}", f"{float('%.3g' % point['samples_per_s']):.0f}"), "step and samples per s", shown)
+    expect_equal((row[2], row[5]), (f"{1000 * point['step_s']:.2f}", f"{float('%.3g' % point['samples_per_s']):.0f}"), "step and samples per s", shown)
 
 
 @test
