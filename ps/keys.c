@@ -39,13 +39,9 @@ static void find_points(planning *g)
 {
     const nn_program *p = g->program;
     for (int i = 0; i < g->plan->param_count; i++) g->point[i] = -1;
-    for (int op = 0; op < p->op_count; op++) {
-        for (int s = 0; s < OP_MAX_OPERANDS; s++) {
-            const nn_operand *o = &p->ops[op].operands[s];
-            if (o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD)
-                g->point[o->index] = op;
-        }
-    }
+    for (int op = 0; op < p->op_count; op++)
+        for (int i = 0; i < p->ops[op].release_count; i++)
+            g->point[p->releases[p->ops[op].release_first + i]] = op;
     for (int i = 0; i < g->plan->param_count; i++) {
         bool announced = false;
         for (int j = 0; j < p->ready_count && !announced; j++) announced = p->ready_order[j] == i;

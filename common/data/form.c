@@ -44,6 +44,7 @@ static data_target target_of_model(const nn_model *model, const data_form *form)
 {
     if (model->loss == NN_LOSS_MSE) return DATA_TARGET_VALUES;
     if (form->kind != DATA_TOKENS || model->rows_per_sample != form->sequence) return DATA_TARGET_CLASS;
+    if (model->recording) return DATA_TARGET_NEXT;
     for (int i = 0; i < model->layer_count; i++)
         if (model->layers[i].kind == NN_ATTENTION && model->layers[i].attributes.attention.causal)
             return DATA_TARGET_NEXT;

@@ -80,6 +80,13 @@ static int add_buffer(nn_model *m, const nn_layer *l, const char *suffix, int64_
     return m->buffer_count++;
 }
 
+void nn_declare_buffer(nn_model *m, const char *name, int64_t elements)
+{
+    const nn_layer none = {0};
+    int index = add_buffer(m, &none, "", elements, 0);
+    if (index != NN_NONE) snprintf(m->buffers[index].name, NN_NAME_MAX, "%s", name);
+}
+
 /* ---- initial values --------------------------------------------------------------------------- */
 
 /* Negative values of nn_init.a stand for rules that need the layer's shape. resolve_init() replaces a

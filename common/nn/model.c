@@ -23,6 +23,7 @@ void nn_model_free(nn_model **model)
     free(m->params);
     free(m->buffers);
     free(m->units);
+    nn_recording_free(m->recording);
     free(m);
     *model = NULL;
 }

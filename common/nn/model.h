@@ -14,6 +14,7 @@
 #define COMMON_NN_MODEL_H
 
 #include "common/base/status.h"
+#include "common/nn/recording.h"
 #include "common/ops/op.h"
 
 #include <stdbool.h>
@@ -125,6 +126,9 @@ typedef struct nn_model {
     /* True if the model is a pipeline stage that sends its output to the next stage. The model then has no
      * loss. */
     bool sent;
+    /* Recorded times and memory of a step, or NULL. A recorded model has one layer, its input. The model owns
+     * the recording. */
+    nn_recording *recording;
     bool failed;
 } nn_model;
 
@@ -157,6 +161,8 @@ nn_ref nn_linear(nn_model *m, nn_ref x, const char *name, int64_t out, bool bias
 /* Adds a linear layer that shares the parameter `weight` [out, in] with another layer. `bias` is the index of
  * a declared parameter, or NN_NONE. */
 nn_ref nn_linear_tied(nn_model *m, nn_ref x, const char *name, int weight, int bias);
+/* Adds a buffer that no layer uses, for a recorded model. */
+void nn_declare_buffer(nn_model *m, const char *name, int64_t elements);
 /* Registers a parameter before the layer that uses the parameter is added. Some models need this to have
  * PyTorch's order of registration. */
 int nn_declare_param(nn_model *m, const char *name, shape s, nn_init init);

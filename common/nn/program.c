@@ -5,7 +5,10 @@
 #include <assert.h>
 #include <stdlib.h>
 
-enum { MOST_PER_NODE = 16 }; /* largest number of operations per node, and also of values per node */
+enum {
+    MOST_PER_NODE = 16,  /* largest number of operations per node, and also of values per node */
+    MOST_PER_SEGMENT = 3 /* largest number of values per segment of a recording */
+};
 
 /* The operands of each operation, in the order of its slots (op.h). */
 static const uint8_t operand_names[OP_COUNT][OP_MAX_OPERANDS] = {
@@ -134,15 +137,17 @@ shape build_shape(const build *b, shape sample)
 static status allocate_tables(build *b)
 {
     nn_program *p = b->program;
-    size_t layers = (size_t)b->model->layer_count, params = (size_t)b->model->param_count + 1;
+    const nn_recording *r = b->model->recording;
+    size_t layers = (size_t)b->model->layer_count, params = (size_t)b->model->param_count + 1,
+           ops = r ? (size_t)r->segment_count + 1 : layers * MOST_PER_NODE;
     b->nodes = calloc(layers, sizeof *b->nodes);
     b->layers = calloc(layers, sizeof *b->layers);
     b->written = calloc(params, sizeof *b->written);
     p->needs = calloc(2 * params, sizeof *p->needs);
     p->releases = calloc(2 * params, sizeof *p->releases);
     p->ready_order = calloc(params, sizeof *p->ready_order);
-    p->ops = calloc(layers * MOST_PER_NODE, sizeof *p->ops);
-    p->values = calloc(layers * MOST_PER_NODE, sizeof *p->values);
+    p->ops = calloc(ops, sizeof *p->ops);
+    p->values = calloc(r ? MOST_PER_SEGMENT * ops : ops, sizeof *p->values);
     if (b->nodes && b->layers && b->written && p->needs && p->releases && p->ready_order && p->ops &&
         p->values)
         return STATUS_OK;
@@ -152,6 +157,10 @@ static status allocate_tables(build *b)
 static status compile(build *b)
 {
     TRY(allocate_tables(b));
+    if (b->model->recording) {
+        TRY(build_recorded(b));
+        return build_finish(b);
+    }
     build_fuse(b);
     TRY(build_forward(b));
     b->program->forward_end = b->program->op_count;

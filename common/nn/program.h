@@ -12,6 +12,7 @@
  *     program_forward.c    emits the forward operation of each node, and the loss
  *     program_backward.c   emits the backward operations of each node
  *     program.c            lists the operands that each kind of operation has
+ *     program_recorded.c   emits the segments of a recorded model instead
  *     program_finish.c     computes when gradients are ready, and the lifetimes and offsets of values */
 #ifndef COMMON_NN_PROGRAM_H
 #define COMMON_NN_PROGRAM_H

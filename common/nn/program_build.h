@@ -95,6 +95,8 @@ nn_ref build_through_flatten(const nn_model *m, nn_ref r);
 status build_forward(build *b);
 status build_loss(build *b);
 status build_backward(build *b);
+/* Emits the segments of a recorded model and places their memory (program_recorded.c). */
+status build_recorded(build *b);
 
 /* Computes when gradients are ready, in-place results, and lifetimes and offsets of values
  * (program_finish.c). */

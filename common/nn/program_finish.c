@@ -160,8 +160,28 @@ static status order_readiness(nn_program *p)
     return STATUS_OK;
 }
 
-static int param_of(const nn_operand *o)
+/* Lists the gradients in the order in which the recording says that they become ready. */
+static void copy_readiness(nn_program *p)
 {
+    for (int i = 0; i < p->op_count; i++) {
+        const nn_segment *s = &p->model->recording->segments[i];
+        p->ops[i].ready_first = p->ready_count;
+        for (int j = 0; j < s->ready_count; j++) p->ready_order[p->ready_count++] = s->ready[j];
+        p->ops[i].ready_count = s->ready_count;
+    }
+}
+
+/* Number of parameters that an operation may use. */
+static int use_count(const nn_program *p, int op)
+{
+    return p->model->recording ? p->model->recording->segments[op].use_count : OP_MAX_OPERANDS;
+}
+
+/* Returns a parameter that the operation uses, or NN_NONE if operand `use` is something else. */
+static int param_of(const nn_program *p, int op, int use)
+{
+    if (p->model->recording) return p->model->recording->segments[op].uses[use];
+    const nn_operand *o = &p->ops[op].operands[use];
     bool used = o->space == NN_SPACE_PARAM || o->space == NN_SPACE_BF16_COPY || o->space == NN_SPACE_GRAD;
     return used ? o->index : NN_NONE;
 }
@@ -179,8 +199,8 @@ static void list_pass(nn_program *p, int begin, int end, use_lists *l)
     for (int i = begin; i < end; i++) {
         nn_op *op = &p->ops[i];
         op->need_first = l->needs;
-        for (int s = 0; s < OP_MAX_OPERANDS; s++) {
-            int param = param_of(&op->operands[s]);
+        for (int s = 0; s < use_count(p, i); s++) {
+            int param = param_of(p, i, s);
             if (param == NN_NONE) continue;
             if (!l->first[param]) p->needs[l->needs++] = param;
             if (!l->first[param]) l->first[param] = i + 1;
@@ -191,8 +211,8 @@ static void list_pass(nn_program *p, int begin, int end, use_lists *l)
     for (int i = begin; i < end; i++) {
         nn_op *op = &p->ops[i];
         op->release_first = l->releases;
-        for (int s = 0; s < OP_MAX_OPERANDS; s++) {
-            int param = param_of(&op->operands[s]);
+        for (int s = 0; s < use_count(p, i); s++) {
+            int param = param_of(p, i, s);
             if (param == NN_NONE || l->last[param] != i + 1) continue;
             p->releases[l->releases++] = param;
             /* Lists the parameter only once, even if the operation also writes the gradient. */
@@ -218,9 +238,13 @@ status build_finish(build *b)
 {
     nn_program *p = b->program;
     TRY(order_uses(p));
-    TRY(order_readiness(p));
-    find_lifetimes(p);
-    share_in_place(p);
+    if (p->model->recording) {
+        copy_readiness(p);
+    } else {
+        TRY(order_readiness(p));
+        find_lifetimes(p);
+        share_in_place(p);
+    }
     TRY(list_events(p));
     return place_values(p);
 }

@@ -3,7 +3,7 @@
 const char *op_name(op_kind kind)
 {
 #define OP_NAME(name, class) [OP_##name] = #name,
-    static const char *const names[] = {OP_LIST(OP_NAME)};
+    static const char *const names[] = {OP_LIST(OP_NAME)[OP_recorded] = "recorded"};
 #undef OP_NAME
     return names[kind];
 }
@@ -11,7 +11,7 @@ const char *op_name(op_kind kind)
 op_class op_class_of(op_kind kind)
 {
 #define OP_CLASS(name, class) [OP_##name] = OP_CLASS_##class,
-    static const op_class classes[] = {OP_LIST(OP_CLASS)};
+    static const op_class classes[] = {OP_LIST(OP_CLASS)[OP_recorded] = OP_CLASS_RECORDED};
 #undef OP_CLASS
     return classes[kind];
 }

@@ -56,7 +56,8 @@
     X(fill, ELEMENTWISE)
 
 #define OP_ENUM(name, class) OP_##name,
-typedef enum op_kind { OP_LIST(OP_ENUM) OP_COUNT } op_kind;
+/* OP_recorded takes a recorded time, and exists only on virtual devices (common/nn/recording.h). */
+typedef enum op_kind { OP_LIST(OP_ENUM) OP_recorded, OP_COUNT } op_kind;
 #undef OP_ENUM
 
 typedef enum op_class {
@@ -69,6 +70,7 @@ typedef enum op_class {
     OP_CLASS_EMBEDDING,
     OP_CLASS_LOSS,
     OP_CLASS_OPTIMIZER,
+    OP_CLASS_RECORDED,
     OP_CLASS_COUNT
 } op_class;
 
@@ -163,6 +165,12 @@ typedef struct optimizer_attributes {
     bool bf16; /* if true, also writes BF16, on devices that store bfloat16 (device_info.bf16) */
 } optimizer_attributes;
 
+/* See nn_segment in common/nn/recording.h. */
+typedef struct recorded_attributes {
+    int64_t batch, kernel_ns, idle_ns;
+    float arithmetic, traffic;
+} recorded_attributes;
+
 typedef union op_attributes {
     int64_t batch; /* First field of every attributes struct: the number of images, rows, sequences or
                       elements, which is proportional to the batch size. */
@@ -178,6 +186,7 @@ typedef union op_attributes {
     rows_attributes rows;
     loss_attributes loss;
     optimizer_attributes optimizer;
+    recorded_attributes recorded;
 } op_attributes;
 
 typedef struct op_desc {

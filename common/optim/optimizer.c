@@ -5,13 +5,13 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-static const char *const kind_names[] = {"sgd", "adam", "adamw", NULL};
+const char *const optimizer_names[] = {"sgd", "adam", "adamw", NULL};
 static const char *const nonfinite_names[] = {"stop", "skip", "warn", NULL};
 static const char *const schedule_names[] = {"constant", "step", "cosine", "linear", NULL};
 
 #define FIELD(name) offsetof(optimizer_options, name)
 static const option optimizer_option_list[] = {
-    {"optimizer", OPTION_CHOICE, FIELD(kind), .initial = "sgd", .choices = kind_names,
+    {"optimizer", OPTION_CHOICE, FIELD(kind), .initial = "sgd", .choices = optimizer_names,
      .help = "update rule, with PyTorch's semantics and defaults"},
     {"lr", OPTION_DOUBLE, FIELD(lr), .alias = "learning-rate", .argument = "X",
      .help = "learning rate, by default PyTorch's [0.001, or 0.01 for sgd]"},
@@ -80,7 +80,8 @@ status optimizer_resolve(const option_binding *binding)
     for (int i = 0; i < 3; i++) {
         const char *foreign = o->kind == OPTIMIZER_SGD ? of_adam[i] : of_sgd[i];
         if (options_given(binding, foreign))
-            return fail(STATUS_USAGE, "--%s: not used by the optimizer %s", foreign, kind_names[o->kind]);
+            return fail(STATUS_USAGE, "--%s: not used by the optimizer %s", foreign,
+                        optimizer_names[o->kind]);
     }
     return STATUS_OK;
 }

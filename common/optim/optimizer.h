@@ -12,6 +12,7 @@
 #include "common/memory/piece.h"
 
 typedef enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM, OPTIMIZER_ADAMW } optimizer_kind;
+extern const char *const optimizer_names[]; /* "sgd", ..., then NULL */
 /* Response to a gradient that is not finite. */
 typedef enum nonfinite_rule { NONFINITE_STOP, NONFINITE_SKIP, NONFINITE_WARN } nonfinite_rule;
 typedef enum lr_schedule { LR_CONSTANT, LR_STEP, LR_COSINE, LR_LINEAR } lr_schedule;

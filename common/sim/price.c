@@ -80,11 +80,15 @@ static double whole(roofline r)
 
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op)
 {
+    enum { PS_PER_NS = 1000 };
+    const recorded_attributes *r = &op->u.recorded;
+    if (op->kind == OP_recorded) return PS_PER_NS * (double)(r->kernel_ns + r->idle_ns);
     return whole(roofline_of(p, precision, op));
 }
 
 sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op)
 {
+    if (op->kind == OP_recorded) return (sim_parts){op->u.recorded.arithmetic, op->u.recorded.traffic};
     roofline r = roofline_of(p, precision, op);
     double all = whole(r);
     if (all <= 0) return (sim_parts){0};
@@ -122,6 +126,7 @@ int sim_contention_of(op_kind kind)
 
 double sim_price_contention(const sim_profile *p, op_kind kind)
 {
+    if (kind == OP_recorded) return 1; /* the recorded time includes it */
     if (!sim_profile_has(p, SIM_CONTENTION)) return sim_profile_get(p, SIM_KAPPA);
     return sim_profile_at(p, SIM_CONTENTION, sim_contention_of(kind));
 }

@@ -2,6 +2,7 @@
 #include "harness/commands/commands.h"
 
 #include "harness/result/output.h"
+#include "harness/workload/workload.h"
 #include "models/models.h"
 #include "ring/policy.h"
 
@@ -10,7 +11,7 @@
 #include <string.h>
 
 typedef struct buckets_options {
-    const char *policy, *limits, *json;
+    const char *policy, *limits, *workload, *json;
     bool first_step;
 } buckets_options;
 
@@ -23,6 +24,8 @@ static const option buckets_option_list[] = {
              "reaches its limit"},
     {"first-step", OPTION_FLAG, FIELD(first_step),
      .help = "show the buckets of the first step, if the policy rebuilds the buckets after that step"},
+    {"workload", OPTION_TEXT, FIELD(workload), .argument = "FILE|NUMBERS",
+     .help = "show the buckets of a recorded job instead of a model, see harness run --help=all"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write {\"bytes\": [...], \"tensors\": [...]} instead (- for stdout)"},
 };
@@ -109,6 +112,16 @@ static void to_text(const nn_program *p, const bucket_schedule *list, text_buffe
                 (long long)total, m->param_count, reversed ? "exact reverse" : "another than reverse");
 }
 
+static status build(const buckets_setup *s, nn_model **out)
+{
+    workload w;
+    if (!s->options.workload) return model_build(&s->model, out);
+    status rc = workload_open(s->options.workload, &w);
+    if (rc == STATUS_OK) *out = workload_take_model(&w);
+    workload_free(&w);
+    return rc;
+}
+
 static status run_buckets(command_line *line)
 {
     const buckets_setup *s = line->options;
@@ -117,7 +130,8 @@ static status run_buckets(command_line *line)
     bucket_schedule list = {0};
     nn_program_config config = {.batch = 2, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     status rc;
-    TRY_GOTO(rc, model_build(&s->model, &m), out);
+    TRY_GOTO(rc, build(s, &m), out);
+    config.batch = m->recording ? m->recording->batch : config.batch;
     TRY_GOTO(rc, nn_program_compile(m, &config, &p), out);
     TRY_GOTO(rc, assign(s, p, &list), out);
     if (s->options.json)

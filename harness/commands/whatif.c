@@ -70,6 +70,7 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
     if (s->options.samples_per_s > 0) q->step_ms = 1e3 * (double)c->data.batch / s->options.samples_per_s;
     q->draws = (int)s->options.draws;
     q->quiet = c->run.quiet;
+    q->recorded = c->run.workload != NULL;
     q->stages = (int)c->run.stages;
     q->devices = run_config_devices(c);
     q->slow_rank = -1;

@@ -73,8 +73,8 @@ static const option_effect table[] = {
     {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
     {"repeat", EVERY, SIM, EFFECT_NOTHING, "all runs in virtual time are identical"},
     {"progress", DP, CUDA, EFFECT_NOTHING, "a separate thread copies between GPU and host"},
-    {"jitter nodes adapters efficiency draw loader-workers dp-host dp-gather", EVERY, REAL, EFFECT_REFUSED,
-     "--device sim:PROFILE"},
+    {"jitter nodes adapters efficiency draw loader-workers dp-host dp-gather workload workload-out", EVERY,
+     REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
      "only dp has replicas in one process"},
     /* ---- synchronization ---- */
@@ -126,6 +126,7 @@ static const option_effect table[] = {
     {"steps epochs warmup eval-every target-loss target-accuracy", EVERY, PLAN, EFFECT_NOTHING,
      "a plan is made of two steps"},
     {"repeat", EVERY, PLAN, EFFECT_NOTHING, "a plan runs nothing"},
+    {"workload-out", EVERY, PLAN, EFFECT_NOTHING, "a plan runs nothing"},
     {"report", EVERY, PLAN, EFFECT_NOTHING, "a plan has no steps to draw"},
     {"trace trace-steps", EVERY, PLAN, EFFECT_NOTHING, "a plan has no time"},
     {"verbose", EVERY, PLAN, EFFECT_NOTHING, "a plan is a table"},

@@ -156,6 +156,11 @@ static const option run_option_list[] = {
      .level = OPTION_RARE,
      .help = "virtual devices: workers that decode images, per process of the job; a job has one process "
              "under dp, else one per rank (0 for batches that take no time)"},
+    {"workload", OPTION_TEXT, FIELD(workload), .argument = "FILE|NUMBERS", .level = OPTION_RARE,
+     .help = "virtual devices: replay a job of `harness import`, or "
+             "params=350M,units=24,step=412ms,peak=31GiB; see docs/bring-your-own.md"},
+    {"workload-out", OPTION_TEXT, FIELD(workload_out), .argument = "FILE", .level = OPTION_RARE,
+     .help = "virtual devices: write the times and the memory of one step of one GPU there, for --workload"},
     {"dp-host", OPTION_CHOICE, FIELD(dp_host), .initial = "python", .choices = host_names,
      .level = OPTION_RARE,
      .help = "virtual devices, dp: python for replicas that are threads of one Python process, as in "

@@ -10,6 +10,7 @@
 #include "harness/launch/environment.h"
 #include "harness/launch/processors.h"
 #include "harness/options/option_effects.h"
+#include "harness/workload/workload.h"
 #include "ring/policy.h"
 
 #include <stdio.h>
@@ -300,6 +301,29 @@ static status check_remote_stage(const run_config *c)
     return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
 }
 
+/* Refuses options that a recorded job determines, and takes its batch and its optimizer. */
+static status read_workload(run_config *c)
+{
+    static const char *const fixed[] = {"batch", "data", "bf16", "tf32", "stages", "workload-out", NULL};
+    workload w;
+    if (!c->run.workload) return STATUS_OK;
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const char *name = c->bindings[b].table->options[i].name;
+            bool recorded = c->bindings[b].table == &model_option_table || run_option_is_among(name, fixed);
+            if (recorded && options_given(&c->bindings[b], name))
+                return fail(STATUS_USAGE, "--%s: unexpected with --workload, which determines it", name);
+        }
+    status rc = workload_open(c->run.workload, &w);
+    if (rc == STATUS_OK) c->data.batch = w.model->recording->batch;
+    bool chosen = options_given(&c->bindings[3], "optimizer");
+    if (rc == STATUS_OK && !chosen && w.optimizer[0])
+        rc = text_parse_choice("optimizer", w.optimizer, optimizer_names, sizeof *optimizer_names, 3,
+                               &c->optimizer.kind);
+    workload_free(&w);
+    return rc;
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -317,6 +341,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     free(words);
     TRY(rc);
     TRY(engine_parse_policies(c->run.policy, c->policies, &c->bindings[BINDING_COUNT - ENGINE_COUNT]));
+    TRY(read_workload(c));
     TRY(optimizer_resolve(&c->bindings[3]));
     net_link link;
     TRY(check_device(c));
@@ -427,6 +452,19 @@ static void fit_model(model_options *m, const model_entry *entry, const data_for
 
 enum { SYNTHETIC_SAMPLES = 50000 };
 
+/* Builds the model of --workload. */
+static status replay(const run_config *c, nn_model **model)
+{
+    workload w;
+    status rc = workload_open(c->run.workload, &w);
+    if (rc == STATUS_OK) {
+        workload_scale(&w, c->run.efficiency);
+        *model = workload_take_model(&w);
+    }
+    workload_free(&w);
+    return rc;
+}
+
 status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
 {
     model_options options = c->model;
@@ -438,6 +476,13 @@ status run_config_build(const run_config *c, dataset **set, nn_model **model, mo
     data_form form;
     *set = NULL;
     *model = NULL;
+    if (c->run.workload) {
+        TRY(replay(c, model));
+        form = data_form_of_model(*model);
+        config.model = &form;
+        *resolved = options;
+        return dataset_open(&config, set);
+    }
     TRY(model_find(options.name, &entry));
     bool features = entry->input == NN_INPUT_FEATURES && strncmp(c->data.data, "synthetic:", 10) == 0;
     if (features || strcmp(c->data.data, "synthetic") == 0) { /* the model says what the targets are */

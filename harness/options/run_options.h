@@ -56,9 +56,11 @@ typedef struct run_options {
     double efficiency;   /* factor by which the efficiencies of a virtual device's profile are multiplied */
     /* Number of the random draw of the virtual devices' constants, or 0 for the values in the profile. */
     int64_t draw;
-    int64_t loader_workers; /* loader workers of a virtual process, or 0 without a loader */
-    int dp_host;            /* 1 if a virtual host runs DataParallel in a Python process, else 0 */
-    int dp_gather;          /* a sim_gathered: tensors that DataParallel gathers on virtual devices */
+    int64_t loader_workers;   /* loader workers of a virtual process, or 0 without a loader */
+    int dp_host;              /* 1 if a virtual host runs DataParallel in a Python process, else 0 */
+    const char *workload;     /* file or numbers of a recorded job, or NULL for a model of this program */
+    const char *workload_out; /* file for the recorded model, or NULL */
+    int dp_gather;            /* a sim_gathered: tensors that DataParallel gathers on virtual devices */
 } run_options;
 
 extern const option_table run_option_table;

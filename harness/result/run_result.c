@@ -72,17 +72,24 @@ json_t *run_workload_to_json(const run_config *c, const run_plan *plan)
     const data_description *d = dataset_describe(plan->set);
     data_form form = data_form_of_model(plan->model);
     char optimizer[32], input[128];
+    const nn_model *m = plan->model;
+    int64_t parameters = 0;
+    for (int i = 0; i < m->param_count; i++) parameters += shape_elements(m->params[i].shape);
+    data_form_format(input, sizeof input, &form);
+    if (m->recording)
+        snprintf(input, sizeof input, "a recorded step, %d gradients in %d units",
+                 nn_recording_gradients(m->recording), m->unit_count);
     options_format(&c->bindings[3], 0, optimizer, sizeof optimizer);
     const char *precision = c->run.bf16                               ? "bfloat16"
                             : c->run.tf32                             ? "TF32"
                             : strcmp(c->run.device, "reference") == 0 ? "float64"
                                                                       : "float32";
-    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:I}", "model", plan->model->name,
-                     "input", data_form_format(input, sizeof input, &form), "classes",
-                     (json_int_t)form.classes, "parameters", (json_int_t)plan->model->parameter_elements,
-                     "data", d->name, "training_samples", (json_int_t)d->samples[DATA_TRAIN], "test_samples",
-                     (json_int_t)d->samples[DATA_TEST], "batch_per_rank", (json_int_t)c->data.batch,
-                     "optimizer", optimizer, "precision", precision, "seed", (json_int_t)c->run.seed);
+    return json_pack("{s:s, s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:s, s:s, s:I}", "model", m->name, "input",
+                     input, "classes", (json_int_t)form.classes, "parameters", (json_int_t)parameters, "data",
+                     m->recording ? "no data" : d->name, "training_samples",
+                     (json_int_t)d->samples[DATA_TRAIN], "test_samples", (json_int_t)d->samples[DATA_TEST],
+                     "batch_per_rank", (json_int_t)c->data.batch, "optimizer", optimizer, "precision",
+                     precision, "seed", (json_int_t)c->run.seed);
 }
 
 /* ---- agreement of the engines ------------------------------------------------------------------ */

@@ -109,6 +109,8 @@ static status drive(void *context)
     /* The rows show the end of this rank, after which servers and other ranks still work. */
     for (const rank_device *d = s->devices; d < s->devices + s->device_count; d++)
         json_array_set_new(job->rows, (size_t)d->number, rank_device_to_json(s, d));
+    const virtual_variant *v = job->config->variant;
+    if (r->place.rank == 0 && v->ended) TRY(v->ended(v->context, s->devices[0].trainer));
     if (--job->running == 0) simulation_stop(job->simulation);
     return STATUS_OK;
 }
@@ -253,6 +255,13 @@ static status cut_model(virtual_job *job)
     return STATUS_OK;
 }
 
+static void on_ran(void *context, int rank, int stream, const char *what, sim_time begin, sim_time end)
+{
+    const virtual_variant *v = context;
+    if (rank == 0 && stream == DEVICE_STREAM_COMPUTE && strcmp(what, SIM_WAIT) != 0)
+        v->kernel(v->context, what, sim_to_ns(begin), sim_to_ns(end));
+}
+
 static status open_records(virtual_job *job)
 {
     const virtual_variant *v = job->config->variant;
@@ -262,6 +271,7 @@ static status open_records(virtual_job *job)
         json_array_append_new(job->rows, json_null());
     }
     if (v->progress) run_progress_show_virtual(v->progress, job->config->engine, 0, job->config->steps, 0);
+    if (v->kernel) job->simulation->recorder = (sim_recorder){on_ran, (void *)v};
     return virtual_trace_watch(&job->trace, job->simulation);
 }
 

@@ -8,6 +8,7 @@
  *   virtual_measure.c    a workload in a few figures
  *   virtual_job.c        the ranks and servers of a job
  *   virtual_machines.c   its machines
+ *   virtual_record.c     records a workload (--workload-out)
  *   virtual_source.c     batches
  *   virtual_host.c       time of the hosts
  *   virtual_trace.c      time lines */

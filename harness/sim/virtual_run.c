@@ -59,7 +59,7 @@ status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs
     run_progress progress = run_progress_begin(config, plan, NULL);
     const virtual_variant as_it_is = {
         .progress = config->run.quiet ? NULL : &progress, .prints = true, .splits_python = true};
-    status rc = STATUS_OK;
+    status rc = config->run.workload_out ? virtual_record(config, plan, config->run.workload_out) : STATUS_OK;
     for (int e = 0; e < ENGINE_COUNT && rc == STATUS_OK; e++)
         if (run_config_uses(config, e))
             rc = virtual_run_job(config, plan, e, &as_it_is, &jobs[e], note, size);

@@ -21,6 +21,10 @@ typedef struct virtual_variant {
     int override_count;
     /* Called for each measured step of a rank. May be NULL. */
     void (*step)(void *context, const step_result *result);
+    /* Called for each kernel of rank 0's compute stream. May be NULL. */
+    void (*kernel)(void *context, const char *what, int64_t begin_ns, int64_t end_ns);
+    /* Called when rank 0 has taken its last step. May be NULL. */
+    status (*ended)(void *context, trainer *t);
     void *context;
     run_progress *progress; /* Shows the steps of rank 0. May be NULL. */
     bool prints;            /* Prints the lines of --print-steps and --print-shapes. */
@@ -34,6 +38,9 @@ enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* Most overrides. */
  * do not support. */
 status virtual_run_job(const run_config *config, const run_plan *plan, int engine,
                        const virtual_variant *variant, run_job *job, char *note, size_t size);
+
+/* Runs the model on one GPU and writes its workload (harness/workload/workload.h) to `path`. */
+status virtual_record(const run_config *config, const run_plan *plan, const char *path);
 
 /* Runs every job that the configuration uses and sets jobs[ENGINE_COUNT], like virtual_run_job(). */
 status virtual_run(const run_config *config, const run_plan *plan, run_job *jobs, char *note, size_t size);

@@ -259,7 +259,7 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
     status rc = describe_gpu(q->profile, out);
-    if (q->step_ms > 0) out->estimated = false;
+    if (q->step_ms > 0 || q->recorded) out->estimated = false;
     int64_t begin_ns = clock_now_ns();
     for (int draw = 0; draw <= q->draws && rc == STATUS_OK; draw++) {
         rc = ask_all(q, draw, &figures, out);

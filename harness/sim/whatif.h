@@ -23,6 +23,7 @@ typedef struct whatif_question {
     double step_ms;
     int draws; /* 0 to SIM_DRAWS. If 0, the low and high values equal the values. */
     bool quiet;
+    bool recorded; /* The words have --workload, whose step was measured. */
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
     bool server_per_rank; /* The policy sync has a server on every rank. */

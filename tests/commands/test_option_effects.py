@@ -75,9 +75,10 @@ TRIALS = {
     "server-optimizer": ("off", {}), "server-threads": ("2", LENET), "dp-loss": ("replica", {}), "dp-lifetimes": ("lean", LENET),
     "keep-grads": ("", {}), "payload": ("zmq", LENET), "transport": ("tcp", {}), "interface": ("none0", {"--transport": "tcp"}),
     "policy": (OTHER_POLICY, {}), "loader-workers": ("4", LENET), "dp-host": ("none", LENET), "dp-gather": ("outputs", {**LENET, "--dp-loss": "replica"}),
+    "workload": ("params=1M,units=2,step=20ms,peak=100MiB", {"--model": None, "--data": None, "--batch": None}), "workload-out": ("@/workload.json", {}),
 }
 # What another cell than the usual one needs.
-DEVICE_OF = {("tf32", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
+DEVICE_OF = {("tf32", "--plan"): SIM, ("workload", "--plan"): SIM, ("workload-out", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
              ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM, ("stages-on", "--plan"): SIM}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "ring", "--find-unused-parameters": "ring", "--transport": "ps", "--dp-loss": "ps=dp",
               **dict.fromkeys(SLOW_KEYS, ("ps=s", "ps=a"))}  # words that only some engines take

@@ -52,6 +52,8 @@ ROWS = [
     ("progress", SEVERAL, REAL, "jobs.ranks.process.threads"),
     ("loader-workers", EVERY, ["sim"], "jobs.ranks.step_s"),
     ("dp-host dp-gather", ["ps=dp"], ["sim"], "jobs.ranks.step_s"),
+    ("workload", EVERY, ["sim", "--plan"], "jobs.memory_imbalance.maximum_bytes"),
+    ("workload-out", EVERY, ["sim"], "a file"),
     ("jitter nodes adapters efficiency draw", EVERY, ["sim"], "jobs.ranks.step_s"),
     ("model classes image layers hidden vocabulary positions head", EVERY, ALL, "jobs.memory_imbalance.maximum_bytes"),
     ("heads sequence", EVERY, REAL, "jobs.parameter_hash"),

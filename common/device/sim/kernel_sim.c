@@ -132,8 +132,10 @@ static double jitter_of(sim_device *d)
 
 sim_time sim_kernel_time(sim_device *d, const sim_kernel *k, const op_scalars *scalars)
 {
+    /* A recorded time includes the overheads of its kernels. */
+    sim_time overhead = k->base.op.kind == OP_recorded ? 0 : d->overhead;
     double price = price_of(d, k, scalars) * (d->contends ? k->contention : 1) * d->slowdown * jitter_of(d);
-    return d->overhead + (sim_time)llround(price);
+    return overhead + (sim_time)llround(price);
 }
 
 void sim_device_spend_op(device *base, const op_desc *op)
