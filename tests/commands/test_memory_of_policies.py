@@ -27,12 +27,27 @@ def rows(text):
 
 @test
 def every_row_is_the_plan_of_that_policy():
-    result = harness("memory", *XL, "--policy", "dp,sync,ddp", "--json", "-")
+    eight = [*XL, "--gpus", "8"]
+    result = harness("memory", *eight, "--policy", "dp,sync,ddp", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
     found = {job["policy"]: job for job in json.loads(result.out)["jobs"]}
     for policy, mode in (("dp", "ps"), ("sync", "ps"), ("ddp", "ring")):
-        plan = harness("run", "--plan", *XL, "--mode", mode, "--policy", policy, *MACHINES, "--json", "-")
+        plan = harness("run", "--plan", *eight, "--mode", mode, "--policy", policy, *MACHINES, "--json", "-")
         expect_equal(found[policy], {**json.loads(plan.out)["jobs"][0], "row": policy}, f"the job of {policy}", plan)
+
+
+@test
+def a_row_of_dataparallel_on_several_machines_says_why_it_cannot_run_as_its_plan_and_its_run_do():
+    reason = "DataParallel is one process on one machine: expected at most 8 GPUs of profile dgx-a100-80g, got 64"
+    result = memory(*XL, *MACHINES, "--policy", "dp,ddp", "--json", "-")
+    answer = json.loads(result.out)
+    expect_equal((result.code, answer["refused"]), (0, [{"row": "dp", "reason": reason}]), "exit code and reasons", result)
+    expect_equal([job["row"] for job in answer["jobs"]], ["ddp"], "rows with figures", result)
+    shown = memory(*XL, *MACHINES, "--policy", "dp,ddp")
+    expect(f"dp {reason}" in " ".join(shown.out.split()), "the reason in the table", shown)
+    for command in (["run", "--plan", "--mode", "ps"], ["run", "--steps", "1", "--mode", "ps"], ["memory"]):
+        alone = harness(*command, *XL, *MACHINES, "--policy", "dp")
+        expect_equal((alone.code, alone.err, alone.out), (78, f"harness: {reason}\n", ""), " ".join(command), alone)
 
 
 @test
