@@ -333,9 +333,9 @@ static void table_row(const whatif_question *q, const whatif_answer *a, int p, i
     if (x->refused[0])
         text_append(out, " cannot run: %s\n", x->refused);
     else if (!x->fits)
-        text_append(out, "%19s%7s%9s%10s\n", "does not fit", "-", "-", bytes);
+        text_append(out, "%18s%7s%10s%10s\n", "does not fit", "-", "-", bytes);
     else
-        text_append(out, "%19s%7s%9s%10s %s\n", step,
+        text_append(out, "%18s%7s%10s%10s %s\n", step,
                     text_three_digits(efficiency, sizeof efficiency, 100 * x->efficiency),
                     text_three_digits(rate, sizeof rate, x->samples_per_s), bytes, cause);
 }
@@ -343,7 +343,7 @@ static void table_row(const whatif_question *q, const whatif_answer *a, int p, i
 /* Writes one table of all policies, by number of GPUs. */
 static void table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    text_append(out, "\n%5s %-10s%19s%7s%9s%10s %s\n", "GPUs", "policy", "step, ms (range)", "eff, %",
+    text_append(out, "\n%5s %-10s%18s%7s%10s%10s %s\n", "GPUs", "policy", "step, ms (range)", "eff, %",
                 "samples/s", "memory", "limited by");
     for (int i = 0; i < q->size_count; i++)
         for (int p = 0; p < q->policies.count; p++) table_row(q, a, p, i, out);
@@ -395,44 +395,76 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
         text_append(out, "Batches take no time here; --loader-workers N adds PyTorch's loaders.\n");
 }
 
-/* Compares the best policy with the next one, draw by draw: a constant that slows both does not decide. */
-static void compare_best(const whatif_question *q, const whatif_answer *a, int best, text_buffer *out)
+/* The policy with the most samples/s, and the policy that comes nearest to it. */
+typedef struct verdict {
+    int best, next; /* Indices of policies, or -1 if there is none. */
+    /* Samples/s of `best` over those of `next`, with limits over the draws. Both policies have the same
+     * constants in a draw, so a constant that slows both does not decide. */
+    double ratio, low, high;
+} verdict;
+
+/* Returns the comparison of the best policy with another policy that fits. */
+static verdict compare(const whatif_question *q, const whatif_answer *a, int best, int other)
 {
-    int last = q->size_count - 1, second = -1;
-    for (int p = 0; p < q->policies.count; p++)
-        if (p != best && a->points[p][last].fits &&
-            (second < 0 || a->points[p][last].samples_per_s > a->points[second][last].samples_per_s))
-            second = p;
-    if (second < 0) return;
-    const double *mine = a->points[best][last].drawn, *other = a->points[second][last].drawn;
-    double low = INFINITY, high = 0;
+    int last = q->size_count - 1;
+    const double *mine = a->points[best][last].drawn, *others = a->points[other][last].drawn;
+    verdict v = {best, other, mine[0] / others[0], INFINITY, 0};
     for (int d = 0; d <= q->draws; d++) {
-        low = fmin(low, mine[d] / other[d]);
-        high = fmax(high, mine[d] / other[d]);
+        v.low = fmin(v.low, mine[d] / others[d]);
+        v.high = fmax(v.high, mine[d] / others[d]);
     }
-    text_append(out, "It is %.3f (%.3f to %.3f) times as fast as %s%s.", mine[0] / other[0], low, high,
-                name_of(q, second), low <= 1 ? ": undecided" : "");
+    return v;
+}
+
+static bool is_undecided(const verdict *v)
+{
+    return v->next >= 0 && v->low <= 1;
+}
+
+/* Compares the policies that fit on the largest number of GPUs. The next policy is the fastest of those that
+ * are not slower than the best policy in some draw. If all others are slower in every draw, it is the fastest
+ * of the others. */
+static verdict make_verdict(const whatif_question *q, const whatif_answer *a)
+{
+    verdict v = {.best = best_policy(q, a), .next = -1};
+    for (int p = 0; p < q->policies.count && v.best >= 0; p++) {
+        if (p == v.best || !a->points[p][q->size_count - 1].fits) continue;
+        verdict other = compare(q, a, v.best, p);
+        bool nearer = is_undecided(&other) == is_undecided(&v) ? other.ratio < v.ratio : is_undecided(&other);
+        if (v.next < 0 || nearer) v = other;
+    }
+    return v;
+}
+
+static void next_lines(const whatif_question *q, const verdict *v, text_buffer *out)
+{
+    char range[64] = "";
+    if (q->draws > 0) snprintf(range, sizeof range, " (%.3f to %.3f)", v->low, v->high);
+    text_append(out, "It is %.3f%s times as fast as %s", v->ratio, range, name_of(q, v->next));
+    if (is_undecided(v))
+        text_append(out, ": undecided, because the %s 1", q->draws > 0 ? "range contains" : "ratio is");
+    text_append(out, ".\n");
 }
 
 /* Says which policy trains the most samples/s on the largest number of GPUs, what limits it, and what to
  * try. */
 static void best_lines(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    int policy = best_policy(q, a), gpus = q->gpus[q->size_count - 1];
-    if (policy < 0) {
+    verdict v = make_verdict(q, a);
+    int gpus = q->gpus[q->size_count - 1];
+    if (v.best < 0) {
         text_append(out, "\nNo policy can run on %d GPUs of %.0f GiB.\n", gpus, a->gpu_gib);
         return;
     }
-    const whatif_point *best = &a->points[policy][q->size_count - 1];
+    const whatif_point *best = &a->points[v.best][q->size_count - 1];
     int cause = largest_cause(best);
-    text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, name_of(q, policy),
+    text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, name_of(q, v.best),
                 report_value(CELL_RATE, best->samples_per_s).text);
     if (cause >= 0)
         text_append(out, ". It loses most by %s, %.1f %% of a step", lost_causes[cause].name,
                     100 * best->lost.of[cause] / best->lost.step_s);
     text_append(out, ".\n");
-    compare_best(q, a, policy, out);
-    if (q->policies.count > 1) text_append(out, "\n");
+    if (v.next >= 0) next_lines(q, &v, out);
     if (!json_is_object(a->next)) return;
     text_append(out, "Next: ");
     report_next(a->next, out);
@@ -495,6 +527,21 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
         }
 }
 
+/* Returns the verdict, or null if no policy can run on the largest number of GPUs. */
+static json_t *verdict_to_json(const whatif_question *q, const whatif_answer *a)
+{
+    verdict v = make_verdict(q, a);
+    if (v.best < 0) return json_null();
+    int cause = largest_cause(&a->points[v.best][q->size_count - 1]);
+    json_t *next = json_null();
+    if (v.next >= 0)
+        next = json_pack("{s:s, s:f, s:f, s:f}", "policy", q->policies.names[v.next], "ratio", v.ratio,
+                         "ratio_low", v.low, "ratio_high", v.high);
+    return json_pack("{s:s, s:i, s:s?, s:b, s:o}", "policy", q->policies.names[v.best], "gpus",
+                     q->gpus[q->size_count - 1], "limited_by", cause < 0 ? NULL : lost_causes[cause].key,
+                     "undecided", (int)is_undecided(&v), "next", next);
+}
+
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
 {
     json_t *rows = json_array(), *options = json_array();
@@ -520,10 +567,11 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
                                                                     : json_null(),
                     "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:o, s:O?}", "schema_version",
-                     WHATIF_SCHEMA_VERSION, "simulated", 1, "profile", q->profile, "efficiencies_estimated",
-                     (int)a->estimated, "options", options, "workload", a->workload, "one_gpu_fits",
-                     (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3, "one_gpu_step_low_s",
-                     a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s", a->one_gpu.high_ms / 1e3, "points", rows,
-                     "next", a->next);
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:b, s:o, s:o, s:O?}",
+                     "schema_version", WHATIF_SCHEMA_VERSION, "simulated", 1, "profile", q->profile,
+                     "efficiencies_estimated", (int)a->estimated, "options", options, "workload", a->workload,
+                     "one_gpu_fits", (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3,
+                     "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s",
+                     a->one_gpu.high_ms / 1e3, "server_per_rank", (int)q->server_per_rank, "points", rows,
+                     "verdict", verdict_to_json(q, a), "next", a->next);
 }

@@ -290,5 +290,118 @@ def whatif_takes_the_device_as_run_does():
     expect_equal([by_device["profile"], by_name["profile"]], ["dgx1-p100"] * 2, "profiles")
 
 
+ALL = ["dp", "ddp", "zero1", "zero2", "zero3", "fsdp", "sync"]
+SMALL = ("whatif", "--profile", "dgx1-v100", "--model", "lenet", "--draws", "2", "--quiet")
+MACHINES = ("whatif", "--profile", "dgx-a100-40g", "--model", "lenet", "--quiet")  # of 8 GPUs
+
+
+@test
+def policy_all_asks_seven_policies_and_sync_has_a_server_on_every_rank():
+    result = harness(*SMALL, "--gpus", "2,4", "--policy", "all", "--json", "-").json()
+    points = {(p["policy"], p["gpus"]): p for p in result["points"]}
+    expect_equal(list(points), [(policy, gpus) for policy in ALL for gpus in (2, 4)], "points")
+    expect_equal(result["server_per_rank"], True, "server_per_rank")
+    for gpus in (2, 4):
+        words = (*SMALL, "--gpus", gpus, "--policy", "sync", "--json", "-")
+        alone, one_server = harness(*words, "--servers", gpus).json(), harness(*words, "--servers", "1").json()
+        expect_equal(points["sync", gpus], alone["points"][0], f"the point of {gpus} servers")
+        expect(alone["points"][0]["step_s"] != one_server["points"][0]["step_s"], "one server takes another time", one_server)
+        expect_equal(alone["server_per_rank"], False, "server_per_rank without --policy all")
+    shown = harness(*SMALL, "--gpus", "2,4", "--policy", "all").out
+    rows = re.findall(r"^    ([24]) (\w+)", shown, re.M)
+    expect_equal(rows, [(gpus, policy) for gpus in "24" for policy in ALL], "rows of the table")
+    expect_equal(len(re.findall("sync, a server per rank", shown.split("Lost per step")[0])), 2, "rows that name the servers")
+
+
+def verdict_of(*words):
+    """The verdict in JSON, and the text from "Best on" to "Next"."""
+    shown = re.search(r"(?:Best on|No policy) .*?(?= Next:| Efficiency:)", " ".join(harness(*words).out.split()))
+    return harness(*words, "--json", "-").json(), shown[0]
+
+
+def limits_of_ratio(policies, words, draws):
+    """samples/s of one policy over those of the other, draw by draw: the first, the least and the most."""
+    rates = [[harness("run", "--device", "sim:dgx1-v100", "--mode", "ring", "--policy", policy, "--warmup", "2", "--steps", "3", "--draw", draw,
+                      *words, "--json", "-", "--quiet").json()["jobs"][0]["throughput"]["samples_per_s"] for draw in range(draws + 1)] for policy in policies]
+    ratios = [a / b for a, b in zip(*rates)]
+    return ratios[0], min(ratios), max(ratios)
+
+
+@cases([("decided", ["zero1", "ddp"], ""), ("undecided", ["zero1", "zero3"], ": undecided, because the range contains 1")])
+def the_verdict_compares_policies_draw_by_draw(policies, undecided):
+    words = ("--model", "resnet18", "--gpus", "4")
+    result, shown = verdict_of("whatif", "--profile", "dgx1-v100", *words, "--policy", ",".join(policies), "--draws", "4", "--quiet")
+    verdict, expected = result["verdict"], limits_of_ratio(policies, words, 4)
+    best, other = policies
+    expect_equal((verdict["policy"], verdict["gpus"], verdict["next"]["policy"]), (best, 4, other), "the two policies", shown)
+    found = [verdict["next"][key] for key in ("ratio", "ratio_low", "ratio_high")]
+    expect(all(abs(a / b - 1) < 1e-9 for a, b in zip(found, expected)), f"ratios {found}, expected {expected}", shown)
+    expect_equal((verdict["undecided"], expected[1] <= 1), (undecided != "",) * 2, "undecided", shown)
+    expect("It is %.3f (%.3f to %.3f) times as fast as %s%s." % (*expected, other, undecided) in shown, "the sentence", shown)
+    expect(shown.startswith(f"Best on 4 GPUs: {best}, "), "the best", shown)
+
+
+@test
+def equal_policies_are_undecided_even_if_nothing_is_drawn():
+    result, shown = verdict_of(*SMALL, "--gpus", "4", "--policy", "zero1,zero2", "--draws", "0")
+    expect_equal(result["verdict"]["undecided"], True, "undecided", shown)
+    expect("times as fast as zero2: undecided, because the ratio is 1." in shown, "the sentence", shown)
+
+
+@test
+def a_single_policy_has_a_verdict_without_a_comparison():
+    result, shown = verdict_of(*SMALL, "--gpus", "4", "--policy", "ddp")
+    expect_equal((result["verdict"]["policy"], result["verdict"]["next"], result["verdict"]["undecided"]), ("ddp", None, False), "verdict", shown)
+    expect("times as fast" not in shown, "no comparison", shown)
+
+
+def with_memory(gib):
+    """A job whose ranks hold 2 GB under ddp and 0.6 GB under zero3, on GPUs with this memory."""
+    memory = {"gpu_memory": {"value": gib, "unit": "GiB", "tag": "assumed", "source": "a test"}}
+    path = profile(f"memory-{gib}", base="dgx1-v100", constants=memory)
+    return ("whatif", "--profile", path, "--model", "gpt2", "--sequence", "16", "--batch", "1", "--optimizer", "adam", "--gpus", "8",
+            "--policy", "all", "--draws", "0", "--quiet")
+
+
+@test
+def the_verdict_names_the_fastest_policy_that_fits_into_the_memory():
+    result, shown = verdict_of(*with_memory(0.75))
+    fits = {p["policy"]: p["samples_per_s"] for p in result["points"] if p["fits"]}
+    expect("ddp" not in fits and "zero3" in fits, f"policies that fit: {list(fits)}", shown)
+    expect(max(p["samples_per_s"] for p in result["points"]) > max(fits.values()), "the fastest does not fit", result["points"])
+    expect_equal(result["verdict"]["policy"], max(fits, key=fits.get), "the best", shown)
+    rows = harness(*with_memory(0.75)).out.split("Lost per step")[0]
+    for p in result["points"]:
+        row = re.search(rf"^    8 {p['policy']}.*?(?=^    8|\Z)", rows, re.M | re.S)[0]
+        expect_equal("does not fit" in row, not p["fits"], f"the row of {p['policy']}", row)
+        expect(p["memory_peak_bytes"] > 0 and "iB" in row, "the memory it needs", row)
+
+
+@test
+def if_no_policy_fits_all_rows_say_so_and_there_is_no_verdict():
+    result = harness(*with_memory(0.1))
+    expect_equal(result.code, 0, "exit code", result)
+    expect_equal(len(re.findall(r"^ {4}8 .*?does not fit", result.out, re.M | re.S)), len(ALL), "rows that do not fit", result)
+    answer, shown = verdict_of(*with_memory(0.1))
+    expect_equal((answer["verdict"], [p["fits"] for p in answer["points"]]), (None, [False] * 7), "verdict and points", shown)
+    expect_equal(shown, "No policy can run on 8 GPUs of 0 GiB.", "the last line")
+
+
+@test
+def the_row_of_dataparallel_on_several_machines_says_why_and_the_others_remain():
+    reason = "DataParallel is one process on one machine: expected at most 8 GPUs of profile dgx-a100-40g, got 16"
+    words = (*MACHINES, "--gpus", "8,16", "--draws", "0", "--policy", "dp,ddp")
+    result = harness(*words)
+    expect_equal(result.code, 0, "exit code", result)
+    expect(f"16 dp cannot run: {reason} 16 ddp" in " ".join(result.out.split()), "the reason in the table", result)
+    points = harness(*words, "--json", "-").json()["points"]
+    expect_equal([(p["policy"], p["gpus"], p["refused"], p["fits"], p["step_s"] is None) for p in points],
+                 [("dp", 8, None, True, False), ("dp", 16, reason, False, True), ("ddp", 8, None, True, False), ("ddp", 16, None, True, False)], "points")
+    rows = list(csv.DictReader(io.StringIO(harness(*words, "--csv", "-").out)))
+    expect_equal([(row["step_s"] == "", row["fits"]) for row in rows], [(False, "1"), (True, "0"), (False, "1"), (False, "1")], "CSV")
+    alone = harness(*MACHINES, "--gpus", "16", "--policy", "dp")
+    expect_equal((alone.code, alone.err), (78, f"harness: {reason}\n"), "exit code and stderr of dp alone", alone)
+
+
 if __name__ == "__main__":
     main()
