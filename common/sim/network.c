@@ -17,14 +17,25 @@ static bool resize(void *array, int32_t count, size_t size)
     return moved;
 }
 
+static void put_in_bucket(sim_network *n, int32_t id)
+{
+    sim_bundle *b = &n->bundles[id];
+    int32_t *first = &n->buckets[b->hash % (uint32_t)n->flow_capacity];
+    b->next = *first;
+    *first = id;
+}
+
 static status grow_flows(sim_network *n)
 {
     int32_t c = n->flow_capacity ? n->flow_capacity * 2 : 64;
-    if (!resize(&n->flows, c, sizeof *n->flows) || !resize(&n->fresh, c, sizeof *n->fresh) ||
-        !resize(&n->known, c, sizeof *n->known) || !resize(&n->by_id, c, sizeof *n->by_id) ||
-        !resize(&n->visited, c, sizeof *n->visited) || !resize(&n->free_ids, c, sizeof *n->free_ids))
+    if (!resize(&n->parts, c, sizeof *n->parts) || !resize(&n->fresh, c, sizeof *n->fresh) ||
+        !resize(&n->known, c, sizeof *n->known) || !resize(&n->bundles, c, sizeof *n->bundles) ||
+        !resize(&n->buckets, c, sizeof *n->buckets) || !resize(&n->free_ids, c, sizeof *n->free_ids))
         return fail(STATUS_SYSTEM, "no memory for %d flows", c);
     n->flow_capacity = c;
+    for (int32_t i = 0; i < c; i++) n->buckets[i] = -1;
+    for (int32_t i = 0; i < n->ids; i++)
+        if (n->bundles[i].members > 0) put_in_bucket(n, i);
     return STATUS_OK;
 }
 
@@ -34,8 +45,8 @@ static status grow_hops(sim_network *n, int32_t needed)
     while (c < needed) c *= 2;
     int32_t room = 3 * c + 4;
     if (!resize(&n->hops, c, sizeof *n->hops) || !resize(&n->members, c, sizeof *n->members) ||
-        !resize(&n->flow_ids, room, sizeof *n->flow_ids) ||
-        !resize(&n->other_flow_ids, room, sizeof *n->other_flow_ids))
+        !resize(&n->bundle_ids, room, sizeof *n->bundle_ids) ||
+        !resize(&n->other_bundle_ids, room, sizeof *n->other_bundle_ids))
         return fail(STATUS_SYSTEM, "no memory for flows over %d links", c);
     n->hop_capacity = c;
     n->id_room = room;
@@ -71,14 +82,14 @@ void sim_network_deinit(sim_network *n)
     free(n->links);
     free(n->filling);
     free(n->fresh);
-    free(n->flows);
+    free(n->parts);
     free(n->known);
     free(n->hops);
     free(n->members);
-    free(n->by_id);
-    free(n->flow_ids);
-    free(n->other_flow_ids);
-    free(n->visited);
+    free(n->bundle_ids);
+    free(n->other_bundle_ids);
+    free(n->bundles);
+    free(n->buckets);
     free(n->free_ids);
     *n = (sim_network){0};
 }
@@ -114,30 +125,31 @@ static bool takes_place(sim_flow *f)
     return true;
 }
 
-/* Copies the flow ids of all resources to the spare array, without gaps, and swaps the two arrays. */
+/* Copies the bundle ids of all resources to the spare array, without gaps, and swaps the two arrays. */
 static void pack_ids(sim_network *n)
 {
-    int32_t *packed = n->other_flow_ids, used = 0;
+    int32_t *packed = n->other_bundle_ids, used = 0;
     for (int32_t i = 0; i < n->resource_count; i++) {
         sim_resource *r = &n->resources[i];
-        for (int32_t k = 0; k < r->flow_count; k++) packed[used + k] = n->flow_ids[r->first + k];
+        for (int32_t k = 0; k < r->bundle_count; k++) packed[used + k] = n->bundle_ids[r->first + k];
         r->first = used;
-        r->room = r->flow_count;
-        used += r->flow_count;
+        r->room = r->bundle_count;
+        used += r->bundle_count;
     }
-    n->other_flow_ids = n->flow_ids;
-    n->flow_ids = packed;
+    n->other_bundle_ids = n->bundle_ids;
+    n->bundle_ids = packed;
     n->used_ids = used;
 }
 
-/* Makes room for one more flow id of a resource by moving the ids of the resource to a range that is twice as
- * large. All resources together have at most hop_capacity ids. Therefore an array of 3 * hop_capacity ids has
- * room for all ids and for the new range. */
+/* Makes room for one more bundle id of a resource by moving the ids of the resource to a range that is twice
+ * as large. All resources together have at most hop_capacity ids. Therefore an array of 3 * hop_capacity ids
+ * has room for all ids and for the new range. */
 static void make_room(sim_network *n, sim_resource *r)
 {
-    int32_t room = 2 * r->flow_count + 4;
+    int32_t room = 2 * r->bundle_count + 4;
     if (n->used_ids + room > n->id_room) pack_ids(n);
-    for (int32_t k = 0; k < r->flow_count; k++) n->flow_ids[n->used_ids + k] = n->flow_ids[r->first + k];
+    for (int32_t k = 0; k < r->bundle_count; k++)
+        n->bundle_ids[n->used_ids + k] = n->bundle_ids[r->first + k];
     r->first = n->used_ids;
     r->room = room;
     n->used_ids += room;
@@ -145,45 +157,124 @@ static void make_room(sim_network *n, sim_resource *r)
 
 static void remove_id(sim_network *n, sim_resource *r, int32_t id)
 {
-    int32_t *ids = n->flow_ids + r->first, at = 0;
+    int32_t *ids = n->bundle_ids + r->first, at = 0;
     while (ids[at] != id) at++;
-    r->flow_count--;
-    memmove(ids + at, ids + at + 1, (size_t)(r->flow_count - at) * sizeof *ids);
+    r->bundle_count--;
+    memmove(ids + at, ids + at + 1, (size_t)(r->bundle_count - at) * sizeof *ids);
+}
+
+/* ---- bundles ---------------------------------------------------------------------------------- */
+
+static uint32_t hash_of(const sim_flow *f)
+{
+    uint64_t hash = 0, word;
+    for (int32_t i = 0; i < f->hop_count && f->hop_count <= SIM_BUNDLE_HOPS; i++) {
+        memcpy(&word, &f->hops[i].weight, sizeof word);
+        hash = (hash ^ (uint64_t)f->hops[i].resource ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 32;
+    }
+    return (uint32_t)hash;
+}
+
+static bool goes_along(const sim_flow *f, const sim_bundle *b)
+{
+    if (b->long_route || b->hop_count != f->hop_count || b->limit != f->limit) return false;
+    for (int32_t i = 0; i < f->hop_count; i++)
+        if (b->route[i].resource != f->hops[i].resource || b->route[i].weight != f->hops[i].weight)
+            return false;
+    return true;
+}
+
+static int32_t open_bundle(sim_network *n, const sim_flow *f, uint32_t hash)
+{
+    int32_t id = n->free_count > 0 ? n->free_ids[--n->free_count] : n->ids++;
+    sim_bundle *b = &n->bundles[id];
+    *b = (sim_bundle){.limit = f->limit, .hop_count = f->hop_count, .hash = hash};
+    if (f->hop_count > SIM_BUNDLE_HOPS)
+        b->long_route = f->hops;
+    else
+        memcpy(b->route, f->hops, (size_t)f->hop_count * sizeof *f->hops);
+    put_in_bucket(n, id);
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        sim_resource *r = &n->resources[f->hops[i].resource];
+        if (r->bundle_count == r->room) make_room(n, r);
+        n->bundle_ids[r->first + r->bundle_count++] = id;
+    }
+    return id;
+}
+
+static void close_bundle(sim_network *n, int32_t id)
+{
+    const sim_bundle *b = &n->bundles[id];
+    const sim_hop_use *hops = sim_bundle_hops(b);
+    int32_t *at = &n->buckets[b->hash % (uint32_t)n->flow_capacity];
+    while (*at != id) at = &n->bundles[*at].next;
+    *at = b->next;
+    for (int32_t i = 0; i < b->hop_count; i++) remove_id(n, &n->resources[hops[i].resource], id);
+    n->free_ids[n->free_count++] = id;
+}
+
+/* Adds a flow to the bundle of its route. If there is no bundle yet, opens one. */
+static sim_bundle *join_bundle(sim_flow *f)
+{
+    sim_network *n = f->network;
+    uint32_t hash = hash_of(f);
+    int32_t id = f->hop_count > SIM_BUNDLE_HOPS ? -1 : n->buckets[hash % (uint32_t)n->flow_capacity];
+    while (id >= 0 && !goes_along(f, &n->bundles[id])) id = n->bundles[id].next;
+    f->bundle = id >= 0 ? id : open_bundle(n, f, hash);
+    sim_bundle *b = &n->bundles[f->bundle];
+    f->previous = NULL;
+    f->next = b->flows;
+    if (b->flows) b->flows->previous = f;
+    b->flows = f;
+    b->members++;
+    return b;
+}
+
+static void leave_bundle(sim_flow *f)
+{
+    sim_network *n = f->network;
+    sim_bundle *b = &n->bundles[f->bundle];
+    if (f->next) f->next->previous = f->previous;
+    *(f->previous ? &f->previous->next : &b->flows) = f->next;
+    b->members--;
+    b->rated -= f->rate > 0;
+    for (int32_t i = 0; b->fresh && b->rated == b->members && i < n->fresh_count; i++)
+        if (n->fresh[i] == f->bundle) {
+            n->fresh[i] = n->fresh[--n->fresh_count];
+            b->fresh = false;
+        }
+    if (b->members == 0) close_bundle(n, f->bundle);
 }
 
 static void enter(sim_flow *f)
 {
     sim_network *n = f->network;
-    for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->hops[i].resource];
-        if (r->flow_count == r->room) make_room(n, r);
-        n->flow_ids[r->first + r->flow_count++] = f->id;
-    }
+    sim_bundle *b = join_bundle(f);
     if (takes_place(f)) {
+        b->rate = f->rate;
+        b->rated++;
         for (int32_t i = 0; i < f->hop_count; i++)
             n->resources[f->hops[i].resource].used += f->rate * f->hops[i].weight;
         sim_event_schedule(n->queue, &f->event, n->queue->now + sim_duration(f->remaining, f->rate));
-    } else {
-        n->fresh[n->fresh_count++] = f;
-        have_solved(n);
+        return;
     }
+    if (!b->fresh) n->fresh[n->fresh_count++] = f->bundle;
+    b->fresh = true;
+    have_solved(n);
 }
 
 static void leave(sim_flow *f)
 {
     sim_network *n = f->network;
-    for (int32_t i = 0; f->rate <= 0 && i < n->fresh_count; i++)
-        if (n->fresh[i] == f) n->fresh[i--] = n->fresh[--n->fresh_count];
+    leave_bundle(f);
     n->left = f;
     n->left_dirty = n->dirty_count;
-    for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->hops[i].resource];
-        remove_id(n, r, f->id);
-        r->used -= f->rate * f->hops[i].weight;
-    }
+    for (int32_t i = 0; i < f->hop_count; i++)
+        n->resources[f->hops[i].resource].used -= f->rate * f->hops[i].weight;
     for (int32_t i = 0; i < f->hop_count; i++) {
         const sim_resource *r = &n->resources[f->hops[i].resource];
-        if (r->flow_count && r->full) make_dirty(n, f->hops[i].resource);
+        if (r->bundle_count && r->full) make_dirty(n, f->hops[i].resource);
     }
 }
 
@@ -254,9 +345,6 @@ status sim_flow_init(sim_network *n, sim_flow *f, int rank, int32_t most_hops, v
         *f = (sim_flow){0};
         return rc;
     }
-    f->id = n->free_count > 0 ? n->free_ids[--n->free_count] : n->ids++;
-    n->by_id[f->id] = f;
-    n->visited[f->id] = false;
     n->registered++;
     n->registered_hops += most_hops;
     f->network = n;
@@ -275,7 +363,6 @@ void sim_flow_deinit(sim_flow *f)
     sim_event_deinit(f->network->queue, &f->event);
     f->network->registered--;
     f->network->registered_hops -= f->hop_capacity;
-    f->network->free_ids[f->network->free_count++] = f->id;
     free(f->hops);
     *f = (sim_flow){0};
 }

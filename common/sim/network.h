@@ -8,6 +8,9 @@
  * Gallager, "Data Networks", 1992, section 6.5.2: progressive filling). Rates change only when a flow starts
  * or ends. network_solve.c then recomputes only the rates that may have changed.
  *
+ * Flows with the same route and the same limit have the same rate. Such flows form a bundle, and the solver
+ * computes one rate per bundle.
+ *
  * The last byte of a flow arrives `latency` after it has left. During the latency a flow uses no capacity. */
 #ifndef COMMON_SIM_NETWORK_H
 #define COMMON_SIM_NETWORK_H
@@ -25,9 +28,9 @@ typedef struct sim_resource {
     /* Upper bound of the rates of the resource's flows. Flows whose rates are being solved are not
      * included. */
     double fastest;
-    /* Range of n->flow_ids that holds the ids of the resource's flows, in the order in which the flows
+    /* Range of n->bundle_ids that holds the ids of the resource's bundles, in the order in which the bundles
      * started. */
-    int32_t first, flow_count, room;
+    int32_t first, bundle_count, room;
     /* Index into n->links if the resource is in the part that is being solved, else -1. */
     int32_t place;
     /* True if a flow has left a full resource since the last solution. */
@@ -36,18 +39,36 @@ typedef struct sim_resource {
     bool full;
 } sim_resource;
 
+enum { SIM_BUNDLE_HOPS = 8 };
+
+/* The flows that carry bytes over the same route with the same limit. A flow whose route has more than
+ * SIM_BUNDLE_HOPS hops is alone in its bundle. */
+typedef struct sim_bundle {
+    double rate, limit;            /* rate of each flow that has a rate */
+    int32_t hop_count;             /* 0 if the bundle is not in use */
+    int32_t members, rated;        /* number of flows, and number of flows that have a rate */
+    bool visited;                  /* true if the bundle is in the part that is being solved */
+    bool fresh;                    /* true if the bundle is in n->fresh */
+    uint32_t hash;                 /* hash of the route, the limit and the number of hops */
+    int32_t next;                  /* next bundle in the same bucket, or -1 */
+    struct sim_flow *flows;        /* list of the flows, newest first */
+    const sim_hop_use *long_route; /* hops of the only flow if they do not fit into `route`, else NULL */
+    sim_hop_use route[SIM_BUNDLE_HOPS];
+} sim_bundle;
+
 /* The next three structs describe the part of the network that is being solved. Arrays of these structs hold
- * copies of the fields that inner loops read. Without the copies, the loops would follow pointers to flows
+ * copies of the fields that inner loops read. Without the copies, the loops would follow pointers to bundles
  * and resources, and miss the caches at every step. */
-typedef struct sim_part_flow {
+typedef struct sim_part_bundle {
     double rate, new_rate, limit;
-    struct sim_flow *flow;
-    int32_t first_hop, hop_count; /* range of n->hops */
-} sim_part_flow;
+    struct sim_flow *flows;
+    int32_t id, first_hop, hop_count; /* first_hop and hop_count are a range of n->hops */
+    bool has_new_flows;               /* true if a flow of the bundle has no rate yet */
+} sim_part_bundle;
 
 typedef struct sim_part_hop {
-    double weight;
-    int32_t link; /* index into n->links and n->filling */
+    double weight; /* total weight of the bundle's flows */
+    int32_t link;  /* index into n->links and n->filling */
 } sim_part_hop;
 
 typedef struct sim_part_link {
@@ -91,26 +112,25 @@ typedef struct sim_network {
     sim_event solve; /* event that computes the rates; it fires after all other events of the same time */
     int32_t *dirty;  /* [resource_count] */
     int32_t dirty_count;
-    struct sim_flow **fresh; /* [flow_capacity] new flows, which have no rate yet */
+    int32_t *fresh; /* [flow_capacity] ids of bundles with new flows, which have no rate yet */
     int32_t fresh_count;
-    sim_part_link *links; /* [resource_count] */
-    sim_filling *filling; /* [resource_count] */
-    int32_t *part;        /* [resource_count] indices of links that are not full yet */
-    sim_part_flow *flows; /* [flow_capacity] */
-    bool *known;          /* [flow_capacity] true if the new rate of the flow is known */
-    sim_part_hop *hops;   /* [hop_capacity] hops of the part, flow by flow */
-    int32_t *members;     /* [hop_capacity] indices into n->flows of the flows of each link, link by link */
+    sim_part_link *links;   /* [resource_count] */
+    sim_filling *filling;   /* [resource_count] */
+    int32_t *part;          /* [resource_count] indices of links that are not full yet */
+    sim_part_bundle *parts; /* [flow_capacity] */
+    bool *known;            /* [flow_capacity] true if the new rate of the bundle is known */
+    sim_part_hop *hops;     /* [hop_capacity] hops of the part, bundle by bundle */
+    int32_t *members; /* [hop_capacity] indices into n->parts of the bundles of each link, link by link */
     int32_t flow_capacity, registered;
     int32_t hop_capacity, registered_hops;
-    /* [id_room] ids of the resources' flows, and a spare array for pack_ids(). */
-    int32_t *flow_ids, *other_flow_ids;
+    /* [id_room] ids of the resources' bundles, and a spare array for pack_ids(). */
+    int32_t *bundle_ids, *other_bundle_ids;
     int32_t id_room, used_ids;
-    struct sim_flow **by_id; /* [flow_capacity] */
-    /* [flow_capacity] true if the flow with this id is in the part that is being solved */
-    bool *visited;
-    int32_t *free_ids; /* [flow_capacity] ids of closed flows */
+    sim_bundle *bundles; /* [flow_capacity] */
+    int32_t *buckets;    /* [flow_capacity] first bundle with a hash, modulo flow_capacity, or -1 */
+    int32_t *free_ids;   /* [flow_capacity] ids of bundles that have ended */
     int32_t free_count, ids;
-    int64_t solved;
+    int64_t solved; /* number of rates that have been computed */
     /* The flow that has just left, or NULL. A flow that starts at the same time on the same route takes over
      * the rate of `left`. */
     struct sim_flow *left;
@@ -124,13 +144,14 @@ void sim_network_deinit(sim_network *n);
 /* A flow, which carries one transfer at a time. The caller stores the flow. The fields that
  * sim_network_solve() reads come first. */
 typedef struct sim_flow {
-    sim_hop_use *hops; /* [hop_capacity] */
-    int32_t hop_count, id;
-    double limit;     /* highest possible rate, or INFINITY */
-    double rate;      /* rate now, in bytes per picosecond */
+    struct sim_flow *next, *previous; /* neighbors in the bundle's list */
+    double rate;      /* rate now, in bytes per picosecond, or 0 if the flow has no rate yet */
     double remaining; /* remaining bytes at time `since` */
     sim_time since;
     sim_event event;
+    sim_hop_use *hops; /* [hop_capacity] */
+    int32_t hop_count, bundle;
+    double limit; /* highest possible rate, or INFINITY */
     sim_network *network;
     void (*left)(void *context);    /* called when the last byte has left; may be NULL */
     void (*arrived)(void *context); /* called when the last byte has arrived */
@@ -157,6 +178,11 @@ void sim_flow_deinit(sim_flow *f);
  * limit leaves at once. */
 void sim_flow_start(sim_flow *f, sim_time at, const sim_hop_use *route, int32_t hops, double bytes,
                     double limit, sim_time latency);
+
+static inline const sim_hop_use *sim_bundle_hops(const sim_bundle *b)
+{
+    return b->long_route ? b->long_route : b->route;
+}
 
 /* Computes the rate and the end of every flow that a dirty resource affects (network_solve.c). */
 void sim_network_solve(void *network);

@@ -12,10 +12,10 @@
  *   the resource is full now, limits a flow of the region, and a flow outside of the region is faster */
 #include "common/sim/network.h"
 
-/* Sizes of the region. The fields are the numbers of entries in n->links, n->part, n->flows and n->hops, and
- * the number of flows with a limit. */
+/* Sizes of the region. The fields are the numbers of entries in n->links, n->part, n->parts and n->hops, and
+ * the number of bundles with a limit. */
 typedef struct part {
-    int32_t links, filling, flows, hops, limited;
+    int32_t links, filling, bundles, hops, limited;
     int32_t seen; /* number of entries of n->dirty whose flows have been gathered */
 } part;
 
@@ -23,7 +23,7 @@ typedef struct part {
  * rounding. */
 #define SAME_LEVEL (1 + 1e-12)
 
-static bool differs(const sim_part_flow *f)
+static bool has_new_rate(const sim_part_bundle *f)
 {
     return f->new_rate > f->rate * SAME_LEVEL || f->rate > f->new_rate * SAME_LEVEL;
 }
@@ -44,48 +44,54 @@ static int32_t visit_resource(sim_network *n, part *p, int32_t index)
     return r->place;
 }
 
-static void visit_flow(sim_network *n, part *p, sim_flow *f)
+static void visit_bundle(sim_network *n, part *p, int32_t id)
 {
-    n->visited[f->id] = true;
-    n->flows[p->flows++] = (sim_part_flow){
-        .rate = f->rate, .limit = f->limit, .flow = f, .first_hop = p->hops, .hop_count = f->hop_count};
-    p->limited += !isinf(f->limit);
-    for (int32_t i = 0; i < f->hop_count; i++) {
-        const sim_hop_use *hop = &f->hops[i];
-        int32_t place = visit_resource(n, p, hop->resource);
+    sim_bundle *b = &n->bundles[id];
+    const sim_hop_use *hops = sim_bundle_hops(b);
+    b->visited = true;
+    n->parts[p->bundles++] = (sim_part_bundle){.rate = b->rate,
+                                               .limit = b->limit,
+                                               .flows = b->flows,
+                                               .id = id,
+                                               .has_new_flows = b->rated < b->members,
+                                               .first_hop = p->hops,
+                                               .hop_count = b->hop_count};
+    p->limited += !isinf(b->limit);
+    for (int32_t i = 0; i < b->hop_count; i++) {
+        double weight = hops[i].weight * b->members;
+        int32_t place = visit_resource(n, p, hops[i].resource);
         sim_part_link *l = &n->links[place];
-        n->hops[p->hops++] = (sim_part_hop){hop->weight, place};
-        l->free += f->rate * hop->weight;
-        l->load += hop->weight;
+        n->hops[p->hops++] = (sim_part_hop){weight, place};
+        l->free += b->rate * hops[i].weight * b->rated;
+        l->load += weight;
         l->inside++;
     }
 }
 
-/* Adds the flows of a resource to the region, the newest first. Skips flows that have been added because of
- * another resource. Flows are scattered in memory, so the loop prefetches them. */
-static void visit_flows(sim_network *n, part *p, int32_t resource)
+/* Adds the bundles of a resource to the region, the newest first. Skips bundles that have been added because
+ * of another resource. Bundles are scattered in memory, so the loop prefetches them. */
+static void visit_bundles(sim_network *n, part *p, int32_t resource)
 {
     const sim_resource *r = &n->resources[resource];
-    const int32_t *ids = n->flow_ids + r->first;
+    const int32_t *ids = n->bundle_ids + r->first;
     int32_t place = visit_resource(n, p, resource);
-    for (int32_t i = r->flow_count - 1; i >= 0 && n->links[place].inside < r->flow_count; i--) {
-        if (i >= 8) __builtin_prefetch(n->by_id[ids[i - 8]]);
-        if (i >= 4) __builtin_prefetch(n->by_id[ids[i - 4]]->hops);
-        if (!n->visited[ids[i]]) visit_flow(n, p, n->by_id[ids[i]]);
+    for (int32_t i = r->bundle_count - 1; i >= 0 && n->links[place].inside < r->bundle_count; i--) {
+        if (i >= 4) __builtin_prefetch(&n->bundles[ids[i - 4]]);
+        if (!n->bundles[ids[i]].visited) visit_bundle(n, p, ids[i]);
     }
 }
 
-/* Adds to the region the new flows, the flows of the region's resources (n->dirty), and all resources that
- * these flows use. Skips resources that an earlier round has added. */
+/* Adds to the region the bundles with new flows, the bundles of the region's resources (n->dirty), and all
+ * resources that these bundles use. Skips resources that an earlier round has added. */
 static void gather(sim_network *n, part *p)
 {
     for (int32_t i = 0; i < n->fresh_count && p->seen == 0; i++)
-        if (!n->visited[n->fresh[i]->id]) visit_flow(n, p, n->fresh[i]);
-    for (; p->seen < n->dirty_count; p->seen++) visit_flows(n, p, n->dirty[p->seen]);
+        if (!n->bundles[n->fresh[i]].visited) visit_bundle(n, p, n->fresh[i]);
+    for (; p->seen < n->dirty_count; p->seen++) visit_bundles(n, p, n->dirty[p->seen]);
 }
 
-/* Lists the flows of every link in n->members, from the flow that was added last to the flow that was added
- * first. */
+/* Lists the bundles of every link in n->members, from the bundle that was added last to the bundle that was
+ * added first. */
 static void list_members(sim_network *n, const part *p)
 {
     int32_t end = 0;
@@ -94,23 +100,23 @@ static void list_members(sim_network *n, const part *p)
         n->filling[l].first_member = end;
         end += n->links[l].inside;
     }
-    for (int32_t f = p->flows - 1; f >= 0; f--)
-        for (int32_t h = 0; h < n->flows[f].hop_count; h++)
-            n->members[n->filling[n->hops[n->flows[f].first_hop + h].link].first_member++] = f;
+    for (int32_t f = p->bundles - 1; f >= 0; f--)
+        for (int32_t h = 0; h < n->parts[f].hop_count; h++)
+            n->members[n->filling[n->hops[n->parts[f].first_hop + h].link].first_member++] = f;
     for (int32_t l = 0; l < p->links; l++) n->filling[l].first_member -= n->links[l].inside;
 }
 
 static void start_round(sim_network *n, part *p)
 {
     list_members(n, p);
-    for (int32_t i = 0; i < p->flows; i++) n->known[i] = false;
+    for (int32_t i = 0; i < p->bundles; i++) n->known[i] = false;
     for (int32_t i = 0; i < p->links; i++) {
         sim_part_link *l = &n->links[i];
         const sim_resource *r = resource_of(n, l);
         sim_filling *f = &n->filling[i];
         /* If all flows of the resource are in the region, the whole capacity is left. It has no rounding
          * error, unlike `free`. */
-        f->left = l->inside == r->flow_count ? r->capacity : l->free;
+        f->left = l->inside == r->bundle_count ? r->capacity : l->free;
         f->weight = l->load;
         f->share = -1;
         f->unfixed = l->inside;
@@ -124,7 +130,7 @@ static void start_round(sim_network *n, part *p)
 
 static void fix(sim_network *n, int32_t flow, double rate)
 {
-    sim_part_flow *f = &n->flows[flow];
+    sim_part_bundle *f = &n->parts[flow];
     n->known[flow] = true;
     f->new_rate = rate;
     for (const sim_part_hop *hop = n->hops + f->first_hop, *end = hop + f->hop_count; hop < end; hop++) {
@@ -164,9 +170,9 @@ static double find_level(sim_network *n, part *p)
 static int32_t fix_limited(sim_network *n, part *p, double level)
 {
     int32_t fixed = 0;
-    for (int32_t i = 0; i < p->flows && p->limited; i++) {
-        if (n->known[i] || n->flows[i].limit > level) continue;
-        fix(n, i, n->flows[i].limit);
+    for (int32_t i = 0; i < p->bundles && p->limited; i++) {
+        if (n->known[i] || n->parts[i].limit > level) continue;
+        fix(n, i, n->parts[i].limit);
         fixed++;
     }
     p->limited -= fixed;
@@ -179,7 +185,7 @@ static int32_t fix_on(sim_network *n, part *p, int32_t link, double level)
     int32_t fixed = 0;
     for (const int32_t *member = n->members + l->first_member; l->unfixed; member++) {
         if (n->known[*member]) continue;
-        p->limited -= !isinf(n->flows[*member].limit);
+        p->limited -= !isinf(n->parts[*member].limit);
         fix(n, *member, level);
         fixed++;
     }
@@ -204,7 +210,7 @@ static int32_t fix_full(sim_network *n, part *p, double level)
  * reached. Then the rates of the other flows rise further, until all rates are known. */
 static void fill(sim_network *n, part p)
 {
-    for (int32_t left = p.flows; left > 0;) {
+    for (int32_t left = p.bundles; left > 0;) {
         double level = find_level(n, &p);
         int32_t limited = fix_limited(n, &p, level);
         left -= limited > 0 ? limited : fix_full(n, &p, level);
@@ -215,9 +221,9 @@ static void fill(sim_network *n, part p)
 
 static void mark_changes(sim_network *n, const part *p)
 {
-    for (int32_t i = 0; i < p->flows; i++) {
-        const sim_part_flow *f = &n->flows[i];
-        if (!differs(f)) continue;
+    for (int32_t i = 0; i < p->bundles; i++) {
+        const sim_part_bundle *f = &n->parts[i];
+        if (!f->has_new_flows && !has_new_rate(f)) continue;
         for (int32_t h = 0; h < f->hop_count; h++) n->links[n->hops[f->first_hop + h].link].changed = true;
     }
 }
@@ -226,8 +232,8 @@ static bool has_faster_outside(const sim_network *n, sim_resource *r, double ful
 {
     double level = full_at * SAME_LEVEL;
     if (r->fastest <= level) return false;
-    for (const int32_t *id = n->flow_ids + r->first, *end = id + r->flow_count; id < end; id++)
-        if (!n->visited[*id] && n->by_id[*id]->rate > level) return true;
+    for (const int32_t *id = n->bundle_ids + r->first, *end = id + r->bundle_count; id < end; id++)
+        if (!n->bundles[*id].visited && n->bundles[*id].rate > level) return true;
     r->fastest = level;
     return false;
 }
@@ -241,7 +247,7 @@ static bool grow(sim_network *n, const part *p)
     for (int32_t i = 0; i < p->links; i++) {
         const sim_part_link *l = &n->links[i];
         sim_resource *r = resource_of(n, l);
-        if (l->inside == r->flow_count) continue;
+        if (l->inside == r->bundle_count) continue;
         bool changes = r->full && l->changed;
         if (!changes && !(l->filled && has_faster_outside(n, r, l->level))) continue;
         r->dirty = true;
@@ -252,39 +258,51 @@ static bool grow(sim_network *n, const part *p)
 
 /* ---- result ----------------------------------------------------------------------------------- */
 
-static void apply(sim_network *n, const sim_part_flow *p)
+/* Gives a flow its new rate, and schedules its end. */
+static void apply_to_flow(sim_flow *f, double rate)
 {
-    sim_queue *q = n->queue;
-    sim_flow *f = p->flow;
-    if (!differs(p)) return;
-    for (int32_t i = 0; i < f->hop_count; i++) {
-        sim_resource *r = &n->resources[f->hops[i].resource];
-        r->used += (p->new_rate - f->rate) * f->hops[i].weight;
-        if (p->new_rate > r->fastest) r->fastest = p->new_rate;
-    }
+    sim_queue *q = f->network->queue;
     f->remaining -= f->rate * (double)(q->now - f->since);
     f->since = q->now;
-    f->rate = p->new_rate;
+    f->rate = rate;
     sim_time duration = f->remaining > 0 ? sim_duration(f->remaining, f->rate) : 0;
     sim_event_schedule(q, &f->event, duration == SIM_NEVER ? SIM_NEVER : q->now + duration);
 }
 
+static void apply(sim_network *n, const sim_part_bundle *p)
+{
+    sim_bundle *b = &n->bundles[p->id];
+    const sim_hop_use *hops = sim_bundle_hops(b);
+    double rate = has_new_rate(p) ? p->new_rate : p->rate;
+    if (rate == p->rate && !p->has_new_flows) return;
+    for (int32_t i = 0; i < b->hop_count; i++) {
+        sim_resource *r = &n->resources[hops[i].resource];
+        r->used += (rate * b->members - p->rate * b->rated) * hops[i].weight;
+        if (rate > r->fastest) r->fastest = rate;
+    }
+    b->rate = rate;
+    b->rated = b->members;
+    for (sim_flow *f = b->flows; f; f = f->next)
+        if (f->rate != rate) apply_to_flow(f, rate);
+}
+
 static void settle(sim_network *n, const part *p)
 {
-    for (int32_t i = 0; i < p->flows; i++) {
-        if (i + 8 < p->flows) __builtin_prefetch(&n->flows[i + 8].flow->remaining);
-        apply(n, &n->flows[i]);
-        n->visited[n->flows[i].flow->id] = false;
+    for (int32_t i = 0; i < p->bundles; i++) {
+        if (i + 8 < p->bundles) __builtin_prefetch(n->parts[i + 8].flows);
+        apply(n, &n->parts[i]);
+        n->bundles[n->parts[i].id].visited = false;
     }
     for (int32_t i = 0; i < p->links; i++) {
         const sim_part_link *l = &n->links[i];
         sim_resource *r = resource_of(n, l);
-        bool all = l->inside == r->flow_count;
+        bool all = l->inside == r->bundle_count;
         r->full = l->filled || (r->full && !all);
         r->place = -1;
         if (all) r->used = r->capacity - n->filling[i].left; /* removes accumulated rounding errors */
     }
     for (int32_t i = 0; i < n->dirty_count; i++) n->resources[n->dirty[i]].dirty = false;
+    for (int32_t i = 0; i < n->fresh_count; i++) n->bundles[n->fresh[i]].fresh = false;
     n->dirty_count = n->fresh_count = 0;
 }
 
@@ -296,7 +314,7 @@ void sim_network_solve(void *context)
         gather(n, &p);
         start_round(n, &p);
         fill(n, p);
-        n->solved += p.flows;
+        n->solved += p.bundles;
     } while (grow(n, &p));
     settle(n, &p);
 }
