@@ -42,7 +42,7 @@ static void emit(build *b, const nn_segment *s)
                                     .weight_param = NN_NONE};
 }
 
-/* Adds a range of memory that lives from operation `first` to operation `last`. */
+/* Adds a range of memory that is in use from operation `first` to operation `last`. */
 static int add_value(nn_program *p, int64_t bytes, int first, int last)
 {
     p->values[p->value_count] = (nn_value){.shape = shape_1d(bytes),

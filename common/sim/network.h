@@ -8,7 +8,7 @@
  * Gallager, "Data Networks", 1992, section 6.5.2: progressive filling). Rates change only when a flow starts
  * or ends. network_solve.c then recomputes only the rates that may have changed.
  *
- * Flows with the same route and the same limit have the same rate. Such flows form a bundle, and the solver
+ * Flows with the same route and the same limit form a bundle. They have the same rate, so the solver
  * computes one rate per bundle.
  *
  * The last byte of a flow arrives `latency` after it has left. During the latency a flow uses no capacity. */

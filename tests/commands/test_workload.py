@@ -217,7 +217,7 @@ OPTIONS = {("--model", "resnet18"): "--model: unexpected with --workload", ("--b
            ("--hidden", "8"): "--hidden: unexpected with --workload"}
 
 
-@cases([(f"{' '.join(words)} is refused beside --workload", words) for words in OPTIONS])
+@cases([(f"{' '.join(words)} is refused together with --workload", words) for words in OPTIONS])
 def options_that_the_job_determines(words):
     refused(64, OPTIONS[words], "run", "--device", DEVICE, "--mode", "none", "--workload", NUMBERS, *words)
 
