@@ -1,0 +1,371 @@
+"""Records the traces of PyTorch training jobs that the tests of `harness import` read, and the facts about the jobs.
+
+    python3 tests/traces/make_traces.py [JOB...]
+
+Needs PyTorch with Gloo, and torchvision. Every job runs on processors. Writes JOB.json.gz next to this file, exactly as
+torch.profiler writes the trace, and updates truth.json. A job of two ranks has one trace per rank: JOB.json.gz is
+rank 0's, and JOB.rank1.json.gz is written for the jobs that list both.
+"""
+import contextlib
+import gzip
+import json
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+import torchvision
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, schedule
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BUCKET_CAPS_MIB = [None, 1, 10, 25, 100]  # None: DDP's default, whose first bucket has a cap of its own.
+WARM_STEPS = 6  # Steps before the profiler starts: DDP rebuilds its buckets in the second one.
+
+
+def describe(prof, model, optimizer, batch, step_ms=None):
+    module = getattr(model, "module", model)
+    kind = lambda tensor: str(tensor.dtype).removeprefix("torch.")
+    trained = [p for p in module.parameters() if p.requires_grad]
+    peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    prof.add_metadata_json("harness", json.dumps({
+        "parameters": [[n, list(p.shape), kind(p), p.requires_grad] for n, p in module.named_parameters()],
+        "buffers": [[n, b.numel(), kind(b)] for n, b in module.named_buffers()],
+        "optimizer": type(optimizer).__name__, "batch": batch, "step_ms": step_ms, "peak_bytes": peak,
+        "gradient_type": kind(trained[0] if trained[0].grad is None else trained[0].grad)}))
+
+
+class GPT(nn.Module):
+    """GPT-2's structure as nanoGPT writes it: the head's weight is the token embedding's."""
+
+    def __init__(self, vocab=2048, positions=32, layers=4, heads=6, width=384):
+        super().__init__()
+        self.transformer = nn.ModuleDict({
+            "wte": nn.Embedding(vocab, width), "wpe": nn.Embedding(positions, width),
+            "h": nn.ModuleList(GPTBlock(width, heads) for _ in range(layers)), "ln_f": nn.LayerNorm(width)})
+        self.lm_head = nn.Linear(width, vocab, bias=False)
+        self.transformer.wte.weight = self.lm_head.weight
+
+    def forward(self, tokens):
+        x = self.transformer.wte(tokens) + self.transformer.wpe(torch.arange(tokens.shape[1]))
+        for block in self.transformer.h:
+            x = block(x)
+        return self.lm_head(self.transformer.ln_f(x))
+
+
+class GPTBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = nn.ModuleDict({"c_attn": nn.Linear(width, 3 * width), "c_proj": nn.Linear(width, width)})
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})
+
+    def forward(self, x):
+        q, k, v = (split_heads(t, self.heads) for t in self.attn.c_attn(self.ln_1(x)).chunk(3, dim=-1))
+        x = x + self.attn.c_proj(join_heads(F.scaled_dot_product_attention(q, k, v, is_causal=True)))
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Llama(nn.Module):
+    """Llama's structure: RMSNorm, rotary positions, grouped keys and values, SwiGLU, a head of its own."""
+
+    def __init__(self, vocab=2048, positions=32, layers=3, heads=6, kv_heads=2, width=384, hidden=1024):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(vocab, width)
+        self.layers = nn.ModuleList(LlamaBlock(width, heads, kv_heads, hidden) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.lm_head = nn.Linear(width, vocab, bias=False)
+        size = width // heads
+        angles = torch.outer(torch.arange(positions), 10000.0 ** (-torch.arange(0, size, 2) / size)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, tokens):
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x, self.cos, self.sin)
+        return self.lm_head(self.norm(x))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width, heads, kv_heads, hidden):
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads
+        size = width // heads
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, kv_heads * size, bias=False)
+        self.v_proj = nn.Linear(width, kv_heads * size, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+        self.gate_proj = nn.Linear(width, hidden, bias=False)
+        self.up_proj = nn.Linear(width, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+        self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(width), nn.RMSNorm(width)
+
+    def forward(self, x, cos, sin):
+        h = self.input_layernorm(x)
+        q = rotate(split_heads(self.q_proj(h), self.heads), cos, sin)
+        k = rotate(split_heads(self.k_proj(h), self.kv_heads), cos, sin)
+        v = split_heads(self.v_proj(h), self.kv_heads)
+        x = x + self.o_proj(join_heads(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)))
+        h = self.post_attention_layernorm(x)
+        return x + self.down_proj(F.silu(self.gate_proj(h)) * self.up_proj(h))
+
+
+def split_heads(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(x):
+    return x.transpose(1, 2).flatten(2)
+
+
+def rotate(x, cos, sin):
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+class Branches(nn.Module):
+    """Two branches and a frozen stem. The forward pass uses only one branch, so the other one has no gradients."""
+
+    def __init__(self, width=1024):
+        super().__init__()
+        self.stem = nn.Linear(64, width).requires_grad_(False)
+        self.used = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.unused = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.norm = nn.BatchNorm1d(width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x):
+        return self.head(self.norm(self.used(self.stem(x))))
+
+
+def images(size, batch=2, classes=1000):
+    return lambda: (torch.randn(batch, 3, size, size), torch.randint(classes, (batch,)))
+
+
+def tokens(batch=2, length=32, vocab=2048):
+    return lambda: (torch.randint(vocab, (batch, length)), torch.randint(vocab, (batch, length)))
+
+
+def vectors(batch=8, width=64, classes=10):
+    return lambda: (torch.randn(batch, width), torch.randint(classes, (batch,)))
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def fused_sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
+
+
+def fused_adamw(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+
+@dataclass
+class Job:
+    model: object
+    inputs: object
+    optimizer: object = fused_adamw
+    ranks: int = 1
+    active: int = 2
+    both_ranks: bool = False       # Writes the trace of rank 1 as well.
+    ddp: dict = field(default_factory=dict)
+    shard: object = None           # Returns the modules that fully_shard wraps, besides the model. None selects DDP.
+    micro_batches: int = 1
+    reduce_every: bool = False     # Reduces the gradients of each micro-batch: no_sync() is missing.
+    metadata: bool = True
+    shapes: bool = True
+
+
+RESNET18 = {"model": torchvision.models.resnet18, "inputs": images(32)}
+JOBS = {
+    "resnet18": Job(**RESNET18, optimizer=sgd, active=3),
+    "resnet18-no-metadata": Job(**RESNET18, optimizer=fused_sgd, metadata=False),
+    "resnet18-no-shapes": Job(**RESNET18, optimizer=fused_sgd, shapes=False),
+    "mobilenet-v3-small": Job(torchvision.models.mobilenet_v3_small, images(32), fused_sgd),
+    "vit-b-16": Job(torchvision.models.vit_b_16, images(224, batch=1)),
+    "nanogpt": Job(GPT, tokens(), ranks=2, active=3, both_ranks=True),
+    "nanogpt-no-metadata": Job(GPT, tokens(), ranks=2, metadata=False),
+    "llama": Job(Llama, tokens(), ranks=2),
+    "unused-parameters": Job(Branches, vectors(), sgd, ranks=2, active=3, ddp={"find_unused_parameters": True}),
+    "accumulation": Job(lambda: GPT(layers=2), tokens(), ranks=2, micro_batches=4),
+    "accumulation-eager": Job(lambda: GPT(layers=2), tokens(), ranks=2, micro_batches=4, reduce_every=True),
+    "fsdp": Job(Llama, tokens(), ranks=2, shard=lambda model: list(model.layers)),
+    "fsdp-one-unit": Job(Llama, tokens(), ranks=2, shard=lambda model: []),
+}
+
+
+def wrap(job, model, cap_mib=None):
+    if job.shard is None:
+        return DistributedDataParallel(model, bucket_cap_mb=cap_mib, **job.ddp)
+    mesh = init_device_mesh("cpu", (job.ranks,))
+    for module in job.shard(model):
+        fully_shard(module, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train_step(job, model, optimizer, batches):
+    optimizer.zero_grad()
+    for index, (x, y) in enumerate(batches):
+        last = index + 1 == job.micro_batches
+        with contextlib.nullcontext() if last or job.reduce_every else model.no_sync():
+            loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
+            loss.backward()
+    optimizer.step()
+
+
+def run(job, rank, name, trace):
+    """Trains one model, records its trace if `trace` is set, and returns the facts that the tests compare."""
+    torch.manual_seed(rank)
+    module = job.model()
+    model = wrap(job, module)
+    optimizer = job.optimizer(model)
+    batches = [job.inputs() for _ in range(job.micro_batches)]
+    times = []
+    for _ in range(WARM_STEPS):
+        start = time.perf_counter()
+        train_step(job, model, optimizer, batches)
+        times.append((time.perf_counter() - start) * 1e3)
+    step_ms = round(statistics.median(times[2:]), 3)
+    batch = job.micro_batches * len(batches[0][0])
+
+    def save(prof):
+        if trace:
+            prof.export_chrome_trace(trace)
+
+    steps = schedule(wait=1, warmup=1, active=job.active, repeat=1)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=job.shapes, schedule=steps,
+                 on_trace_ready=save) as prof:
+        for index in range(2 + job.active):
+            train_step(job, model, optimizer, batches)
+            if job.metadata and index == 2:
+                describe(prof, model, optimizer, batch, step_ms)
+            prof.step()
+    facts = {"ranks": job.ranks, "active_steps": job.active, "micro_batches": job.micro_batches,
+             "reduces_every_micro_batch": job.reduce_every or job.micro_batches == 1, "batch": batch,
+             "optimizer": type(optimizer).__name__, "step_ms": step_ms,
+             "parameters": [[n, list(p.shape), str(p.dtype).removeprefix("torch."), p.requires_grad]
+                            for n, p in module.named_parameters()],
+             "tied": tied_names(module)}
+    facts["ready_order"] = ready_order(job)
+    if job.shard is None:
+        facts["ddp"] = ddp_facts(model)
+    else:
+        facts["fully_shard"] = fsdp_units(module)
+    return facts
+
+
+def ready_order(job):
+    """Lists the names of the parameters as autograd finishes their gradients, on a model that nothing wraps."""
+    module, names = job.model(), []
+    for name, p in module.named_parameters():
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(lambda _, name=name: names.append(name))
+    x, y = job.inputs()
+    F.cross_entropy(module(x).flatten(0, -2), y.flatten()).backward()
+    return names
+
+
+def tied_names(module):
+    """Lists the second and later names of parameters that have several names, each with the first name."""
+    first = {id(p): n for n, p in module.named_parameters()}
+    return [[n, first[id(p)]] for n, p in module.named_parameters(remove_duplicate=False) if first[id(p)] != n]
+
+
+def numbers(text):
+    return [int(word) for word in str(text).replace(",", " ").split()]
+
+
+def ddp_facts(model):
+    data = model._get_ddp_logging_data()
+    facts = {key: numbers(data.get(key, "")) for key in
+             ("bucket_sizes", "rebuilt_bucket_sizes", "rebuilt_per_bucket_param_indices",
+              "prev_iteration_grad_ready_order_indices")}
+    if os.environ.get("SHOW"):
+        print(json.dumps(data, indent=1))
+    facts["has_rebuilt_buckets"] = bool(data.get("has_rebuilt_buckets"))
+    facts["parameter_names"] = [n for n, p in model.module.named_parameters() if p.requires_grad]
+    return facts
+
+
+def buckets(job, cap_mib):
+    torch.manual_seed(0)
+    model = wrap(job, job.model(), cap_mib)
+    optimizer = job.optimizer(model)
+    for _ in range(3):
+        train_step(job, model, optimizer, [job.inputs() for _ in range(job.micro_batches)])
+    facts = ddp_facts(model)
+    return {key: facts[key] for key in ("bucket_sizes", "rebuilt_bucket_sizes")}
+
+
+def fsdp_units(model):
+    """Lists each module that fully_shard wraps, with the parameters that the module gathers."""
+    units = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
+    owner = lambda name: max((u for u in units if u == "" or name.startswith(u + ".")), key=len)
+    return [{"unit": unit, "parameters": [n for n, _ in model.named_parameters() if owner(n) == unit]}
+            for unit in units]
+
+
+def work(rank, name, port, folder):
+    os.chdir(folder)  # The trace holds the path that it is exported to, so the path is relative.
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_DISTRIBUTED_DEBUG="INFO")
+    job = JOBS[name]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=job.ranks)
+    written = rank == 0 or job.both_ranks
+    trace = f"{name}.json" if rank == 0 else f"{name}.rank{rank}.json"
+    facts = run(job, rank, name, trace if written else None)
+    if job.shard is None and job.metadata and job.shapes:
+        facts["ddp"]["buckets_by_cap_mib"] = {"default" if cap is None else str(cap): buckets(job, cap)
+                                              for cap in BUCKET_CAPS_MIB}
+    if rank == 0:
+        with open("facts.json", "w", encoding="utf-8") as file:
+            json.dump(facts, file)
+    dist.destroy_process_group()
+
+
+def record(name):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
+        torch.multiprocessing.spawn(work, args=(name, port, folder), nprocs=JOBS[name].ranks)
+        for entry in sorted(os.listdir(folder)):
+            if entry != "facts.json":
+                with open(os.path.join(folder, entry), "rb") as file:
+                    packed = gzip.compress(file.read(), 9, mtime=0)
+                with open(os.path.join(HERE, entry + ".gz"), "wb") as file:
+                    file.write(packed)
+                print(f"{entry}.gz: {len(packed) / 1e3:.1f} kB")
+        with open(os.path.join(folder, "facts.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+
+def main():
+    path = os.path.join(HERE, "truth.json")
+    truth = {"jobs": {}}
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            truth = json.load(file)
+    truth["torch"], truth["torchvision"] = torch.__version__, torchvision.__version__
+    for name in sys.argv[1:] or JOBS:
+        truth["jobs"][name] = record(name)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(truth, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
