@@ -3,15 +3,17 @@
     python3 tests/traces/make_traces.py [JOB...]
 
 Needs PyTorch with Gloo, and torchvision. Every job runs on processors. Writes JOB.json.gz next to this file, exactly as
-torch.profiler writes the trace, and updates truth.json. A job of two ranks has one trace per rank: JOB.json.gz is
-rank 0's, and JOB.rank1.json.gz is written for the jobs that list both.
+torch.profiler writes the trace, and updates truth.json. JOB.json.gz is the trace of rank 0. JOB.rank1.json.gz is the trace
+of rank 1, if the job writes both. The jobs in causes/ have one planted cause of a slow step each.
 """
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,22 +28,29 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUCKET_CAPS_MIB = [None, 1, 10, 25, 100]  # None: DDP's default, whose first bucket has a cap of its own.
+ABOUT = ("Made by make_traces.py. Sizes are in bytes. DDP's indices count only the parameters that need a gradient, and "
+         "tied parameters once: ddp.parameter_names lists them.")
 WARM_STEPS = 6  # Steps before the profiler starts: DDP rebuilds its buckets in the second one.
 
 
 def describe(prof, model, optimizer, batch, step_ms=None):
-    module = getattr(model, "module", model)
-    kind = lambda tensor: str(tensor.dtype).removeprefix("torch.")
-    trained = [p for p in module.parameters() if p.requires_grad]
-    peak = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    for wrapper in "_orig_mod", "module", "_orig_mod":  # torch.compile's and DistributedDataParallel's
+        model = getattr(model, wrapper, model)
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
     prof.add_metadata_json("harness", json.dumps({
-        "parameters": [[n, list(p.shape), kind(p), p.requires_grad] for n, p in module.named_parameters()],
-        "buffers": [[n, b.numel(), kind(b)] for n, b in module.named_buffers()],
-        "optimizer": type(optimizer).__name__, "batch": batch, "step_ms": step_ms, "peak_bytes": peak,
-        "gradient_type": kind(trained[0] if trained[0].grad is None else trained[0].grad)}))
+        "parameters": [[name, list(p.shape), str(p.dtype).removeprefix("torch."), p.requires_grad]
+                       for name, p in model.named_parameters()],
+        "buffers": [[name, b.numel(), str(b.dtype).removeprefix("torch.")] for name, b in model.named_buffers()],
+        "gradient_type": str(gradients[0].dtype).removeprefix("torch.") if gradients else None,
+        "optimizer": type(optimizer).__name__,
+        "batch": batch,      # Samples per rank and step.
+        "step_ms": step_ms,  # Median time of a step without the profiler.
+        "peak_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None}))
 
 
 class GPT(nn.Module):
@@ -149,6 +158,35 @@ class Branches(nn.Module):
         return self.head(self.norm(self.used(self.stem(x))))
 
 
+class Layers(nn.Module):
+    """The model of the jobs with a planted cause."""
+
+    def __init__(self, width=512, layers=6, checkpointed=False):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers))
+        self.head = nn.Linear(width, 10)
+        self.checkpointed = checkpointed
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self.checkpointed else layer(x)
+        return self.head(x)
+
+
+class SlowRows(Dataset):
+    """Rows of data, of which each takes milliseconds to read."""
+
+    def __init__(self, width, milliseconds):
+        self.width, self.milliseconds = width, milliseconds
+
+    def __len__(self):
+        return 1 << 20
+
+    def __getitem__(self, index):
+        time.sleep(self.milliseconds / 1e3)
+        return torch.randn(self.width), index % 10
+
+
 def images(size, batch=2, classes=1000):
     return lambda: (torch.randn(batch, 3, size, size), torch.randint(classes, (batch,)))
 
@@ -173,10 +211,14 @@ def fused_adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
+def slow_loader(batch=32, width=512, milliseconds=2):
+    return lambda: DataLoader(SlowRows(width, milliseconds), batch_size=batch)
+
+
 @dataclass
 class Job:
     model: object
-    inputs: object
+    inputs: object                 # Returns a batch that every step repeats, or a DataLoader.
     optimizer: object = fused_adamw
     ranks: int = 1
     active: int = 2
@@ -185,8 +227,14 @@ class Job:
     shard: object = None           # Returns the modules that fully_shard wraps, besides the model. None selects DDP.
     micro_batches: int = 1
     reduce_every: bool = False     # Reduces the gradients of each micro-batch: no_sync() is missing.
+    cap_mib: object = None         # Cap of DDP's buckets. None selects DDP's default.
+    compiled: bool = False
+    late_ms: int = 0               # Time that rank 1 sleeps in every step.
+    busy_processes: int = 0        # Processes that keep the processors busy meanwhile.
     metadata: bool = True
     shapes: bool = True
+    cause: str = ""                # The planted cause.
+    reference: str = ""            # The job that lacks the cause, else equal.
 
 
 RESNET18 = {"model": torchvision.models.resnet18, "inputs": images(32)}
@@ -195,30 +243,60 @@ JOBS = {
     "resnet18-no-metadata": Job(**RESNET18, optimizer=fused_sgd, metadata=False),
     "resnet18-no-shapes": Job(**RESNET18, optimizer=fused_sgd, shapes=False),
     "mobilenet-v3-small": Job(torchvision.models.mobilenet_v3_small, images(32), fused_sgd),
-    "vit-b-16": Job(torchvision.models.vit_b_16, images(224, batch=1)),
-    "nanogpt": Job(GPT, tokens(), ranks=2, active=3, both_ranks=True),
-    "nanogpt-no-metadata": Job(GPT, tokens(), ranks=2, metadata=False),
+    "vit-b-16": Job(torchvision.models.vit_b_16, images(224, batch=1), ddp={"gradient_as_bucket_view": True}),
+    "nanogpt": Job(GPT, tokens(), ranks=2),
+    "nanogpt-no-metadata": Job(lambda: GPT(layers=1), tokens(), ranks=2, metadata=False),
     "llama": Job(Llama, tokens(), ranks=2),
-    "unused-parameters": Job(Branches, vectors(), sgd, ranks=2, active=3, ddp={"find_unused_parameters": True}),
-    "accumulation": Job(lambda: GPT(layers=2), tokens(), ranks=2, micro_batches=4),
-    "accumulation-eager": Job(lambda: GPT(layers=2), tokens(), ranks=2, micro_batches=4, reduce_every=True),
+    "unused-parameters": Job(Branches, vectors(), sgd, ranks=2, active=3, both_ranks=True,
+                             ddp={"find_unused_parameters": True}),
+    "accumulation": Job(lambda: GPT(layers=1), tokens(), ranks=2, micro_batches=4),
+    "accumulation-eager": Job(lambda: GPT(layers=1), tokens(), ranks=2, micro_batches=4, reduce_every=True),
     "fsdp": Job(Llama, tokens(), ranks=2, shard=lambda model: list(model.layers)),
     "fsdp-one-unit": Job(Llama, tokens(), ranks=2, shard=lambda model: []),
 }
 
 
+def planted(cause, reference="reference", model=Layers, inputs=vectors(batch=32, width=512), **changes):
+    return Job(model, inputs, fused_sgd, ranks=2, cause=cause, reference=reference, **changes)
+
+
+CAUSES = {
+    "reference": planted("", ""),
+    "reduction-per-step": planted("", "", micro_batches=4),
+    "reduction-per-micro-batch": planted("the gradients of each micro-batch are reduced", "reduction-per-step",
+                                         micro_batches=4, reduce_every=True),
+    "small-buckets": planted("buckets of 0.1 MiB", cap_mib=0.1),
+    "compiled": planted("torch.compile", compiled=True),
+    "slow-rank": planted("rank 1 is 40 ms late in each step", late_ms=40, both_ranks=True),
+    "slow-loader": planted("the data loader takes 64 ms per batch", inputs=slow_loader()),
+    "busy-host": planted("4 other processes keep the processors busy", busy_processes=4),
+    "checkpointing": planted("activations are computed again", model=lambda: Layers(checkpointed=True)),
+    "unit-per-layer": planted("", "", shard=lambda model: list(model.layers)),
+    "one-unit": planted("one unit holds all parameters", "unit-per-layer", shard=lambda model: []),
+}
+
+
 def wrap(job, model, cap_mib=None):
     if job.shard is None:
-        return DistributedDataParallel(model, bucket_cap_mb=cap_mib, **job.ddp)
+        return DistributedDataParallel(model, bucket_cap_mb=cap_mib or job.cap_mib, **job.ddp)
     mesh = init_device_mesh("cpu", (job.ranks,))
     for module in job.shard(model):
         fully_shard(module, mesh=mesh)
     return fully_shard(model, mesh=mesh)
 
 
-def train_step(job, model, optimizer, batches):
+def batches(job):
+    """Yields batches without an end."""
+    source = job.inputs()
+    return iter(source) if isinstance(source, DataLoader) else itertools.repeat(source)
+
+
+def train_step(job, model, optimizer, source):
     optimizer.zero_grad()
-    for index, (x, y) in enumerate(batches):
+    if job.late_ms and dist.get_rank() == 1:
+        time.sleep(job.late_ms / 1e3)
+    for index in range(job.micro_batches):
+        x, y = next(source)
         last = index + 1 == job.micro_batches
         with contextlib.nullcontext() if last or job.reduce_every else model.no_sync():
             loss = F.cross_entropy(model(x).flatten(0, -2), y.flatten())
@@ -226,20 +304,22 @@ def train_step(job, model, optimizer, batches):
     optimizer.step()
 
 
-def run(job, rank, name, trace):
+def run(job, rank, trace):
     """Trains one model, records its trace if `trace` is set, and returns the facts that the tests compare."""
     torch.manual_seed(rank)
     module = job.model()
     model = wrap(job, module)
+    if job.compiled:
+        model = torch.compile(model)
     optimizer = job.optimizer(model)
-    batches = [job.inputs() for _ in range(job.micro_batches)]
+    source = batches(job)
     times = []
     for _ in range(WARM_STEPS):
         start = time.perf_counter()
-        train_step(job, model, optimizer, batches)
+        train_step(job, model, optimizer, source)
         times.append((time.perf_counter() - start) * 1e3)
     step_ms = round(statistics.median(times[2:]), 3)
-    batch = job.micro_batches * len(batches[0][0])
+    batch = job.micro_batches * len(next(source)[0])
 
     def save(prof):
         if trace:
@@ -249,17 +329,18 @@ def run(job, rank, name, trace):
     with profile(activities=[ProfilerActivity.CPU], record_shapes=job.shapes, schedule=steps,
                  on_trace_ready=save) as prof:
         for index in range(2 + job.active):
-            train_step(job, model, optimizer, batches)
+            train_step(job, model, optimizer, source)
             if job.metadata and index == 2:
                 describe(prof, model, optimizer, batch, step_ms)
             prof.step()
     facts = {"ranks": job.ranks, "active_steps": job.active, "micro_batches": job.micro_batches,
              "reduces_every_micro_batch": job.reduce_every or job.micro_batches == 1, "batch": batch,
-             "optimizer": type(optimizer).__name__, "step_ms": step_ms,
-             "parameters": [[n, list(p.shape), str(p.dtype).removeprefix("torch."), p.requires_grad]
-                            for n, p in module.named_parameters()],
-             "tied": tied_names(module)}
-    facts["ready_order"] = ready_order(job)
+             "optimizer": type(optimizer).__name__, "step_ms": step_ms}
+    if job in CAUSES.values():
+        return {"cause": job.cause, "reference": job.reference} | facts
+    facts |= {"parameters": [[n, list(p.shape), str(p.dtype).removeprefix("torch."), p.requires_grad]
+                             for n, p in module.named_parameters()],
+              "tied": tied_names(module), "ready_order": ready_order(job)}
     if job.shard is None:
         facts["ddp"] = ddp_facts(model)
     else:
@@ -273,7 +354,7 @@ def ready_order(job):
     for name, p in module.named_parameters():
         if p.requires_grad:
             p.register_post_accumulate_grad_hook(lambda _, name=name: names.append(name))
-    x, y = job.inputs()
+    x, y = next(batches(job))
     F.cross_entropy(module(x).flatten(0, -2), y.flatten()).backward()
     return names
 
@@ -304,8 +385,9 @@ def buckets(job, cap_mib):
     torch.manual_seed(0)
     model = wrap(job, job.model(), cap_mib)
     optimizer = job.optimizer(model)
+    source = batches(job)
     for _ in range(3):
-        train_step(job, model, optimizer, [job.inputs() for _ in range(job.micro_batches)])
+        train_step(job, model, optimizer, source)
     facts = ddp_facts(model)
     return {key: facts[key] for key in ("bucket_sizes", "rebuilt_bucket_sizes")}
 
@@ -318,53 +400,71 @@ def fsdp_units(model):
             for unit in units]
 
 
+@contextlib.contextmanager
+def busy_processors(processes):
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 def work(rank, name, port, folder):
     os.chdir(folder)  # The trace holds the path that it is exported to, so the path is relative.
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_DISTRIBUTED_DEBUG="INFO")
-    job = JOBS[name]
+    job = JOBS.get(name) or CAUSES[name]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=job.ranks)
-    written = rank == 0 or job.both_ranks
-    trace = f"{name}.json" if rank == 0 else f"{name}.rank{rank}.json"
-    facts = run(job, rank, name, trace if written else None)
-    if job.shard is None and job.metadata and job.shapes:
-        facts["ddp"]["buckets_by_cap_mib"] = {"default" if cap is None else str(cap): buckets(job, cap)
-                                              for cap in BUCKET_CAPS_MIB}
+    trace = f"{name}.json" if rank == 0 else f"{name}.rank{rank}.json" if job.both_ranks else None
+    with busy_processors(job.busy_processes if rank == 0 else 0):
+        facts = run(job, rank, trace)
+    if "ddp" in facts and job.metadata and job.shapes:
+        facts["ddp"]["buckets_by_cap_mib"] = {str(cap or "default"): buckets(job, cap) for cap in BUCKET_CAPS_MIB}
     if rank == 0:
         with open("facts.json", "w", encoding="utf-8") as file:
             json.dump(facts, file)
     dist.destroy_process_group()
 
 
-def record(name):
+def record(name, job, target):
+    """Runs the job in one process per rank, packs its traces into the folder `target`, and returns its facts."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        torch.multiprocessing.spawn(work, args=(name, port, folder), nprocs=JOBS[name].ranks)
-        for entry in sorted(os.listdir(folder)):
-            if entry != "facts.json":
-                with open(os.path.join(folder, entry), "rb") as file:
-                    packed = gzip.compress(file.read(), 9, mtime=0)
-                with open(os.path.join(HERE, entry + ".gz"), "wb") as file:
-                    file.write(packed)
-                print(f"{entry}.gz: {len(packed) / 1e3:.1f} kB")
+        torch.multiprocessing.spawn(work, args=(name, port, folder), nprocs=job.ranks)
         with open(os.path.join(folder, "facts.json"), encoding="utf-8") as file:
-            return json.load(file)
+            facts = json.load(file)
+        for entry in sorted(set(os.listdir(folder)) - {"facts.json"}):
+            with open(os.path.join(folder, entry), "rb") as file:
+                packed = gzip.compress(file.read(), 9, mtime=0)
+            with open(os.path.join(target, entry + ".gz"), "wb") as file:
+                file.write(packed)
+            print(f"{entry}.gz: {len(packed) / 1e3:.1f} kB", flush=True)
+    return facts
 
 
-def main():
-    path = os.path.join(HERE, "truth.json")
-    truth = {"jobs": {}}
+def update(path, name, facts):
+    """Replaces the facts of one job in the file, which has a line per fact."""
+    truth = {}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
             truth = json.load(file)
-    truth["torch"], truth["torchvision"] = torch.__version__, torchvision.__version__
-    for name in sys.argv[1:] or JOBS:
-        truth["jobs"][name] = record(name)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(truth, file, indent=1)
-            file.write("\n")
+    jobs = truth.get("jobs", {}) | {name: facts}
+    lines = [f"  {json.dumps(job)}: {{\n" + ",\n".join(f"   {json.dumps(k)}: {json.dumps(v)}" for k, v in jobs[job].items())
+             + "\n  }" for job in jobs]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f'{{\n "about": {json.dumps(ABOUT)},\n "torch": "{torch.__version__}",\n'
+                   f' "torchvision": "{torchvision.__version__}",\n "jobs": {{\n' + ",\n".join(lines) + "\n }\n}\n")
+
+
+def main():
+    for name in sys.argv[1:] or [*JOBS, *CAUSES]:
+        target = HERE if name in JOBS else os.path.join(HERE, "causes")
+        os.makedirs(target, exist_ok=True)
+        update(os.path.join(target, "truth.json"), name, record(name, JOBS.get(name) or CAUSES[name], target))
 
 
 if __name__ == "__main__":
