@@ -238,17 +238,17 @@ class Job:
 
 
 RESNET18 = {"model": torchvision.models.resnet18, "inputs": images(32)}
+UNUSED = {"model": Branches, "inputs": vectors(), "optimizer": sgd, "ranks": 2, "ddp": {"find_unused_parameters": True}}
 JOBS = {
-    "resnet18": Job(**RESNET18, optimizer=sgd, active=3),
-    "resnet18-no-metadata": Job(**RESNET18, optimizer=fused_sgd, metadata=False),
+    "resnet18": Job(**RESNET18, optimizer=sgd),
     "resnet18-no-shapes": Job(**RESNET18, optimizer=fused_sgd, shapes=False),
     "mobilenet-v3-small": Job(torchvision.models.mobilenet_v3_small, images(32), fused_sgd),
     "vit-b-16": Job(torchvision.models.vit_b_16, images(224, batch=1), ddp={"gradient_as_bucket_view": True}),
     "nanogpt": Job(GPT, tokens(), ranks=2),
     "nanogpt-no-metadata": Job(lambda: GPT(layers=1), tokens(), ranks=2, metadata=False),
     "llama": Job(Llama, tokens(), ranks=2),
-    "unused-parameters": Job(Branches, vectors(), sgd, ranks=2, active=3, both_ranks=True,
-                             ddp={"find_unused_parameters": True}),
+    "unused-parameters": Job(**UNUSED, active=3, both_ranks=True),
+    "unused-parameters-no-metadata": Job(**UNUSED, metadata=False),
     "accumulation": Job(lambda: GPT(layers=1), tokens(), ranks=2, micro_batches=4),
     "accumulation-eager": Job(lambda: GPT(layers=1), tokens(), ranks=2, micro_batches=4, reduce_every=True),
     "fsdp": Job(Llama, tokens(), ranks=2, shard=lambda model: list(model.layers)),

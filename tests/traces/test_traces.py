@@ -8,7 +8,7 @@ import os
 from tap import cases, expect, expect_equal, main, test
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LARGEST_BYTES = 2 << 20
+LARGEST_BYTES = 2_000_000
 TYPE_BYTES = 4  # Every job trains in float32.
 MIB = 1 << 20
 
@@ -124,7 +124,7 @@ def what_the_recording_left_out_is_absent(name):
 
 
 @test
-def all_traces_have_at_most_2_mib():
+def all_traces_have_at_most_2_mb():
     total = sum(os.path.getsize(os.path.join(HERE, f)) for f in os.listdir(HERE) if f.endswith(".json.gz"))
     expect(total <= LARGEST_BYTES, f"{total} bytes")
 
