@@ -256,8 +256,9 @@ JOBS = {
 }
 
 
-def planted(cause, reference="reference", model=Layers, inputs=vectors(batch=32, width=512), **changes):
-    return Job(model, inputs, fused_sgd, ranks=2, cause=cause, reference=reference, **changes)
+def planted(cause, reference="reference", model=Layers, inputs=vectors(batch=32, width=512),
+            optimizer=fused_sgd, **changes):
+    return Job(model, inputs, optimizer, ranks=2, cause=cause, reference=reference, **changes)
 
 
 CAUSES = {
@@ -271,8 +272,9 @@ CAUSES = {
     "slow-loader": planted("the data loader takes 64 ms per batch", inputs=slow_loader()),
     "busy-host": planted("4 other processes keep the processors busy", busy_processes=4),
     "checkpointing": planted("activations are computed again", model=lambda: Layers(checkpointed=True)),
-    "unit-per-layer": planted("", "", shard=lambda model: list(model.layers)),
-    "one-unit": planted("one unit holds all parameters", "unit-per-layer", shard=lambda model: []),
+    "unit-per-layer": planted("", "", optimizer=fused_adamw, shard=lambda model: list(model.layers)),
+    "one-unit": planted("one unit holds all parameters", "unit-per-layer", optimizer=fused_adamw,
+                        shard=lambda model: []),
 }
 
 
