@@ -132,6 +132,7 @@ static status plan_two_shot(sim_plan *p)
         if (others == 0) continue;
         sim_topology_route(t, here, far, &route);
         add_route(p, &route, here.machine, others * weight);
+        add_route(p, &route, t->machines, others * weight); /* the core of the network */
         sim_topology_route(t, far, here, &route);
         add_route(p, &route, here.machine, others * weight);
     }

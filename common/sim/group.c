@@ -91,6 +91,16 @@ static void on_begin(void *context)
                    sim_nccl_latency(&cost, g->bytes));
 }
 
+/* Lets a group also use the part of the network's core that the groups of ranks use that are not simulated.
+ * Each of these groups does the same at the same time. */
+static void use_core_for_others(const sim_group *g, sim_hop_use *uses, int count)
+{
+    const simulation *s = g->simulation;
+    double groups = (double)s->config.world * g->present / g->count / simulation_present(s);
+    for (int i = 0; i < count; i++)
+        if (uses[i].resource == sim_topology_core(s->topology)) uses[i].weight *= groups;
+}
+
 static status prepare(sim_group *g, sim_algorithm wanted)
 {
     sim_algorithm algorithm = wanted == SIM_LIBRARY ? SIM_TREE : wanted;
@@ -98,8 +108,10 @@ static status prepare(sim_group *g, sim_algorithm wanted)
     if (p->rings || algorithm == SIM_RING || g->count < 2) return STATUS_OK;
     TRY(sim_plan_open(g->rings, algorithm, p));
     int hops = g->hops;
-    for (int i = 0; i < p->count; i++)
+    for (int i = 0; i < p->count; i++) {
+        use_core_for_others(g, p->phases[i].uses, p->phases[i].use_count);
         if (p->phases[i].use_count > hops) hops = p->phases[i].use_count;
+    }
     if (hops == g->hops) return STATUS_OK;
     sim_flow_deinit(&g->flow);
     g->hops = hops;
@@ -123,6 +135,7 @@ static status open_all(sim_group *g, const int *ranks)
         if (ranks[i] < simulation_present(g->simulation)) g->present++;
     }
     TRY_GOTO(rc, sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings), out);
+    use_core_for_others(g, g->rings->uses, g->rings->use_count);
     TRY_GOTO(rc, sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g), out);
     g->hops = g->rings->use_count;
     rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], g->hops, NULL, on_arrived, g);

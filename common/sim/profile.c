@@ -2,6 +2,7 @@
 #include "common/base/input.h"
 #include "common/base/program.h"
 #include "common/base/text.h"
+#include "common/sim/cluster.h"
 #include "common/sim/profile_impl.h"
 
 #include <dirent.h>
@@ -231,12 +232,28 @@ static status read_chain(const char *name, int depth, sim_profile *p)
     return profile_check_constants(&f, p);
 }
 
+/* Loads a profile by its name. The base of a composed profile overrides the constants of any cluster. */
+static status load(sim_profile *p)
+{
+    const char *wiring = sim_cluster_wiring(p->asked);
+    profile_file any;
+    if (!wiring) return read_chain(p->asked, 0, p);
+    TRY(open_file("any-cluster", SIM_BASES_MOST + 1, &any, p));
+    TRY(profile_read_constants(&any, p));
+    snprintf(p->gpu, sizeof p->gpu, "%.*s", (int)(wiring - 1 - p->asked), p->asked);
+    status rc = read_chain(sim_cluster_profile(p->gpu), 0, p);
+    if (rc == STATUS_OK) return sim_cluster_compose(p, wiring);
+    if (rc != STATUS_USAGE) return rc;
+    int index;
+    error_clear();
+    return text_parse_choice("--gpu", p->gpu, sim_gpu_names, sizeof *sim_gpu_names, SIM_GPU_NAMES, &index);
+}
+
 status sim_profile_load(const char *name, sim_profile **out)
 {
     sim_profile *p = *out = calloc(1, sizeof *p);
     if (p) p->asked = strdup(name);
-    status rc =
-        p && p->asked ? read_chain(p->asked, 0, p) : fail(STATUS_SYSTEM, "no memory for profile %s", name);
+    status rc = p && p->asked ? load(p) : fail(STATUS_SYSTEM, "no memory for profile %s", name);
     if (rc != STATUS_OK) sim_profile_free(out);
     return rc;
 }
@@ -245,7 +262,7 @@ void sim_profile_free(sim_profile **profile)
 {
     sim_profile *p = *profile;
     if (!p) return;
-    for (int i = 0; i <= SIM_BASES_MOST; i++) json_decref(p->files[i]);
+    for (int i = 0; i <= SIM_BASES_MOST + 1; i++) json_decref(p->files[i]);
     free(p->asked);
     free(p->file);
     free(p);

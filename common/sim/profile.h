@@ -22,6 +22,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define SIM_DEFAULT_PROFILE "v100-pcie-32g"
 
@@ -32,8 +33,8 @@ typedef struct sim_provenance {
     bool guessed;
 } sim_provenance;
 
-enum { SIM_NODES_MOST = 64, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32, SIM_LINKS_MOST = 256 }; /* per machine */
-enum { SIM_BASES_MOST = 4 };
+enum { SIM_NODES_MOST = 80, SIM_GPUS_MOST = 16, SIM_NICS_MOST = 32, SIM_LINKS_MOST = 256 }; /* per machine */
+enum { SIM_BASES_MOST = 4, SIM_MACHINES_MOST = 65536 };
 
 typedef enum sim_node_kind {
     SIM_NODE_GPU,
@@ -72,6 +73,9 @@ typedef struct sim_wiring {
     };
     /* true if GPUs can copy directly to each other; if false, they copy through host memory */
     bool peer_access;
+    /* Total rate of the adapters of all machines over the rate of the core of the network that connects the
+     * machines. If the ratio is at most 1, the network never limits a flow. */
+    double oversubscription;
     sim_node nodes[SIM_NODES_MOST];
     int node_count;
     sim_link links[SIM_LINKS_MOST];
@@ -79,19 +83,33 @@ typedef struct sim_wiring {
     const char *source;
 } sim_wiring;
 
+/* The options from which a wiring was composed (cluster.h). */
+typedef struct sim_composed {
+    const char *ready;      /* name of the profile that has the constants, or NULL if nothing was composed */
+    int64_t gpus, adapters; /* numbers per machine, or 0 if not given */
+    bool nvlink;
+    int nvlinks;          /* NVLinks of GPU 0 */
+    const char *topology; /* file of `nvidia-smi topo -m`, or NULL */
+    bool adapters_known;  /* true if the profile or the file has adapters */
+    bool pairs_guessed;   /* true if the file does not say which GPUs share a PCIe switch */
+} sim_composed;
+
 /* A loaded profile. The texts are owned by the JSON objects in `files`. */
 typedef struct sim_profile {
     const char *name, *summary;
-    char *asked, *file; /* name or file that was requested, and file that was loaded */
-    struct json_t *files[SIM_BASES_MOST + 1];
+    char *asked, *file;                       /* name or file that was requested, and file that was loaded */
+    char gpu[64];                             /* GPU in the name of a composed profile */
+    struct json_t *files[SIM_BASES_MOST + 2]; /* the chain of bases, then any-cluster */
     double values[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
     double low[SIM_CONSTANT_COUNT][SIM_VALUES_MOST], high[SIM_CONSTANT_COUNT][SIM_VALUES_MOST];
     sim_provenance provenance[SIM_CONSTANT_COUNT];
     sim_wiring wiring;
+    sim_composed composed;
 } sim_profile;
 
 /* Loads a profile by name from the folders of profiles, or from a file if `name` has a '/' or ends in .json.
- * Returns STATUS_USAGE if the profile does not exist. The error message lists the existing names. */
+ * Composes a profile if `name` is a GPU and a wiring (cluster.h). Returns STATUS_USAGE if the profile does
+ * not exist. The error message lists the existing names. */
 status sim_profile_load(const char *name, sim_profile **out);
 void sim_profile_free(sim_profile **profile);
 

@@ -13,7 +13,7 @@ const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_L
 
 /* ---- topology: nodes are named in its links --------------------------------------------------- */
 
-enum { MOST_PARALLEL = 64, MOST_MACHINES = 65536 };
+enum { MOST_PARALLEL = 64 };
 
 const char *const sim_node_names[SIM_NODE_KINDS] = {[SIM_NODE_GPU] = "gpu",
                                                     [SIM_NODE_SWITCH] = "switch",
@@ -126,8 +126,8 @@ status profile_read_wiring(const profile_file *f, sim_profile *p)
     const char *source = json_string_value(json_object_get(json, "source"));
     json_int_t machines = json_integer_value(json_object_get(json, "machines"));
     if (!source) return profile_bad(f, "topology: the source is missing");
-    if (machines < 1 || machines > MOST_MACHINES)
-        return profile_bad(f, "topology: expected 1 to %d machines, got %lld", MOST_MACHINES,
+    if (machines < 1 || machines > SIM_MACHINES_MOST)
+        return profile_bad(f, "topology: expected 1 to %d machines, got %lld", SIM_MACHINES_MOST,
                            (long long)machines);
     if (!json_is_boolean(json_object_get(json, "peer_access")))
         return profile_bad(f, "topology: expected peer_access to be true or false");

@@ -142,6 +142,7 @@ static status open_all(simulation *s)
     TRY(check(c, s->profile));
     sim_profile_draw(s->profile, c->draw);
     TRY(sim_profile_keep_adapters(s->profile, c->adapters));
+    s->profile->wiring.oversubscription = c->oversubscription;
     TRY(replace_link(s->profile, SIM_NIC, c->link_rate));
     TRY(replace_link(s->profile, SIM_NETWORK_LATENCY, c->link_latency));
     for (int i = 0; i < c->override_count; i++) {

@@ -114,6 +114,8 @@ typedef struct simulation_config {
     int world;           /* number of ranks, at least 1 */
     int machines;        /* number of machines, or 0 for as many as the ranks fill */
     int adapters;        /* number of network adapters per machine, or 0 for those of the profile */
+    /* Rate of all adapters over the rate of the network's core (sim_wiring). */
+    double oversubscription;
     /* Number of processes per machine, or 0 for one process per rank. If a machine runs several processes,
      * kappa slows down their operations (sim_price_contention()). */
     int processes;

@@ -37,6 +37,9 @@ static void set_capacities(sim_topology *t)
         for (int n = 0; n < 2 * t->w->nics; n++)
             c[adapter_of(t, n / 2, n % 2)] = sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S;
     }
+    if (sim_topology_core(t) >= 0)
+        t->capacities[sim_topology_core(t)] =
+            t->machines * t->w->nics * sim_profile_get(p, SIM_NIC) * SIM_GB_PER_S / t->w->oversubscription;
 }
 
 static char *name_node(const sim_topology *t, int node, char *buffer, size_t size)
@@ -48,7 +51,9 @@ static char *name_node(const sim_topology *t, int node, char *buffer, size_t siz
 char *sim_topology_resource_name(const sim_topology *t, int32_t resource, char *buffer, size_t size)
 {
     int index = resource % t->per_machine, links = 2 * t->w->link_count, memories = links + t->w->sockets;
-    if (index < links) {
+    if (resource == sim_topology_core(t)) {
+        snprintf(buffer, size, "core of the network");
+    } else if (index < links) {
         const sim_link *l = &t->w->links[index / 2];
         char a[20], b[20];
         name_node(t, index % 2 ? l->b : l->a, a, sizeof a);
@@ -149,7 +154,7 @@ status sim_topology_open(const sim_profile *profile, int machines, sim_topology 
                         .w = w,
                         .machines = machines,
                         .per_machine = 2 * w->link_count + w->sockets + 2 * w->nics};
-    t->resource_count = machines * t->per_machine;
+    t->resource_count = machines * t->per_machine + (sim_topology_core(t) >= 0);
     t->capacities = calloc((size_t)t->resource_count, sizeof *t->capacities);
     t->steps = calloc((size_t)(w->node_count * w->node_count), sizeof *t->steps);
     if (!t->capacities || !t->steps) {
@@ -284,6 +289,7 @@ static void route_between(const sim_topology *t, sim_route *r, sim_place from, s
 {
     assert(t->w->nics > 0);
     route_to_nic(t, r, from, nic_from, false);
+    if (sim_topology_core(t) >= 0) add_hop(t, r, 0, sim_topology_core(t), 1);
     route_to_nic(t, r, to, nic_to, true);
     r->latency += sim_from_us(sim_profile_get(t->profile, SIM_NETWORK_LATENCY));
 }

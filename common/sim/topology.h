@@ -2,7 +2,8 @@
  *
  * The resources of a machine are the two directions of every link in the profile's topology, the memory of
  * every socket, and the two directions of every network adapter. Reads and writes of a memory share one
- * resource. The network between the adapters never limits a flow. All machines are alike, so paths are
+ * resource. If the network is oversubscribed, its core is one more resource, which all flows between machines
+ * share. Otherwise the network between the adapters never limits a flow. All machines are alike, so paths are
  * computed for only one machine. */
 #ifndef COMMON_SIM_TOPOLOGY_H
 #define COMMON_SIM_TOPOLOGY_H
@@ -41,7 +42,7 @@ typedef struct sim_topology {
     int32_t resource_count;
     /* Number of resources per machine. Resource 2 l is link l from a to b, and resource 2 l + 1 is link l
      * from b to a. The memories of the sockets follow the links, and both directions of the adapters follow
-     * the memories. */
+     * the memories. The core of the network follows the last machine. */
     int per_machine;
     sim_path_step *steps; /* [node_count * node_count] last step of the path, by start and end of the path */
     int gpu_node[SIM_GPUS_MOST], socket_node[SIM_NODES_MOST], nic_node[SIM_NICS_MOST];
@@ -54,6 +55,12 @@ typedef struct sim_topology {
 /* Opens a topology of `machines` machines. Returns STATUS_CONFIG if the profile has fewer machines. */
 status sim_topology_open(const sim_profile *profile, int machines, sim_topology **out);
 void sim_topology_close(sim_topology **topology);
+
+/* Returns the resource that is the core of the network, or -1 if the core limits no flow. */
+static inline int32_t sim_topology_core(const sim_topology *t)
+{
+    return t->w->oversubscription > 1 && t->machines > 1 ? t->machines * t->per_machine : -1;
+}
 
 /* Finds the route of a copy from one place to another. If NVLink connects the two GPUs, the route uses
  * NVLink, else PCIe. If GPUs cannot access each other's memory, the copy passes through host memory. A copy

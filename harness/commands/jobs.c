@@ -138,7 +138,7 @@ status command_read_run_words(const command_line *line, char ***words, int *coun
     TRY(options_take(line->bindings, 1, line->argc, line->argv + 2, *words, count));
     TRY(run_config_init(checked));
     TRY(options_parse(checked->bindings, BINDING_COUNT, *count, *words, line->words, &unexpected));
-    if (unexpected == 0) return STATUS_OK;
+    if (unexpected == 0) return run_config_name_cluster(checked);
     return fail(STATUS_USAGE, "%s: unexpected argument '%s'; see harness %s --help", line->argv[1],
                 line->words[0], line->argv[1]);
 }

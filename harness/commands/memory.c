@@ -129,8 +129,9 @@ static status read_words(memory_command *m, const command_line *line)
     static const char *const of_one_job[] = {"mode", "plan",       "trace", "trace-steps",
                                              "save", "rendezvous", NULL};
     TRY(command_read_run_words(line, &m->words, &m->word_count, &m->config));
-    bool has_device = options_given(&m->config.bindings[0], "device");
-    if (has_device && m->options.profile) return fail(STATUS_USAGE, "--device: unexpected with --profile");
+    bool has_gpu = m->config.run.gpu, has_device = has_gpu || options_given(&m->config.bindings[0], "device");
+    if (has_device && m->options.profile)
+        return fail(STATUS_USAGE, "--%s: unexpected with --profile", has_gpu ? "gpu" : "device");
     snprintf(m->device, sizeof m->device, "%s%s", has_device ? "" : "sim:",
              has_device           ? m->config.run.device
              : m->options.profile ? m->options.profile

@@ -2,6 +2,7 @@
  * sources. */
 #include "harness/commands/commands.h"
 
+#include "common/sim/cluster.h"
 #include "common/sim/profile.h"
 
 #include <string.h>
@@ -30,6 +31,13 @@ static status list_profiles(text_buffer *out)
         sim_profile_free(&p);
     }
     sim_profile_free_names(names, count);
+    char gpus[160];
+    text_append(out,
+                "\nOther machines: run and whatif take --gpu NAME, --per-host N, --nvlink,\n"
+                "--adapters N, --link RATE, --nodes N and --oversubscription X, or --gpu NAME and\n"
+                "--topology FILE with the output of nvidia-smi topo -m. NAME is a profile with\n"
+                "the constants, or one of %s.\n",
+                text_join(gpus, sizeof gpus, sim_gpu_names, SIM_GPU_NAMES));
     return rc;
 }
 
@@ -69,7 +77,9 @@ static status show_profile(const char *name, text_buffer *out)
 {
     sim_profile *p = NULL;
     TRY(sim_profile_load(name, &p));
-    text_append(out, "%s: %s\nfile: %s\n\n", p->name, p->summary, p->file);
+    text_append(out, "%s: %s\nfile: %s", p->name, p->summary, p->file);
+    sim_cluster_describe(p, out);
+    text_append(out, "\n\n");
     for (int c = 0; c < SIM_CONSTANT_COUNT; c++)
         if (sim_profile_has(p, (sim_constant)c)) append_constant(p, (sim_constant)c, out);
     append_links(&p->wiring, out);

@@ -82,10 +82,11 @@ static status read_words(whatif_setup *s, const command_line *line, whatif_quest
 static status find_profile(const whatif_setup *s, whatif_question *q)
 {
     const run_config *c = &s->config;
-    bool device = options_given(&c->bindings[0], "device");
+    bool device = options_given(&c->bindings[0], "device") || c->run.gpu;
     q->profile = s->options.profile ? s->options.profile : SIM_DEFAULT_PROFILE;
     if (!device) return STATUS_OK;
-    if (s->options.profile) return fail(STATUS_USAGE, "--device: unexpected with --profile");
+    if (s->options.profile)
+        return fail(STATUS_USAGE, "--%s: unexpected with --profile", c->run.gpu ? "gpu" : "device");
     if (!run_config_is_virtual(c))
         return fail(STATUS_USAGE, "--device: expected sim:PROFILE, got %s", c->run.device);
     q->profile = run_config_profile(c);
@@ -164,7 +165,10 @@ const command command_whatif = {
     .table = &whatif_option_table,
     .notes =
         "\nAll other options are options of harness run on a virtual device: --model,\n--batch, --nodes, "
-        "--link RATE[,LATENCY] (of each network adapter), --adapters N,\n--tf32, --bf16, --jitter, --slow, "
-        "--optimizer, ...; see\nharness run --help=all. By default a table has --warmup 2 --steps 3.\n",
+        "--link RATE[,LATENCY] (of each network adapter), --adapters N,\n--oversubscription X, --gpu NAME "
+        "with "
+        "--per-host N, --nvlink or --topology FILE\n(machines without a profile), --tf32, --bf16, --jitter, "
+        "--slow,\n--optimizer, ...; see harness run --help=all. By default a table has --warmup 2 --steps "
+        "3.\n",
     .most_words = COMMAND_READS_ITSELF,
     .run = run_whatif};

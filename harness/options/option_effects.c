@@ -73,8 +73,10 @@ static const option_effect table[] = {
     {"threads", NO_ENGINE | SSP | ASYNC | DP, CUDA, EFFECT_NOTHING, "the GPU computes"},
     {"repeat", EVERY, SIM, EFFECT_NOTHING, "all runs in virtual time are identical"},
     {"progress", DP, CUDA, EFFECT_NOTHING, "a separate thread copies between GPU and host"},
-    {"jitter nodes adapters efficiency draw loader-workers dp-host dp-gather workload workload-out", EVERY,
-     REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
+    {"jitter nodes adapters oversubscription gpu per-host nvlink topology efficiency draw loader-workers "
+     "dp-host "
+     "dp-gather workload workload-out",
+     EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
      "only dp has replicas in one process"},
     /* ---- synchronization ---- */
@@ -109,7 +111,9 @@ static const option_effect table[] = {
     {"share-gpu", NO_ENGINE, CUDA, EFFECT_NOTHING, ONE_RANK},
     {"connect-timeout progress", NO_ENGINE, REAL, EFFECT_NOTHING, ONE_RANK},
     {"isolated", NO_ENGINE, REAL | PLAN, EFFECT_NOTHING, ONE_RANK},
-    {"nodes adapters", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
+    {"nodes adapters oversubscription per-host nvlink topology", NO_ENGINE, SIM, EFFECT_NOTHING, ONE_RANK},
+    {"oversubscription", DP, SIM, EFFECT_NOTHING, "DataParallel is one process on one machine"},
+    {"nvlink", SERVERS, SIM, EFFECT_NOTHING, "GPUs exchange data with servers over PCIe"},
     {"sync-batchnorm", NO_ENGINE, ALL, EFFECT_NOTHING, ONE_RANK},
     {"sampler divide", NO_ENGINE, RUNS, EFFECT_NOTHING, ONE_RANK},
     /* ---- virtual time ---- */
@@ -134,7 +138,8 @@ static const option_effect table[] = {
     {"quiet log-level", EVERY, PLAN, EFFECT_NOTHING, "a plan writes no notes"},
     {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"node-rank master-addr master-port", SEVERAL, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
-    {"tf32 seed threads bind loss-reduction progress jitter nodes adapters efficiency draw loader-workers "
+    {"tf32 seed threads bind loss-reduction progress jitter nodes adapters oversubscription gpu per-host "
+     "nvlink topology efficiency draw loader-workers "
      "dp-host "
      "dp-gather sampler drop-last augment loader-threads lr dampening nesterov weight-decay beta1 beta2 eps "
      "lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save "

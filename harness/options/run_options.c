@@ -81,6 +81,30 @@ const char *run_config_profile(const run_config *c)
     return c->run.device[3] == ':' && c->run.device[4] ? c->run.device + 4 : SIM_DEFAULT_PROFILE;
 }
 
+status run_config_name_cluster(run_config *c)
+{
+    const run_options *r = &c->run;
+    bool any = strcmp(r->device, "auto") == 0, chosen = any || strcmp(r->device, "sim") == 0;
+    bool wired = r->per_host || r->nvlink || r->topology;
+    if (!r->gpu && wired && (any || run_config_is_virtual(c)))
+        return fail(STATUS_USAGE,
+                    "--gpu: expected a name with --per-host, --nvlink or --topology; see harness profiles");
+    if (!r->gpu) return STATUS_OK;
+    text_buffer name = {0};
+    text_append(&name, "sim:%s:%s", r->gpu, r->nvlink ? "nvlink," : r->topology ? "" : "pcie,");
+    if (r->per_host) text_append(&name, "per-host=%d,", (int)r->per_host);
+    if (r->adapters) text_append(&name, "adapters=%d,", (int)r->adapters);
+    if (r->topology) text_append(&name, "topology=%s,", r->topology);
+    bool fits = !name.out_of_memory && name.length < sizeof c->cluster;
+    if (fits) snprintf(c->cluster, sizeof c->cluster, "%.*s", (int)name.length - 1, name.data); /* no comma */
+    text_free(&name);
+    if (!fits) return fail(STATUS_USAGE, "--topology: expected a shorter path");
+    if (!chosen && run_config_is_virtual(c) && strcmp(r->device, c->cluster) != 0)
+        return fail(STATUS_USAGE, "--gpu: unexpected with --device %s, which names the machines", r->device);
+    if (chosen) c->run.device = c->cluster;
+    return STATUS_OK;
+}
+
 static status check_device(const run_config *c)
 {
 #define DEVICE_OPTION(name, option) option,
@@ -344,6 +368,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(read_workload(c));
     TRY(optimizer_resolve(&c->bindings[3]));
     net_link link;
+    TRY(run_config_name_cluster(c));
     TRY(check_device(c));
     TRY(run_config_link(c, &link));
     TRY(check_outputs(c));

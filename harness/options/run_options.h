@@ -49,11 +49,16 @@ typedef struct run_options {
     const char *master_addr; /* address of machine 0 */
     int64_t master_port;
     int64_t connect_timeout_ns;
-    int inline_progress; /* 0 for auto, 1 for a separate thread, 2 for inline */
-    uint64_t jitter;     /* seed of the jitter on virtual devices, or 0 without jitter */
-    int64_t nodes;       /* number of virtual machines, or 0 for the number that the ranks need */
-    int64_t adapters;    /* network adapters of a virtual machine, or 0 for the profile's number */
-    double efficiency;   /* factor by which the efficiencies of a virtual device's profile are multiplied */
+    int inline_progress;     /* 0 for auto, 1 for a separate thread, 2 for inline */
+    uint64_t jitter;         /* seed of the jitter on virtual devices, or 0 without jitter */
+    int64_t nodes;           /* number of virtual machines, or 0 for the number that the ranks need */
+    int64_t adapters;        /* network adapters of a virtual machine, or 0 for the profile's number */
+    double oversubscription; /* rate of a virtual network's adapters over the rate of its core */
+    const char *gpu;         /* GPU of a cluster that the next three options describe, or NULL */
+    int64_t per_host;        /* GPUs per host, or 0 if not given */
+    bool nvlink;
+    const char *topology; /* output of nvidia-smi topo -m, or NULL */
+    double efficiency;    /* factor by which the efficiencies of a virtual device's profile are multiplied */
     /* Number of the random draw of the virtual devices' constants, or 0 for the values in the profile. */
     int64_t draw;
     int64_t loader_workers;   /* loader workers of a virtual process, or 0 without a loader */
@@ -79,6 +84,7 @@ typedef struct run_config {
     _Alignas(16) char engine_options[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
     option_binding bindings[BINDING_COUNT];
     const char *policies[ENGINE_COUNT];
+    char cluster[4200]; /* device that --gpu describes, or "" */
     /* Number of processors that the ranks of this host share. A process can use all of these processors
      * unless the process is a bound rank. */
     int processors;
@@ -96,6 +102,11 @@ status run_config_init(run_config *config);
 /* Reads the file of --config, and then parses argv, which lacks program and command. Checks everything that
  * needs no data and no peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
+
+/* Sets --device to the virtual device that --gpu, --per-host, --nvlink, --adapters and --topology describe,
+ * if
+ * --gpu is given. Called by run_config_parse(). Fails with STATUS_USAGE. */
+status run_config_name_cluster(run_config *config);
 
 /* Opens the data and builds a model that fits the data. The data determine the number of classes and the
  * image size, unless the user gave them. The default data set, `synthetic`, has the shape of the model's

@@ -8,13 +8,16 @@
 
 #include <jansson.h>
 
+/* Room for a description of the hardware, and of virtual machines that are composed from options. */
+enum { RUN_NOTE_SIZE = 6 << 10 };
+
 typedef struct run_plan {
     dataset *set;
     nn_model *model;
     int64_t total_steps[JOB_COUNT]; /* steps of each job, including warm-up steps */
     int64_t largest_job_bytes;      /* bytes that all ranks of the largest job need */
     bool alternate;                 /* true if all jobs fit in memory together, so that they can take turns */
-    char hardware_note[320];
+    char hardware_note[RUN_NOTE_SIZE];
 } run_plan;
 
 /* Makes the plan. Returns STATUS_DATA or STATUS_CONFIG if the configuration cannot run. */

@@ -1,5 +1,6 @@
 /* The machines of a virtual job, from the options of its run. */
 #include "common/net/link.h"
+#include "common/sim/cluster.h"
 #include "harness/sim/virtual_job_impl.h"
 
 #include <math.h>
@@ -88,6 +89,7 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
                                  .world = devices,
                                  .machines = devices == 1 ? 1 : (int)c->run.nodes,
                                  .adapters = (int)c->run.adapters,
+                                 .oversubscription = c->run.oversubscription,
                                  /* DataParallel's replicas are threads of one process. */
                                  .processes = needs->whole_batch,
                                  .per_process = run_config_devices(c),
@@ -116,6 +118,7 @@ void virtual_machines_describe(const simulation *s, char *note, size_t size)
 {
     int all = s->config.world, present = simulation_present(s);
     char alike[64] = "", network[128] = "", shown[80];
+    text_buffer cluster = {0};
     int machines = s->topology->machines;
     net_link link = {.latency_ns = llround(1e3 * sim_profile_get(s->profile, SIM_NETWORK_LATENCY))};
     if (present < all)
@@ -126,7 +129,9 @@ void virtual_machines_describe(const simulation *s, char *note, size_t size)
         snprintf(network, sizeof network, ", with %d network adapter%s of %s each", adapters,
                  adapters == 1 ? "" : "s", net_link_format(&link, shown, sizeof shown));
     }
-    snprintf(note, size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d%s%s", s->profile->name,
+    sim_cluster_describe(s->profile, &cluster);
+    snprintf(note, size, "virtual time, profile %s: %d GPU%s on %d machine%s of %d%s%s%s", s->profile->name,
              all, all == 1 ? "" : "s", machines, machines == 1 ? "" : "s", s->profile->wiring.gpus, network,
-             alike);
+             alike, cluster.data ? cluster.data : "");
+    text_free(&cluster);
 }

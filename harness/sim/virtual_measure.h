@@ -30,7 +30,7 @@ typedef struct virtual_figures {
     double samples_per_s;
     int64_t most_bytes; /* Largest peak memory of a rank. */
     json_t *job, *workload;
-    char hardware[256]; /* Machines and their network adapters. */
+    char hardware[RUN_NOTE_SIZE]; /* Machines and their network adapters. */
 } virtual_figures;
 
 /* Runs the job and sets `out`, which is zero or holds earlier figures. Returns the errors of `harness

@@ -476,13 +476,15 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     report_workload(a->workload, out);
     text_append(out, "\nSIMULATED: profile %s", q->profile);
     for (int i = 0; i < q->word_count; i++) text_append(out, " %s", q->words[i]);
-    text_append(out, "\n%s", a->hardware);
+    int line = (int)strcspn(a->hardware, "\n"); /* the lines after it describe a composed cluster */
+    text_append(out, "\n%.*s", line, a->hardware);
     char one[80];
     with_limits(one, sizeof one, " to ", a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
     if (q->step_ms > 0)
         text_append(out, "; one GPU takes %.3f ms, as measured\n", q->step_ms);
     else
         text_append(out, "; one GPU takes %s ms\n", one);
+    if (a->hardware[line]) text_append(out, "%s\n", a->hardware + line + 1);
     if (!a->one_gpu.fits)
         text_append(out,
                     "One GPU of %.0f GiB does not hold the model: its time, with which others are compared, "

@@ -49,11 +49,11 @@ typedef struct whatif_point {
 typedef struct whatif_answer {
     whatif_point one_gpu; /* Without communication. */
     json_t *workload;
-    char hardware[256]; /* Machines and adapters of the last job. */
-    double gpu_gib;     /* Memory of a GPU. */
-    double efficiency;  /* Value of --efficiency that was fitted to a measured step, or 0. */
-    json_t *next;       /* See next.h. NULL if nothing was tried. */
-    bool estimated;     /* The profile's efficiencies are estimates and no measured step corrects them. */
+    char hardware[RUN_NOTE_SIZE]; /* Machines and adapters of the last job. */
+    double gpu_gib;               /* Memory of a GPU. */
+    double efficiency;            /* Value of --efficiency that was fitted to a measured step, or 0. */
+    json_t *next;                 /* See next.h. NULL if nothing was tried. */
+    bool estimated; /* The profile's efficiencies are estimates and no measured step corrects them. */
     whatif_point points[POLICY_LIST_MOST][WHATIF_SIZES];
 } whatif_answer;
 

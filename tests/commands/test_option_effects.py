@@ -38,6 +38,7 @@ REPEATED = {"jobs.parameter_hash", "jobs.ranks.losses", "jobs.memory_imbalance.m
 ADAM = {"--optimizer": "adam"}
 OTHER_POLICY = {"none": "apex", "ring": "zero1", "ps=sync": "ssp", "ps=ssp": "sync", "ps=async": "sync", "ps=dp": "sync"}
 OTHER_DIVISION = {engine: "after" if engine == "ring" else "before" for engine in ENGINES}
+OTHER_HOSTS = {engine: "2" if engine == "ps=dp" else "1" for engine in ENGINES}  # DataParallel is on one machine
 OTHER_CONSISTENCY = {"ps=sync": "async", "ps=ssp": "sync", "ps=async": "sync"}
 
 # option: (words given; what the other words are, as far as they differ from TOY). "@" is a folder of the run.
@@ -54,6 +55,8 @@ TRIALS = {
     "plan": ("", {}), "rendezvous": ("env://", {}), "connect-timeout": ("300ms", {"--rendezvous": "file://@/ranks"}),
     "nnodes": ("2", {}), "node-rank": ("1", {}), "master-addr": ("127.0.0.1", {}), "master-port": ("29501", {}),
     "isolated": ("", {"--steps": "6"}), "progress": ("thread", {}), "jitter": ("3", {**LENET, "--batch": "64"}), "nodes": ("2", {**LENET, "--batch": "64"}), "adapters": ("1", {**LENET, "--batch": "64"}),
+    "oversubscription": ("100", {**LENET, "--batch": "64"}), "gpu": ("h100", {**LENET, "--batch": "64"}), "per-host": (OTHER_HOSTS, {**LENET, "--gpu": "v100"}),
+    "nvlink": ("", {"--model": "vgg16", "--image": "32", "--batch": "1", "--gpu": "v100"}), "topology": (f"{ROOT}/tests/commands/topologies/workstation-5.txt", {**LENET, "--gpu": "v100"}),
     "efficiency": ("0.5", {**LENET, "--batch": "64"}), "draw": ("1", {**LENET, "--batch": "64"}), "model": ("wine_mlp", {}), "classes": ("7", LENET), "image": ("20", LENET),
     "activation": ("silu", RESNET), "sync-batchnorm": ("", RESNET), "layers": ("2", BERT), "hidden": ("32", BERT), "heads": ("4", BERT),
     "vocabulary": ("96", BERT), "positions": ("32", BERT), "sequence": ("16", BERT), "head": ("cls", BERT),
@@ -78,14 +81,15 @@ TRIALS = {
     "workload": ("params=1M,units=2,step=20ms,peak=100MiB", {"--model": None, "--data": None, "--batch": None}), "workload-out": ("@/workload.json", {}),
 }
 # What another cell than the usual one needs.
-DEVICE_OF = {("tf32", "--plan"): SIM, ("workload", "--plan"): SIM, ("workload-out", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
-             ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM, ("stages-on", "--plan"): SIM}
+DEVICE_OF = {("tf32", "--plan"): SIM, ("workload", "--plan"): SIM, ("workload-out", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("oversubscription", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
+             ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM, ("stages-on", "--plan"): SIM,
+             **{(option, device): "sim" for option in ("gpu", "per-host", "nvlink", "topology") for device in ("sim", "--plan")}}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "ring", "--find-unused-parameters": "ring", "--transport": "ps", "--dp-loss": "ps=dp",
               **dict.fromkeys(SLOW_KEYS, ("ps=s", "ps=a"))}  # words that only some engines take
 EMULATED = bool(os.environ.get("EMULATED_GPUS"))
 ONLY_A_CARD = {"tf32": "the emulator multiplies in float32"}
 NO_TRIALS = {"mode", "device"}             # tests of their own, below
-NOT_AN_EFFECT = re.compile(r"^(started_at|checksum|command|configuration|options|host|hardware_note|comparison|jobs.settings|precision|workload.precision)|(^|\.)seed$|^(workload|jobs)$")
+NOT_AN_EFFECT = re.compile(r"^(started_at|checksum|command|configuration|options|host|hardware_note|comparison|jobs.settings|precision|workload.precision)|(^|\.)seed$|^(workload|jobs|jobs.ranks|jobs.ranks.device|jobs.profile)$")  # the last two name the machines
 
 
 class Outcome:
@@ -200,7 +204,9 @@ def words_of(option, engine, device):
         kept.update({**LENET, "--batch": "8", "--slow": "0:200"})  # late for longer than between two looks of the launcher
     if option == "sync-batchnorm" and engine == "ps=async":
         kept["--lr"] = "0"  # losses are of the same parameters, whoever comes first
-    if option == "adapters" and device == "sim" and engine != "none":
+    if device in REAL:
+        kept.pop("--gpu", None)
+    if (option == "adapters" or option == "oversubscription" and engine != "ps=dp") and device == "sim" and engine != "none":
         kept.update({"--nodes": "2", "--gpus": "8"})
         if engine.startswith(("ps=s", "ps=a")):
             kept.update({"--model": "vgg16", "--batch": "4", "--gpus": "16", "--servers": "8"})

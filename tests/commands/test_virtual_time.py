@@ -71,7 +71,7 @@ def wrong_input_is_answered_with_one_line(words, code, line):
 
 @test
 def every_profile_shows_where_its_constants_come_from():
-    names = [line.split()[0] for line in harness("profiles").out.splitlines() if not line.startswith(" ")]
+    names = [line.split()[0] for line in harness("profiles").out.splitlines() if line and not line.startswith(" ")]
     for name in ("v100-pcie-32g", "dgx1-v100", "dgx1-v100-4xib100", "v100-sxm2-ib100", "dgx1-p100", "gce-k80", "dgx-a100-40g",
                  "dgx-a100-80g", "dgx-h100", "hgx-h200", "titan-rtx-x2", "titan-rtx-x2-no-p2p", "v100-pcie-10gbe", "cpu"):
         expect(name in names, f"expected the profile {name} in {names}")

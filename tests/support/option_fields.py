@@ -54,7 +54,7 @@ ROWS = [
     ("dp-host dp-gather", ["ps=dp"], ["sim"], "jobs.ranks.step_s"),
     ("workload", EVERY, ["sim", "--plan"], "jobs.memory_imbalance.maximum_bytes"),
     ("workload-out", EVERY, ["sim"], "a file"),
-    ("jitter nodes adapters efficiency draw", EVERY, ["sim"], "jobs.ranks.step_s"),
+    ("jitter nodes adapters oversubscription gpu per-host nvlink topology efficiency draw", EVERY, ["sim"], "jobs.ranks.step_s"),
     ("model classes image layers hidden vocabulary positions head", EVERY, ALL, "jobs.memory_imbalance.maximum_bytes"),
     ("heads sequence", EVERY, REAL, "jobs.parameter_hash"),
     ("heads sequence", EVERY, ["sim", "--plan"], "jobs.memory_imbalance.maximum_bytes"),
