@@ -185,6 +185,14 @@ static status refuse(whatif_point *out)
     return STATUS_OK;
 }
 
+/* Servers are all simulated, since each has other parameters, and the time grows with the cube of their
+ * number. */
+static bool has_too_many_servers(const whatif_question *q, int p, int i)
+{
+    enum { MOST_SERVERS = 32 };
+    return q->server_per_rank && strcmp(q->policies.names[p], "sync") == 0 && q->gpus[i] > MOST_SERVERS;
+}
+
 static status ask_all(const whatif_question *q, int draw, virtual_figures *figures, whatif_answer *out)
 {
     whatif_point one, point;
@@ -200,7 +208,12 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
         for (int i = 0; i < q->size_count; i++) {
             virtual_workload w = workload_of(q, q->policies.names[p], q->gpus[i], draw, efficiency);
             point = one;
-            if (w.gpus * q->devices > 1) rc = ask_point(&w, q, &one, alone, figures, &point);
+            if (has_too_many_servers(q, p, i))
+                rc = fail(STATUS_CONFIG,
+                          "%d servers take minutes to simulate: --policy sync --servers %d does it", w.gpus,
+                          w.gpus);
+            else if (w.gpus * q->devices > 1)
+                rc = ask_point(&w, q, &one, alone, figures, &point);
             /* If there are several policies, the row of a job that cannot run says why. */
             if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policies.count > 1) {
                 refusal = rc;

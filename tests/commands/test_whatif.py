@@ -404,4 +404,14 @@ def the_row_of_dataparallel_on_several_machines_says_why_and_the_others_remain()
 
 
 if __name__ == "__main__":
-    main()
+    @test
+def all_policies_leave_out_servers_that_take_minutes():
+    words = ("whatif", "--profile", "dgx-a100-80g", "--workload", "params=10M,units=4,step=20ms,peak=1GiB", "--gpus", "40", "--draws", "0")
+    rows = {row["policy"]: row for row in harness(*words, "--policy", "all", "--json", "-").json()["points"]}
+    expect("--policy sync --servers 40" in rows["sync"]["refused"], "the reason", rows["sync"])
+    expect(rows["ddp"]["step_s"] > 0, "other policies have a step", rows["ddp"])
+    alone = harness(*words, "--policy", "sync", "--servers", "40", "--json", "-").json()["points"][0]
+    expect(alone["step_s"] > 0 and not alone["refused"], "the policy alone has a step", alone)
+
+
+main()
