@@ -26,7 +26,7 @@ typedef struct nn_recording {
     int64_t batch;     /* samples per rank and step */
     int64_t update_ns; /* time in which one device updates all parameters, or 0 if it was not recorded */
     /* [segment_count] The first `forward_count` are the forward pass, the next `loss_count` the loss, and the
-     * others the backward pass. A recording need not have the loss on its own. */
+     * others the backward pass. `loss_count` is 0 if the forward pass contains the loss. */
     nn_segment *segments;
     int segment_count, forward_count, loss_count;
 } nn_recording;

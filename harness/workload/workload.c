@@ -135,7 +135,7 @@ nn_model *workload_take_model(workload *w)
 {
     nn_model *m = w->model;
     m->recording->update_ns = w->part_ns[WORKLOAD_OPTIMIZER];
-    /* With the size of a sample, the replay copies the batch itself. */
+    /* If the size of a sample is known, the replay copies the batch itself. */
     if (w->input_elements == 1)
         m->recording->segments[0].idle_ns += w->part_ns[WORKLOAD_DATA] + w->part_ns[WORKLOAD_OTHER];
     w->model = NULL;

@@ -60,8 +60,8 @@ status workload_check(const workload *w, const char *name);
 /* Divides the times of the kernels and of the update by `efficiency`. */
 void workload_scale(workload *w, double efficiency);
 
-/* Returns the model, which the caller owns. Its first segment waits as long as the job waits outside of both
- * passes. */
+/* Returns the model, which the caller owns. The wait for data and the rest of the step go to the first
+ * segment. */
 nn_model *workload_take_model(workload *w);
 
 json_t *workload_to_json(const workload *w);
