@@ -1,0 +1,179 @@
+/* Reads a trace of torch.profiler in Chrome's format, and finds its training steps. `harness import` turns
+ * one step into a workload, and `harness explain` shows what a step spends its time on.
+ *
+ *   trace_read.c    reads the file as a stream: JSON, or JSON compressed by gzip
+ *   trace_event.c   decodes an event, and keeps it if it matters
+ *   trace_steps.c   finds the steps, their passes, gradients and collectives
+ *   trace_time.c    splits a step's time into slices, which add up to the step
+ *   trace_units.c   names the parameters, and groups them into units
+ *   import.c        makes a workload from a step
+ *
+ * Definition of a step's time. Without a GPU the compute device is the thread that calls the profiler's
+ * step(), and a step lasts from one call to the next. All of this time counts as kernels.
+ *
+ * With a GPU a step lasts from the end of the last kernel of the previous step to the end of its own last
+ * kernel. Kernels of communication do not count. The first step begins when its own first kernel does. A
+ * kernel belongs to the step and to the part in which the host launched the kernel. So does the gap before
+ * the kernel. In a gap the GPU idles until the host has launched the next kernel. If a kernel of
+ * communication runs after that, this time is exposed communication. The rest of the gap is idle time, too.
+ */
+#ifndef HARNESS_WORKLOAD_IMPORT_TRACE_H
+#define HARNESS_WORKLOAD_IMPORT_TRACE_H
+
+#include "common/base/text.h"
+#include "harness/workload/workload.h"
+
+/* A list of pairs, sorted by key and value: times and ends of ranges, or numbers and times. */
+typedef struct torch_pair {
+    int64_t key, value;
+} torch_pair;
+
+typedef struct torch_pairs {
+    torch_pair *list; /* [count] */
+    int count, capacity;
+} torch_pairs;
+
+/* Makes room for one more element of a list. Fails with STATUS_SYSTEM. */
+status torch_reserve(void **list, int count, int *capacity, size_t size);
+status torch_pairs_add(torch_pairs *pairs, int64_t key, int64_t value);
+void torch_pairs_sort(torch_pairs *pairs);
+/* Returns the number of elements whose key is at most `key`. The elements of the list are sorted by key,
+ * which is their first field. */
+int torch_count_until(const void *list, int count, size_t size, int64_t key);
+
+typedef enum torch_kind {
+    TORCH_OP,                   /* operation of the forward pass; id: sequence number */
+    TORCH_MATRIX,               /* matrix multiplication or convolution without a sequence number */
+    TORCH_NODE,                 /* evaluation of a node of the backward pass; id: sequence number */
+    TORCH_ACCUMULATE,           /* evaluation of a node that accumulates a gradient, with its hooks */
+    TORCH_GRADIENT,             /* accumulation of a gradient, without hooks */
+    TORCH_CALL,                 /* call of a collective operation */
+    TORCH_COMMS,                /* record_param_comms, within a call */
+    TORCH_BACKEND,              /* work of Gloo on a collective, or NCCL's launch of a collective */
+    TORCH_REDUCER,              /* copy between a gradient and a bucket of DDP */
+    TORCH_SHARDING,             /* work of FSDP on the host */
+    TORCH_STEP,                 /* ProfilerStep; id: number */
+    TORCH_OPTIMIZER,            /* zero_grad() */
+    TORCH_OPTIMIZER_STEP,       /* step() */
+    TORCH_LOADER,               /* wait for the data loader */
+    TORCH_MODEL,                /* DistributedDataParallel.forward */
+    TORCH_LAUNCH,               /* launch of a kernel by the host; id: correlation */
+    TORCH_KERNEL,               /* kernel, copy or memset; id: correlation */
+    TORCH_COMMUNICATION_KERNEL, /* kernel of NCCL; id: correlation */
+} torch_kind;
+
+typedef enum torch_collective_kind {
+    TORCH_ALL_REDUCE,
+    TORCH_BROADCAST,
+    TORCH_ALL_GATHER,
+    TORCH_REDUCE_SCATTER,
+    TORCH_ALL_TO_ALL,
+    TORCH_OTHER_COLLECTIVE,
+    TORCH_COLLECTIVE_KINDS
+} torch_collective_kind;
+extern const char *const torch_collective_names[TORCH_COLLECTIVE_KINDS];
+
+typedef struct torch_event {
+    int64_t begin_ns, end_ns, id;
+    int64_t elements;      /* elements of the gradient or of the collective's input, or -1 if unknown */
+    int64_t host_ns;       /* time at which the host launched the kernel, or INT64_MIN if unknown */
+    int32_t thread, shape; /* shape: index into trace->shapes, or -1 */
+    int32_t group;         /* number of ranks of the collective, or 0 if unknown */
+    uint8_t kind, collective, element_bytes;
+    bool matrix; /* an operation or a kernel that multiplies matrices or convolves */
+    bool half;   /* float16 if element_bytes is 2, else bfloat16 */
+} torch_event;
+
+typedef struct torch_trace {
+    char name[256];      /* path of the file */
+    torch_event *events; /* [count], by begin */
+    int count, capacity;
+    shape *shapes; /* [shape_count]: shapes of gradients */
+    int shape_count, shape_capacity;
+    json_t *description; /* "harness" of add_metadata_json(), or NULL */
+    char device[96];     /* "NVIDIA A100", or "CPU" */
+    char optimizer[32];  /* class, or "" if unknown */
+    int rank, world;     /* 0 of 1 unless the trace says otherwise */
+    bool has_gpu, compiled;
+    int64_t host_events, first_index, last_index; /* number of "Ev Idx", the smallest and the largest */
+} torch_trace;
+
+/* Reads a trace. `fd` is closed. Fails with STATUS_DATA if the file is not a trace, or does not contain all
+ * events of a process. The caller frees *out, also after a failure. */
+status torch_read(const char *path, torch_trace *out);
+status torch_read_fd(int fd, const char *name, torch_trace *out);
+void torch_free(torch_trace *t);
+
+/* Decodes an event, whose text is JSON, and adds it to the trace if it matters. */
+status torch_add_event(torch_trace *t, const char *text, size_t length, int64_t number);
+/* Reads dimensions. Those beyond the fourth are multiplied into the fourth. Returns false if they are not
+ * positive or have more than SHAPE_MOST_ELEMENTS elements. */
+bool torch_read_shape(const json_t *dims, shape *out);
+
+enum { TORCH_MOST_PARAMETERS = 20000 };
+
+typedef struct torch_gradient {
+    torch_event event; /* the accumulation, which ends when the gradient is ready */
+    int64_t used_ns;   /* time at which the forward pass first used the parameter, on the host */
+    int64_t call_ns;   /* begin of the outermost operation around that use */
+    int64_t sequence;  /* number of the operation in the forward pass, or -1 */
+    int parameter;     /* index of the parameter */
+} torch_gradient;
+
+typedef struct torch_collective {
+    torch_event call;         /* the call on the host */
+    int64_t begin_ns, end_ns; /* time in which the collective ran; both are 0 if the trace does not say */
+} torch_collective;
+
+/* A piece of a step's time, in the order of time. */
+typedef struct torch_slice {
+    int64_t host_ns; /* time on the host at which the piece was launched */
+    int64_t kernel_ns, idle_ns, matrix_ns;
+    workload_part part;
+} torch_slice;
+
+typedef struct torch_step {
+    int64_t number;
+    int64_t host_begin_ns, host_end_ns, begin_ns, end_ns; /* on the host, and on the compute device */
+    int64_t forward_ns, backward_ns, backward_end_ns;     /* begin of the passes on the host */
+    int micro_batches;
+    torch_gradient *gradients; /* [gradient_count], in the order in which they become ready */
+    int gradient_count, gradient_capacity;
+    /* Number of gradients in the trace. If all their shapes are unknown, the reductions take their place. */
+    int accumulations;
+    torch_collective *collectives; /* [collective_count] */
+    int collective_count, collective_capacity;
+    torch_pairs parts[WORKLOAD_PARTS]; /* begins and ends on the host */
+    torch_slice *slices;               /* [slice_count] */
+    int slice_count, slice_capacity;
+    int64_t busy_ns, communication_only_ns, span_ns; /* of the GPU, from its first kernel to its last */
+} torch_step;
+
+/* Finds the steps with a backward pass. Fails with STATUS_DATA if there is none; the message of this function
+ * and of the following ones does not name the file. The caller frees *out with torch_steps_free(), also after
+ * a failure. */
+status torch_find_steps(const torch_trace *t, torch_step **out, int *count);
+void torch_steps_free(torch_step **steps, int count);
+
+/* Sets *out to the step whose time is nearest to the median. */
+status torch_typical_step(const torch_trace *t, torch_step *steps, int count, torch_step **out);
+
+/* Fills in the step's slices. They add up to end_ns - begin_ns. */
+status torch_split_time(const torch_trace *t, torch_step *s);
+
+/* Facts about the parameters that add_metadata_json() has stored. */
+typedef struct torch_names {
+    int named;            /* gradients whose names are known */
+    int without_gradient; /* trained parameters without a gradient in the step */
+    int64_t frozen_bytes; /* of parameters without a gradient, trained or not */
+} torch_names;
+
+/* Adds the step's parameters and units to the model, in the order of registration, or of the first use if the
+ * trace has no names. Sets the gradients' `parameter`. */
+status torch_add_parameters(const torch_trace *t, torch_step *s, nn_model *model, torch_names *names);
+
+/* Imports rank 0's trace, or the one of the lowest rank. Times of kernels are multiplied by `scale`. Adds a
+ * report to `out`. The caller frees *w, also after a failure. */
+status torch_import(const char *const *paths, int count, double scale, workload *w, text_buffer *out);
+
+#endif
