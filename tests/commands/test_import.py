@@ -398,6 +398,17 @@ def mutate(data, rng):
     return bytes(data)
 
 
+@cases(rows(lambda name, job: job.get("ddp", {}).get("rebuilt_bucket_sizes") and "no-" not in name))
+def buckets_are_those_that_ddp_rebuilds(name):
+    """Without bucket_cap_mb DDP's first bucket has a cap of 1 MiB. A cap that is given holds for the first bucket, too."""
+    path = in_folder(b"", "job.json")
+    expect_equal(harness("import", os.path.join(TRACES, name + ".json.gz"), "-o", path).code, 0, "exit code")
+    for cap, wanted in JOBS[name]["ddp"]["buckets_by_cap_mib"].items():
+        words = [] if cap == "default" else ["--bucket-cap-mb", cap, "--first-bucket-mb", cap]
+        found = harness("buckets", "--workload", path, *words, "--json", "-").json()["bytes"]
+        expect_equal(found, wanted["rebuilt_bucket_sizes"], f"buckets of a cap of {cap} MiB")
+
+
 def fuzz(seconds, seed):
     """Imports mutants of a small trace. Each is imported or refused in one line."""
     rng, begin, count, codes = random.Random(seed), time.monotonic(), 0, set()

@@ -22,7 +22,7 @@ def words_of(command):
 
 @cases([(command, command, lines) for command, lines in re.findall(r"^```sh\n(.*?)\n```\n```text\n(.*?)^```$", PAGE, re.S | re.M)])
 def the_page_shows_what_its_command_prints(command, lines):
-    result = harness(*words_of(command), program=[PROGRAM], cwd=FOLDER, limit=120)
+    result = harness(*words_of(command), program=[PROGRAM], cwd=FOLDER, limit=120, allowed=("job.json",))
     expect_equal(result.code, 0, "exit code", result)
     printed = " ".join(result.out.split())
     for line in lines.splitlines():
