@@ -60,13 +60,13 @@ for m in (model, ddp, model, ddp):
     times(m)
 alone = sorted(times(model))[steps // 2]
 dist.barrier()
-with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=schedule(wait=0, warmup=2, active=5)) as prof:
+with profile(activities=[ProfilerActivity.CPU], record_shapes=True, schedule=schedule(wait=0, warmup=2, active=5, repeat=1),
+             on_trace_ready=lambda p: p.export_chrome_trace(f"{folder}/trace{rank}.json")) as prof:
     for i in range(7):
         step(model)
         if i == 2:
             describe(prof, model, optimizer, 8, 1e3 * alone)
         prof.step()
-prof.export_chrome_trace(f"{folder}/trace{rank}.json")
 results = []
 for r in range(rounds):
     results.append({"alone": times(model), "ddp": times(ddp)})
@@ -139,7 +139,7 @@ def step_ms(*words):
 def predict(workload, rate):
     """Increment in ms of a step on two machines over one that trains alone."""
     alone = step_ms("--device", "sim:cpu", "--mode", "none", "--workload", workload)
-    both = step_ms("--device", "sim:cpu", "--mode", "ring", "--policy", "ddp", "--gpus", "2", "--nodes", "2", "--link", f"{rate},100us", "--workload", workload)
+    both = step_ms("--device", "sim", "--gpu", "cpu", "--per-host", "1", "--adapters", "1", "--mode", "ring", "--policy", "ddp", "--gpus", "2", "--nodes", "2", "--link", f"{rate},100us", "--workload", workload)
     return both - alone
 
 
