@@ -17,7 +17,7 @@ static const command *const commands[] = {
     &command_run,     &command_verify,      &command_models,  &command_policies, &command_sweep,
     &command_compare, &command_report,      &command_buckets, &command_bench,    &command_reproduce,
     &command_whatif,  &command_calibrate,   &command_memory,  &command_profiles, &command_lab,
-    &command_doctor,  &command_collectives, &command_import};
+    &command_doctor,  &command_collectives, &command_import,  &command_explain};
 enum { COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
 static status find_command(const char *name, const command **out)

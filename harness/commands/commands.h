@@ -49,6 +49,6 @@ static inline bool command_is_stdout(const char *path)
 extern const command command_run, command_verify, command_doctor, command_models, command_policies,
     command_buckets, command_bench, command_profiles, command_reproduce, command_whatif, command_calibrate,
     command_compare, command_report, command_sweep, command_memory, command_lab, command_collectives,
-    command_import;
+    command_import, command_explain;
 
 #endif

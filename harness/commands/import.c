@@ -6,8 +6,6 @@
 
 #include <stddef.h>
 
-enum { MOST_TRACES = 1024 };
-
 typedef struct import_options {
     const char *output;
     double scale;
@@ -61,5 +59,5 @@ const command command_import = {
              "    \"optimizer\": type(optimizer).__name__, \"gradient_type\": \"float32\",\n"
              "    \"batch\": SAMPLES_PER_RANK_AND_STEP, \"step_ms\": STEP_WITHOUT_PROFILER,\n"
              "    \"peak_bytes\": torch.cuda.max_memory_allocated()}))\n\n",
-    .most_words = MOST_TRACES,
+    .most_words = TORCH_MOST_TRACES,
     .run = run_import};

@@ -5,76 +5,15 @@
 #include <string.h>
 
 typedef struct importer {
-    torch_trace trace;
-    torch_step *steps, *step;
-    int step_count;
+    torch_recording rec;
     torch_names names;
     double scale;
-    int64_t recorded_ns, measured_ns; /* the step with the profiler, and without it or 0 */
-    bool adjusted;                    /* the times are those without the profiler */
-    int64_t kernel_ns[WORKLOAD_PARTS];
     json_t *missing;
 } importer;
 
 static void add_missing(importer *m, bool missing, const char *text)
 {
     if (missing) json_array_append_new(m->missing, json_string(text));
-}
-
-/* Returns a number of the description, or 0 if it is missing or not sensible. */
-static double number_of(const importer *m, const char *key)
-{
-    double value = json_number_value(json_object_get(m->trace.description, key));
-    return value > 0 && value < 1e12 ? value : 0;
-}
-
-/* ---- times ------------------------------------------------------------------------------------------- */
-
-/* Kinds of times. Copies of the batch and waits for collectives are not kernels of the model. */
-enum { KERNELS = 1, IDLE = 2, WAITS = 4 };
-
-/* Returns the i-th time of the slices, two per slice, or NULL if it is of another kind. */
-static int64_t *time_of(const torch_step *s, int i, int kinds)
-{
-    torch_slice *slice = &s->slices[i / 2];
-    bool wait = slice->part == WORKLOAD_DATA || slice->part == WORKLOAD_COMMUNICATION;
-    if (i % 2) return kinds & IDLE ? &slice->idle_ns : NULL;
-    return kinds & (wait ? WAITS : KERNELS) ? &slice->kernel_ns : NULL;
-}
-
-static int64_t sum_times(const torch_step *s, int kinds)
-{
-    int64_t sum = 0, *ns;
-    for (int i = 0; i < 2 * s->slice_count; i++)
-        if ((ns = time_of(s, i, kinds))) sum += *ns;
-    return sum;
-}
-
-/* Multiplies the times so that their sum becomes `wanted`, to the nanosecond. */
-static void stretch(torch_step *s, int kinds, int64_t wanted)
-{
-    int64_t sum = sum_times(s, kinds), seen = 0, given = 0, *ns;
-    for (int i = 0; i < 2 * s->slice_count && sum > 0; i++) {
-        if (!(ns = time_of(s, i, kinds))) continue;
-        seen += *ns;
-        int64_t until = (int64_t)((long double)seen / (long double)sum * (long double)wanted);
-        *ns = until - given;
-        given = until;
-    }
-}
-
-/* Removes the profiler's time, and multiplies the times of kernels. The profiler delays the host: without a
- * GPU all times shrink, and with a GPU only its idle times. */
-static void adjust_times(importer *m)
-{
-    int64_t idle = sum_times(m->step, IDLE);
-    bool gpu = m->trace.has_gpu;
-    m->measured_ns = llround(number_of(m, "step_ms") * 1e6);
-    int64_t wanted = m->measured_ns - (gpu ? m->recorded_ns - idle : 0);
-    m->adjusted = m->measured_ns > 0 && (!gpu || (wanted >= 0 && idle > 0));
-    if (m->adjusted) stretch(m->step, gpu ? IDLE : KERNELS | IDLE | WAITS, wanted);
-    double scaled = m->scale * (double)sum_times(m->step, KERNELS);
-    if (m->scale != 1) stretch(m->step, KERNELS, llround(fmin(scaled, 1e18)));
 }
 
 /* ---- segments ---------------------------------------------------------------------------------------- */
@@ -93,9 +32,10 @@ static status add_index(int **list, int *count, int64_t value)
 static status make_segments(importer *m, nn_recording *r, torch_pairs *uses, torch_pairs *ready,
                             torch_pairs *cuts)
 {
-    for (int i = 0; i < m->step->gradient_count; i++) {
-        TRY(torch_pairs_add(uses, m->step->gradients[i].used_ns, m->step->gradients[i].parameter));
-        TRY(torch_pairs_add(ready, m->step->gradients[i].event.end_ns, m->step->gradients[i].parameter));
+    for (int i = 0; i < m->rec.step->gradient_count; i++) {
+        TRY(torch_pairs_add(uses, m->rec.step->gradients[i].used_ns, m->rec.step->gradients[i].parameter));
+        TRY(torch_pairs_add(ready, m->rec.step->gradients[i].event.end_ns,
+                            m->rec.step->gradients[i].parameter));
     }
     torch_pairs_sort(uses);
     for (int i = 0; i < uses->count; i++)
@@ -114,8 +54,8 @@ static status make_segments(importer *m, nn_recording *r, torch_pairs *uses, tor
         TRY(add_index(&backward->uses, &backward->use_count, ready->list[i].value));
         TRY(add_index(&backward->ready, &backward->ready_count, ready->list[i].value));
     }
-    for (int i = 0; i < m->step->slice_count; i++) {
-        const torch_slice *slice = &m->step->slices[i];
+    for (int i = 0; i < m->rec.step->slice_count; i++) {
+        const torch_slice *slice = &m->rec.step->slices[i];
         bool forward = slice->part == WORKLOAD_FORWARD;
         if (!forward && slice->part != WORKLOAD_BACKWARD) continue;
         const torch_pairs *list = forward ? cuts : ready;
@@ -143,7 +83,7 @@ static void finish_segments(importer *m, workload *w)
     for (int i = 0; i < r->segment_count; i++) {
         nn_segment *s = &r->segments[i];
         bool forward = i < r->forward_count;
-        int64_t total = m->kernel_ns[forward ? WORKLOAD_FORWARD : WORKLOAD_BACKWARD];
+        int64_t total = m->rec.kernel_ns[forward ? WORKLOAD_FORWARD : WORKLOAD_BACKWARD];
         if (i == r->forward_count) sum = 0;
         sum += s->kernel_ns;
         double done = total > 0 ? (double)sum / (double)total : 1;
@@ -160,31 +100,33 @@ static void finish_segments(importer *m, workload *w)
 static void describe_job(importer *m, workload *w)
 {
     static const char *const optimizers[][2] = {{"AdamW", "adamw"}, {"Adam", "adam"}, {"SGD", "sgd"}};
-    const torch_gradient *g = m->step->gradients;
-    const json_t *d = m->trace.description;
+    const torch_gradient *g = m->rec.step->gradients;
+    const json_t *d = m->rec.trace.description;
     const char *class = json_string_value(json_object_get(d, "optimizer"));
     const char *type = json_string_value(json_object_get(d, "gradient_type"));
     for (int i = 2; i >= 0; i--)
-        if (strstr(class ? class : m->trace.optimizer, optimizers[i][0])) {
+        if (strstr(class ? class : m->rec.trace.optimizer, optimizers[i][0])) {
             snprintf(w->optimizer, sizeof w->optimizer, "%s", optimizers[i][1]);
             w->state_count = i < 2 ? 2 : 1;
         }
     if (!type) type = g->event.element_bytes != 2 ? "float32" : g->event.half ? "float16" : "bfloat16";
     bool known = strcmp(type, "float16") == 0 || strcmp(type, "bfloat16") == 0;
     snprintf(w->gradient_type, sizeof w->gradient_type, "%s", known ? type : "float32");
-    w->peak_bytes = (int64_t)number_of(m, "peak_bytes");
-    w->model->recording->batch = (int64_t)fmax(number_of(m, "batch"), 1);
+    w->peak_bytes = (int64_t)torch_number(&m->rec.trace, "peak_bytes");
+    w->model->recording->batch = (int64_t)fmax(torch_number(&m->rec.trace, "batch"), 1);
     w->model->rows_per_sample = w->model->classes = w->rows = w->classes = w->input_elements = 1;
     bool unknown = false;
-    for (int i = 0; i < m->step->collective_count; i++) unknown |= m->step->collectives[i].call.elements < 0;
+    for (int i = 0; i < m->rec.step->collective_count; i++)
+        unknown |= m->rec.step->collectives[i].call.elements < 0;
     add_missing(m, g->event.shape < 0, "shapes of gradients (record_shapes=True)");
-    add_missing(m, !m->trace.has_gpu && strcmp(m->trace.device, "CPU") != 0,
+    add_missing(m, !m->rec.trace.has_gpu && strcmp(m->rec.trace.device, "CPU") != 0,
                 "kernels (ProfilerActivity.CUDA)");
     add_missing(m, unknown, "elements of collectives (record_shapes=True)");
     add_missing(m, !d, "names, samples, peak memory and the step without profiler (add_metadata_json)");
     add_missing(m, d && w->peak_bytes == 0, "peak memory (\"peak_bytes\" in add_metadata_json)");
-    add_missing(m, d && m->measured_ns == 0, "the step without profiler (\"step_ms\" in add_metadata_json)");
-    add_missing(m, m->measured_ns > 0 && !m->adjusted,
+    add_missing(m, d && m->rec.measured_ns == 0,
+                "the step without profiler (\"step_ms\" in add_metadata_json)");
+    add_missing(m, m->rec.measured_ns > 0 && !m->rec.adjusted,
                 "the profiler's time (\"step_ms\" is below the kernels')");
 }
 
@@ -196,83 +138,43 @@ static json_t *describe_source(const importer *m, const char *const *paths, int 
         snprintf(path, sizeof path, "%s", paths[i]);
         json_array_append_new(files, json_string(text_printable(path, false)));
     }
-    for (int i = 0; i < m->step_count; i++)
-        json_array_append_new(times, json_integer(m->steps[i].end_ns - m->steps[i].begin_ns));
-    for (int i = 0; i < m->step->collective_count; i++) {
-        const torch_collective *c = &m->step->collectives[i];
+    for (int i = 0; i < m->rec.step_count; i++)
+        json_array_append_new(times, json_integer(m->rec.steps[i].end_ns - m->rec.steps[i].begin_ns));
+    for (int i = 0; i < m->rec.step->collective_count; i++) {
+        const torch_collective *c = &m->rec.step->collectives[i];
         json_array_append_new(collectives, json_pack("{s:s, s:I, s:i, s:i, s:I}", "name",
                                                      torch_collective_names[c->call.collective], "elements",
                                                      (json_int_t)c->call.elements, "element_bytes",
                                                      (int)c->call.element_bytes, "ranks",
-                                                     c->call.group > 0 ? c->call.group : m->trace.world, "ns",
-                                                     (json_int_t)(c->end_ns - c->begin_ns)));
+                                                     c->call.group > 0 ? c->call.group : m->rec.trace.world,
+                                                     "ns", (json_int_t)(c->end_ns - c->begin_ns)));
     }
     return json_pack("{s:s, s:o, s:s, s:i, s:i, s:O, s:I, s:o, s:I, s:f, s:b, s:b, s:i, s:o}", "kind",
-                     "trace", "files", files, "device", m->trace.device, "ranks", m->trace.world, "rank",
-                     m->trace.rank, "missing", m->missing, "step", (json_int_t)m->step->number,
-                     "step_times_ns", times, "recorded_step_ns", (json_int_t)m->recorded_ns, "scale",
-                     m->scale, "profiler_removed", m->adjusted, "compiled", m->trace.compiled,
-                     "micro_batches", m->step->micro_batches, "collectives", collectives);
+                     "trace", "files", files, "device", m->rec.trace.device, "ranks", m->rec.trace.world,
+                     "rank", m->rec.trace.rank, "missing", m->missing, "step",
+                     (json_int_t)m->rec.step->number, "step_times_ns", times, "recorded_step_ns",
+                     (json_int_t)m->rec.recorded_ns, "scale", m->scale, "profiler_removed", m->rec.adjusted,
+                     "compiled", m->rec.trace.compiled, "micro_batches", m->rec.step->micro_batches,
+                     "collectives", collectives);
 }
 
 /* ---- report ------------------------------------------------------------------------------------------ */
 
-static void report_head(const importer *m, text_buffer *out)
-{
-    const torch_step *s = m->step;
-    text_append(out, "%s: rank %d of %d, %s\n", m->trace.name, m->trace.rank, m->trace.world,
-                m->trace.device);
-    text_append(out, "ProfilerStep#%lld, the median of %d: %.3f ms\n", (long long)s->number, m->step_count,
-                (double)m->recorded_ns / 1e6);
-    if (m->trace.has_gpu)
-        text_append(
-            out, "first to last kernel: %.3f ms: %.3f computation, %.3f only communication, %.3f idle\n",
-            (double)s->span_ns / 1e6, (double)s->busy_ns / 1e6, (double)s->communication_only_ns / 1e6,
-            (double)(s->span_ns - s->busy_ns - s->communication_only_ns) / 1e6);
-    if (m->adjusted)
-        text_append(out, "without profiler: %.3f ms; %s are multiplied to add up to this step\n",
-                    (double)m->measured_ns / 1e6, m->trace.has_gpu ? "idle times" : "all times");
-    if (m->scale != 1) text_append(out, "the times of kernels are multiplied by %g\n", m->scale);
-    if (m->trace.compiled) text_append(out, "compiled model: all gradients are ready at the end\n");
-    if (s->micro_batches > 1)
-        text_append(out, "%d micro-batches, of which all but the last count as forward\n", s->micro_batches);
-}
-
 static void report(const importer *m, const workload *w, text_buffer *out)
 {
-    const torch_step *s = m->step;
-    int64_t kernels = 0, idle = 0;
-    char size[48];
-    report_head(m, out);
-    text_append(out, "\n  %-16s %12s %12s %12s\n", "part", "time, ms", "kernels", "idle");
-    for (int part = 0; part <= WORKLOAD_PARTS; part++) {
-        int64_t k = part < WORKLOAD_PARTS ? m->kernel_ns[part] : kernels;
-        int64_t i = part < WORKLOAD_PARTS ? w->part_idle_ns[part] : idle;
-        text_append(out, "  %-16s %12.3f %12.3f %12.3f\n",
-                    part < WORKLOAD_PARTS ? workload_part_names[part] : "step", (double)(k + i) / 1e6,
-                    (double)k / 1e6, (double)i / 1e6);
-        kernels += k;
-        idle += i;
-    }
+    const torch_step *s = m->rec.step;
+    torch_report_step(&m->rec, out);
+    if (m->scale != 1) text_append(out, "the times of kernels are multiplied by %g\n", m->scale);
+    if (m->rec.trace.compiled) text_append(out, "compiled model: all gradients are ready at the end\n");
+    if (s->micro_batches > 1)
+        text_append(out, "%d micro-batches, of which all but the last count as forward\n", s->micro_batches);
+    torch_report_parts(&m->rec, out);
     text_append(out, "\n  %-16s %d of %d, %lld elements, %d with names\n",
                 s->gradients->event.shape < 0 ? "reductions" : "gradients", s->gradient_count,
                 s->accumulations, (long long)w->model->parameter_elements, m->names.named);
     text_append(out, "  %-16s %d\n", "units", w->model->unit_count);
     if (m->names.without_gradient > 0)
         text_append(out, "  %-16s %d\n", "without gradient", m->names.without_gradient);
-    for (int kind = 0; kind < TORCH_COLLECTIVE_KINDS; kind++) {
-        int64_t bytes = 0;
-        int count = 0;
-        for (int i = 0; i < s->collective_count; i++) {
-            const torch_collective *c = &s->collectives[i];
-            if (c->call.collective != kind) continue;
-            count++;
-            if (c->call.elements > 0) bytes += c->call.elements * c->call.element_bytes;
-        }
-        if (count > 0)
-            text_append(out, "  %-16s %d, %s\n", torch_collective_names[kind], count,
-                        text_format_bytes(size, sizeof size, (double)bytes));
-    }
     for (size_t i = 0; i < json_array_size(m->missing); i++)
         text_append(out, "%s%s", i ? "; " : "missing: ", json_string_value(json_array_get(m->missing, i)));
     text_append(out, "%s", json_array_size(m->missing) > 0 ? "\n" : "");
@@ -286,13 +188,10 @@ static status read_traces(importer *m, const char *const *paths, int count)
     for (int i = 0; i < count; i++) {
         torch_trace next;
         status rc = torch_read(paths[i], &next);
-        if (rc == STATUS_OK && i > 0 && (next.world != m->trace.world || next.rank == m->trace.rank))
-            rc = fail(STATUS_DATA,
-                      "%s: expected another rank of the job in %s, rank %d of %d, got rank %d of %d",
-                      paths[i], paths[0], m->trace.rank, m->trace.world, next.rank, next.world);
-        bool keeps = rc == STATUS_OK && (i == 0 || next.rank < m->trace.rank);
-        torch_trace other = keeps ? m->trace : next;
-        if (keeps) m->trace = next;
+        if (rc == STATUS_OK && i > 0) rc = torch_check_rank(&m->rec.trace, &next);
+        bool keeps = rc == STATUS_OK && (i == 0 || next.rank < m->rec.trace.rank);
+        torch_trace other = keeps ? m->rec.trace : next;
+        if (keeps) m->rec.trace = next;
         torch_free(&other);
         TRY(rc);
     }
@@ -301,8 +200,8 @@ static status read_traces(importer *m, const char *const *paths, int count)
 
 static status make_workload(importer *m, workload *w)
 {
-    torch_step *s = m->step;
-    const char *slash = strrchr(m->trace.name, '/'), *file = slash ? slash + 1 : m->trace.name;
+    torch_step *s = m->rec.step;
+    const char *slash = strrchr(m->rec.trace.name, '/'), *file = slash ? slash + 1 : m->rec.trace.name;
     char name[64];
     if (s->gradient_count == 0)
         return fail(STATUS_DATA,
@@ -313,13 +212,10 @@ static status make_workload(importer *m, workload *w)
     TRY(nn_model_create(text_printable(name, false), &w->model));
     w->model->recording = calloc(1, sizeof *w->model->recording);
     if (!w->model->recording) return fail(STATUS_SYSTEM, "no memory for a recording");
-    TRY(torch_add_parameters(&m->trace, s, w->model, &m->names));
-    adjust_times(m);
-    for (int i = 0; i < s->slice_count; i++) {
-        const torch_slice *slice = &s->slices[i];
-        m->kernel_ns[slice->part] += slice->kernel_ns;
-        w->part_idle_ns[slice->part] += slice->idle_ns;
-        w->part_ns[slice->part] += slice->kernel_ns + slice->idle_ns;
+    TRY(torch_add_parameters(&m->rec.trace, s, w->model, &m->names));
+    for (int part = 0; part < WORKLOAD_PARTS; part++) {
+        w->part_idle_ns[part] = m->rec.idle_ns[part];
+        w->part_ns[part] = m->rec.kernel_ns[part] + m->rec.idle_ns[part];
     }
     torch_pairs uses = {0}, ready = {0}, cuts = {0};
     status rc = make_segments(m, w->model->recording, &uses, &ready, &cuts);
@@ -332,30 +228,22 @@ static status make_workload(importer *m, workload *w)
     return STATUS_OK;
 }
 
-static status import_step(importer *m, workload *w)
-{
-    TRY(torch_find_steps(&m->trace, &m->steps, &m->step_count));
-    TRY(torch_typical_step(&m->trace, m->steps, m->step_count, &m->step));
-    m->recorded_ns = m->step->end_ns - m->step->begin_ns;
-    TRY(torch_split_time(&m->trace, m->step));
-    return make_workload(m, w);
-}
-
 status torch_import(const char *const *paths, int count, double scale, workload *w, text_buffer *out)
 {
     importer m = {.scale = scale, .missing = json_array()};
     *w = (workload){0};
     status rc = read_traces(&m, paths, count);
     if (rc == STATUS_OK) {
-        rc = import_step(&m, w);
-        if (rc != STATUS_OK) error_context("%s", m.trace.name);
+        rc = torch_split_step(&m.rec, NULL, scale);
+        if (rc == STATUS_OK) rc = make_workload(&m, w);
+        if (rc != STATUS_OK) error_context("%s", m.rec.trace.name);
     }
     if (rc == STATUS_OK) {
         w->source = describe_source(&m, paths, count);
         report(&m, w, out);
     }
-    torch_steps_free(&m.steps, m.step_count);
-    torch_free(&m.trace);
+    torch_steps_free(&m.rec.steps, m.rec.step_count);
+    torch_free(&m.rec.trace);
     json_decref(m.missing);
     return rc;
 }

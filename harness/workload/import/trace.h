@@ -5,8 +5,10 @@
  *   trace_event.c   decodes an event, and keeps it if it matters
  *   trace_steps.c   finds the steps, their passes, gradients and collectives
  *   trace_time.c    splits a step's time into slices, which add up to the step
+ *   trace_parts.c   sums the parts of a step, without the profiler's time
  *   trace_units.c   names the parameters, and groups them into units
  *   import.c        makes a workload from a step
+ *   explain.c       lists the facts that a step proves
  *
  * Definition of a step's time. Without a GPU the compute device is the thread that calls the profiler's
  * step(), and a step lasts from one call to the next. All of this time counts as kernels.
@@ -60,6 +62,7 @@ typedef enum torch_kind {
     TORCH_LAUNCH,               /* launch of a kernel by the host; id: correlation */
     TORCH_KERNEL,               /* kernel, copy or memset; id: correlation */
     TORCH_COMMUNICATION_KERNEL, /* kernel of NCCL; id: correlation */
+    TORCH_KINDS
 } torch_kind;
 
 typedef enum torch_collective_kind {
@@ -90,11 +93,11 @@ typedef struct torch_trace {
     int count, capacity;
     shape *shapes; /* [shape_count]: shapes of gradients */
     int shape_count, shape_capacity;
-    json_t *description; /* "harness" of add_metadata_json(), or NULL */
-    char device[96];     /* "NVIDIA A100", or "CPU" */
-    char optimizer[32];  /* class, or "" if unknown */
-    int rank, world;     /* 0 of 1 unless the trace says otherwise */
-    bool has_gpu, compiled;
+    json_t *description;                          /* "harness" of add_metadata_json(), or NULL */
+    char device[96];                              /* "NVIDIA A100", or "CPU" */
+    char optimizer[32];                           /* class, or "" if unknown */
+    int rank, world;                              /* 0 of 1 unless the trace says otherwise */
+    bool has_gpu, compiled, seen[TORCH_KINDS];    /* seen: kinds of which there are events */
     int64_t host_events, first_index, last_index; /* number of "Ev Idx", the smallest and the largest */
 } torch_trace;
 
@@ -110,7 +113,7 @@ status torch_add_event(torch_trace *t, const char *text, size_t length, int64_t 
  * positive or have more than SHAPE_MOST_ELEMENTS elements. */
 bool torch_read_shape(const json_t *dims, shape *out);
 
-enum { TORCH_MOST_PARAMETERS = 20000 };
+enum { TORCH_MOST_PARAMETERS = 20000, TORCH_MOST_TRACES = 1024 };
 
 typedef struct torch_gradient {
     torch_event event; /* the accumulation, which ends when the gradient is ready */
@@ -123,6 +126,8 @@ typedef struct torch_gradient {
 typedef struct torch_collective {
     torch_event call;         /* the call on the host */
     int64_t begin_ns, end_ns; /* time in which the collective ran; both are 0 if the trace does not say */
+    int64_t exposed_ns;       /* part of that time without computation, in the step that has slices */
+    int micro_batch;          /* number, from 1, of the one whose gradients it reduces, or 0 if it does not */
 } torch_collective;
 
 /* A piece of a step's time, in the order of time. */
@@ -137,6 +142,7 @@ typedef struct torch_step {
     int64_t host_begin_ns, host_end_ns, begin_ns, end_ns; /* on the host, and on the compute device */
     int64_t forward_ns, backward_ns, backward_end_ns;     /* begin of the passes on the host */
     int micro_batches;
+    torch_pairs passes;        /* begins of the backward passes */
     torch_gradient *gradients; /* [gradient_count], in the order in which they become ready */
     int gradient_count, gradient_capacity;
     /* Number of gradients in the trace. If all their shapes are unknown, the reductions take their place. */
@@ -158,8 +164,30 @@ void torch_steps_free(torch_step **steps, int count);
 /* Sets *out to the step whose time is nearest to the median. */
 status torch_typical_step(const torch_trace *t, torch_step *steps, int count, torch_step **out);
 
-/* Fills in the step's slices. They add up to end_ns - begin_ns. */
+/* Fills in the step's slices, which add up to end_ns - begin_ns, and the exposed time of its collectives. */
 status torch_split_time(const torch_trace *t, torch_step *s);
+
+/* A trace, its steps, and the parts of one of them. */
+typedef struct torch_recording {
+    torch_trace trace;
+    torch_step *steps, *step; /* [step_count], and the one that has been split */
+    int step_count;
+    int64_t recorded_ns, measured_ns; /* the step with the profiler, and without it or 0 */
+    bool adjusted;                    /* the parts are those without the profiler */
+    int64_t kernel_ns[WORKLOAD_PARTS], idle_ns[WORKLOAD_PARTS], step_ns; /* parts, and their sum */
+} torch_recording;
+
+/* Finds the steps of r->trace, and splits the typical one, or the one with *number if `number` is not NULL.
+ * Removes the profiler's time, and multiplies the times of kernels by `scale`. Frees the events. */
+status torch_split_step(torch_recording *r, const int64_t *number, double scale);
+/* Returns a number that add_metadata_json() has stored, or 0 if it is missing or not sensible. */
+double torch_number(const torch_trace *t, const char *key);
+/* Adds the rank, the device and the times of the step to a report. */
+void torch_report_step(const torch_recording *r, text_buffer *out);
+/* Adds the table of the parts to a report. */
+void torch_report_parts(const torch_recording *r, text_buffer *out);
+/* Fails with STATUS_DATA unless `next` is another rank of the job. */
+status torch_check_rank(const torch_trace *t, const torch_trace *next);
 
 /* Facts about the parameters that add_metadata_json() has stored. */
 typedef struct torch_names {
@@ -175,5 +203,21 @@ status torch_add_parameters(const torch_trace *t, torch_step *s, nn_model *model
 /* Imports rank 0's trace, or the one of the lowest rank. Times of kernels are multiplied by `scale`. Adds a
  * report to `out`. The caller frees *w, also after a failure. */
 status torch_import(const char *const *paths, int count, double scale, workload *w, text_buffer *out);
+
+/* Explains the typical step of the first trace, with the same step of the other traces, which must be other
+ * ranks of the job. Collectives of the ranks are matched by their order in the step. The least duration of a
+ * collective over the ranks is its transfer, and the rest is waiting.
+ *
+ * A fact is listed only if the trace proves it:
+ *   - gradients are reduced in more than one micro-batch;
+ *   - the last compiled graph holds more than half of the gradients' bytes: less than half of them can then
+ * be exchanged during the backward pass;
+ *   - the GPU waits for its host for more than a fifth of the step: less may be the profiler's doing;
+ *   - FSDP calls one reduce-scatter per backward pass;
+ *   - a rank waits less for the others than each of them, by more than a fifth of the step: in the tests'
+ *     traces, differences that are due to chance reach an eighth;
+ *   - the data part, with a call of the data loader, is more than a tenth of the step.
+ * The caller frees *json, which docs/schemas/explain.schema.json describes. */
+status torch_explain(const char *const *paths, int count, json_t **json, text_buffer *out);
 
 #endif

@@ -231,7 +231,8 @@ static status read_arguments(torch_trace *t, const json_t *arguments, const char
 {
     e->id = integer_of(arguments, e->kind >= TORCH_LAUNCH ? "correlation" : "Sequence number", -1);
     e->matrix = (e->kind <= TORCH_MATRIX || e->kind == TORCH_KERNEL) && is_matrix(name);
-    t->has_gpu = t->has_gpu || e->kind == TORCH_KERNEL;
+    t->seen[e->kind] = true;
+    t->has_gpu = t->seen[TORCH_KERNEL];
     t->compiled = t->compiled || (e->kind == TORCH_NODE && strstr(name, "CompiledFunctionBackward"));
     if (e->kind == TORCH_STEP) e->id = strtoll(name + strlen("ProfilerStep#"), NULL, 10);
     if (e->kind == TORCH_OPTIMIZER_STEP) {

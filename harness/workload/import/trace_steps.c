@@ -38,6 +38,7 @@ static status find_passes(const torch_trace *t, torch_step *s, int first, int en
             s->backward_ns = e->begin_ns;
             s->gradient_count = s->accumulations = 0;
             s->micro_batches++;
+            TRY(torch_pairs_add(&s->passes, e->begin_ns, 0));
         }
         forward = false;
         if (e->kind == TORCH_NODE) node = e->id;
@@ -105,14 +106,18 @@ static void add_work(torch_step *s, const torch_event *e)
     }
 }
 
+/* Finds the collectives. Those that a hook of DDP or FSDP calls reduce gradients. */
 static status find_collectives(const torch_trace *t, torch_step *s, int first, int end)
 {
     torch_collective *last = NULL;
+    int64_t hook_end = INT64_MIN;
     for (int i = first; i < end; i++) {
         const torch_event *e = &t->events[i];
         bool within = last && e->thread == last->call.thread && e->begin_ns < last->call.end_ns;
         if (within && (e->kind == TORCH_COMMS || e->kind == TORCH_BACKEND)) refine(last, e);
         if (!within && e->kind == TORCH_BACKEND && !t->has_gpu) add_work(s, e);
+        bool hook = e->kind == TORCH_ACCUMULATE || e->kind == TORCH_SHARDING;
+        if (hook && e->end_ns > hook_end) hook_end = e->end_ns;
         if (within || e->kind != TORCH_CALL) continue;
         if (s->collective_count == MOST_COLLECTIVES)
             return fail(STATUS_DATA, "expected at most %d collectives per step", MOST_COLLECTIVES);
@@ -120,6 +125,10 @@ static status find_collectives(const torch_trace *t, torch_step *s, int first, i
                           sizeof *last));
         last = &s->collectives[s->collective_count++];
         *last = (torch_collective){.call = *e};
+        if (e->begin_ns < hook_end &&
+            (e->collective == TORCH_ALL_REDUCE || e->collective == TORCH_REDUCE_SCATTER))
+            last->micro_batch =
+                torch_count_until(s->passes.list, s->passes.count, sizeof(torch_pair), e->begin_ns);
     }
     for (int i = 0; i < t->count && last; i++) {
         const torch_event *e = &t->events[i];
@@ -247,6 +256,7 @@ static void free_step(torch_step *s)
     free(s->gradients);
     free(s->collectives);
     free(s->slices);
+    free(s->passes.list);
     for (int part = 0; part < WORKLOAD_PARTS; part++) free(s->parts[part].list);
 }
 

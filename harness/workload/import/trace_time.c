@@ -63,7 +63,7 @@ static status split_host(const torch_trace *t, torch_step *s, torch_pairs *cuts)
     return STATUS_OK;
 }
 
-/* Returns the time within [begin, end) in which kernels of communication ran. *at is the first range that
+/* Returns the time within [begin, end) that the ranges cover. *at is the first range that
  * ends after `begin`; it only increases. */
 static int64_t covered(const torch_pairs *r, int *at, int64_t begin, int64_t end)
 {
@@ -77,18 +77,26 @@ static int64_t covered(const torch_pairs *r, int *at, int64_t begin, int64_t end
     return sum;
 }
 
+/* Lists the ranges in which kernels of a kind run. */
+static status list_kernels(const torch_trace *t, torch_kind kind, torch_pairs *out)
+{
+    int64_t last = INT64_MIN;
+    for (int i = 0; i < t->count; i++) {
+        const torch_event *e = &t->events[i];
+        int64_t begin = e->begin_ns > last ? e->begin_ns : last;
+        if (e->kind != kind || e->end_ns <= begin) continue;
+        TRY(torch_pairs_add(out, begin, e->end_ns));
+        last = e->end_ns;
+    }
+    return STATUS_OK;
+}
+
 /* Splits the time of the GPU between its kernels. `communication` is empty. */
 static status split_device(const torch_trace *t, torch_step *s, torch_pairs *communication)
 {
-    int64_t now = s->begin_ns, first = INT64_MAX, last = INT64_MIN;
+    int64_t now = s->begin_ns, first = INT64_MAX;
     int at = 0;
-    for (int i = 0; i < t->count; i++) { /* kernels on one stream do not overlap */
-        const torch_event *e = &t->events[i];
-        int64_t begin = e->begin_ns > last ? e->begin_ns : last;
-        if (e->kind != TORCH_COMMUNICATION_KERNEL || e->end_ns <= begin) continue;
-        TRY(torch_pairs_add(communication, begin, e->end_ns));
-        last = e->end_ns;
-    }
+    TRY(list_kernels(t, TORCH_COMMUNICATION_KERNEL, communication));
     for (int i = 0; i < t->count; i++) {
         const torch_event *e = &t->events[i];
         if (e->kind != TORCH_KERNEL || e->host_ns < s->host_begin_ns || e->host_ns >= s->host_end_ns)
@@ -115,10 +123,28 @@ static status split_device(const torch_trace *t, torch_step *s, torch_pairs *com
     return STATUS_OK;
 }
 
+/* Sets the time of each collective in which the GPU, or without a GPU the host's thread, computes nothing. */
+static status find_exposed(const torch_trace *t, torch_step *s, torch_pairs *busy)
+{
+    TRY(list_kernels(t, TORCH_KERNEL, busy));
+    for (int i = 0; i < s->slice_count && !t->has_gpu; i++)
+        if (s->slices[i].part != WORKLOAD_COMMUNICATION)
+            TRY(torch_pairs_add(busy, s->slices[i].host_ns, s->slices[i].host_ns + s->slices[i].kernel_ns));
+    for (int i = 0; i < s->collective_count; i++) {
+        torch_collective *c = &s->collectives[i];
+        int at = torch_count_until(busy->list, busy->count, sizeof(torch_pair), c->begin_ns);
+        at -= at > 0;
+        c->exposed_ns = c->end_ns - c->begin_ns - covered(busy, &at, c->begin_ns, c->end_ns);
+    }
+    return STATUS_OK;
+}
+
 status torch_split_time(const torch_trace *t, torch_step *s)
 {
-    torch_pairs list = {0};
+    torch_pairs list = {0}, busy = {0};
     status rc = t->has_gpu ? split_device(t, s, &list) : split_host(t, s, &list);
+    if (rc == STATUS_OK) rc = find_exposed(t, s, &busy);
     free(list.list);
+    free(busy.list);
     return rc;
 }
