@@ -74,6 +74,8 @@ def every_command_that_writes_json_has_one():
     ("whatif", ["whatif", "--model", "resnet18", "--gpus", "2,4", "--policy", "ddp,dp"]), ("buckets", ["buckets", "--model", "lenet"]),
     ("memory", ["memory", "--model", "lenet", "--gpus", "4", "--device", "sim:dgx1-v100"]),
     ("bench", ["bench", "all-reduce,broadcast", "--gpus", "2", "--begin", "8", "--end", "4K", "--factor", "64", "--iters", "2", "--check"]),
+    ("explain", ["explain", os.path.join(ROOT, "tests/traces/causes/one-unit.json.gz")]),
+    ("explain", ["explain", *(os.path.join(ROOT, f"tests/traces/causes/slow-rank{rank}.json.gz") for rank in ("", ".rank1"))]),
     ("reproduction", ["reproduce", "reducer-memory"]))])
 def what_a_command_writes_is_valid(name, words):
     result = harness(*words, "--json", "-", limit=120)

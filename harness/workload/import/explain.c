@@ -78,7 +78,7 @@ static void find_exchanges(explainer *e)
 {
     const torch_step *s = e->ranks[0].step;
     int exchanges = 0, reductions = 0, scatters = 0, last = 0;
-    int64_t exposed = 0;
+    double exposed_ms = 0;
     for (int i = 0; i < s->collective_count; i++) {
         const torch_collective *c = &s->collectives[i];
         if (c->micro_batch == 0) continue;
@@ -86,13 +86,13 @@ static void find_exchanges(explainer *e)
         last = c->micro_batch;
         reductions++;
         scatters += c->call.collective == TORCH_REDUCE_SCATTER;
-        exposed += c->exposed_ns;
+        exposed_ms += ms(c->exposed_ns);
     }
     if (exchanges > 1) {
         text_append(&e->text,
                     "%d micro-batches exchange gradients %d times, in %d collectives that are exposed for "
                     "%.3f ms: %s for all but the last leaves one exchange.",
-                    s->micro_batches, exchanges, reductions, ms(exposed),
+                    s->micro_batches, exchanges, reductions, exposed_ms,
                     scatters ? "set_requires_gradient_sync(False)" : "no_sync()");
         add_fact(e, "reductions_per_micro_batch");
     }
@@ -101,7 +101,7 @@ static void find_exchanges(explainer *e)
                     "FSDP has a single unit: %d reduce-scatter per backward pass, exposed for %.3f ms. "
                     "fully_shard() of each block before that of the model makes a unit per block, whose "
                     "collectives overlap the computation of other blocks.",
-                    scatters / exchanges, ms(exposed));
+                    scatters / exchanges, exposed_ms);
         add_fact(e, "single_unit");
     }
 }
@@ -119,7 +119,7 @@ static void find_late_gradients(explainer *e)
         if (together) late = sum;
         count += together;
     }
-    if (!e->ranks[0].trace.compiled || count < 3 || 2 * late <= sum) return;
+    if (!e->ranks[0].trace.compiled || count < 3 || late <= sum / 2) return;
     text_append(
         &e->text,
         "%d of %d gradients, %.0f %% of their bytes, become ready together after %.3f of %.3f ms of the "
@@ -137,14 +137,14 @@ static void find_waits(explainer *e)
     int64_t whole = r->step->span_ns - (r->adjusted ? r->recorded_ns - r->measured_ns : 0);
     int64_t idle = whole - r->step->busy_ns - r->step->communication_only_ns;
     int64_t data = r->kernel_ns[WORKLOAD_DATA] + r->idle_ns[WORKLOAD_DATA];
-    if (r->trace.has_gpu && 5 * idle > whole) {
+    if (r->trace.has_gpu && idle > whole / 5) {
         text_append(&e->text,
                     "The GPU waits for its host for %.3f of %.3f ms (%.0f %%): a larger batch, "
                     "torch.compile or CUDA graphs need fewer launches for the same computation.",
                     ms(idle), ms(whole), percent(idle, whole));
         add_fact(e, "gpu_waits_for_host");
     }
-    if (r->trace.seen[TORCH_LOADER] && 10 * data > r->step_ns) {
+    if (r->trace.seen[TORCH_LOADER] && data > r->step_ns / 10) {
         text_append(&e->text,
                     "The step waits for data for %.3f of %.3f ms (%.0f %%): more workers of the DataLoader "
                     "(num_workers) prepare the next batches during the step.",
@@ -169,7 +169,7 @@ static void find_late_rank(explainer *e)
             second = waiting;
         }
     }
-    if (e->count == 1 || 5 * (second - least) <= s->end_ns - s->begin_ns) return;
+    if (e->count == 1 || second - least <= (s->end_ns - s->begin_ns) / 5) return;
     text_append(&e->text,
                 "Rank %d is later than the other ranks by %.3f of %.3f ms, for which their collectives "
                 "wait: compare its parts with those of another rank.",
@@ -226,7 +226,7 @@ static void report_collectives(const explainer *e, text_buffer *out)
                 "exposed", e->count > 1 ? "  transfer" : "");
     for (int i = 0; i < s->collective_count; i++) {
         const torch_collective *c = &s->collectives[i];
-        if (100 * duration_of(e, 0, i) < s->end_ns - s->begin_ns) continue;
+        if (duration_of(e, 0, i) < (s->end_ns - s->begin_ns) / 100) continue;
         text_append(out, "  %3d %-14s %11lld %10s %9.3f %9.3f", i + 1,
                     torch_collective_names[c->call.collective], (long long)c->call.elements,
                     format_bytes(size, bytes_of(c)), ms(duration_of(e, 0, i)), ms(c->exposed_ns));
