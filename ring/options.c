@@ -55,6 +55,8 @@ static const option options[] = {
      .help = "allow parameters without a gradient: find them at the end of every backward pass"},
     {"static-graph", OPTION_FLAG, AT(static_graph), .level = OPTION_RARE,
      .help = "assume that parameters without a gradient in the first step never have one"},
+    {"reduce-micro-batches", OPTION_FLAG, AT(each_micro_batch), .level = OPTION_RARE,
+     .help = "with --accumulate: reduce gradients in every micro-batch, as PyTorch without no_sync()"},
     {"comm-hook", OPTION_CHOICE, AT(hook), .initial = "none", .choices = hook_choices,
      .help = "how gradients are compressed before they are sent"},
     {"powersgd-rank", OPTION_INT, AT(powersgd_rank), .argument = "RANK", .initial = "1", .low = 1, .high = 64,
@@ -158,6 +160,10 @@ static status check(const ring_options *o, const ring_settings *s)
          "unexpected with --comm-hook, which determines the type that is sent"},
         {"bucket-view", o->bucket_view && o->allreduce_fp32,
          "unexpected with --allreduce-fp32, which converts gradients in separate buckets"},
+        {"reduce-micro-batches", o->each_micro_batch && (o->find_unused || o->static_graph),
+         "expected every parameter to have a gradient in each micro-batch"},
+        {"reduce-micro-batches", o->each_micro_batch && o->join != RING_JOIN_NONE,
+         "unexpected with --join, whose ranks may lack a micro-batch"},
         {"predivide", o->predivide > 0 && s->policy.divide_before,
          "expected division after the sum; add --divide after"},
         {"predivide", o->predivide > 0 && o->join == RING_JOIN_ACTIVE,
@@ -174,6 +180,7 @@ static status check_sharded(const ring_options *o)
                             {"allreduce-fp32", o->allreduce_fp32, why},
                             {"find-unused-parameters", o->find_unused, why},
                             {"static-graph", o->static_graph, why},
+                            {"reduce-micro-batches", o->each_micro_batch, why},
                             {"comm-hook", o->hook != RING_HOOK_NONE, why},
                             {"join", o->join != RING_JOIN_NONE, why},
                             {"order", o->order > 0, why},
@@ -298,9 +305,11 @@ void ring_settings_write(const ring_settings *s, text_buffer *out)
                 "rebuilds=%d\nserial=%d\ndivide=%s\npredivide=%.17g\nbroadcast_buffers=%d\nbucket_view=%d\n",
                 p->rebuilds, p->serial, p->divide_before ? "before" : "after", s->predivide,
                 p->broadcast_buffers, o->bucket_view);
-    text_append(out, "find_unused=%d\nstatic_graph=%d\ncomm_hook=%s\nallreduce_fp32=%d\npowersgd_rank=%d\n",
-                o->find_unused, o->static_graph, ring_hooks[o->hook].name, o->allreduce_fp32,
-                (int)o->powersgd_rank);
+    text_append(out,
+                "find_unused=%d\nstatic_graph=%d\nreduce_micro_batches=%d\ncomm_hook=%s\nallreduce_fp32=%"
+                "d\npowersgd_rank=%d\n",
+                o->find_unused, o->static_graph, o->each_micro_batch, ring_hooks[o->hook].name,
+                o->allreduce_fp32, (int)o->powersgd_rank);
     text_append(out, "powersgd_start=%lld\njoin=%s\ncollective=%s\nalgorithm=%s\n",
                 (long long)o->powersgd_start, join_choices[o->join], s->collective,
                 collective_algorithm_names[s->algorithm]);

@@ -78,7 +78,7 @@ typedef struct ring_options {
     /* `order` is 1 + bucket_order, and `launch` is 1 + ring_launch. 0 keeps the value of the policy. */
     int order, launch;
     int broadcast_buffers; /* ring_choice */
-    bool bucket_view, allreduce_fp32, find_unused, static_graph, mixed_precision;
+    bool bucket_view, allreduce_fp32, find_unused, static_graph, each_micro_batch, mixed_precision;
     double predivide;
     int collective; /* Index into collective_choices (options.c). */
     int algorithm;  /* collective_algorithm */

@@ -88,8 +88,8 @@ static const option_effect table[] = {
     /* ---- ring ---- */
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 "
      "predivide collective "
-     "algorithm collective-table find-unused-parameters static-graph comm-hook powersgd-rank powersgd-start "
-     "join reshard "
+     "algorithm collective-table find-unused-parameters static-graph "
+     "reduce-micro-batches comm-hook powersgd-rank powersgd-start join reshard "
      "mixed-precision group",
      NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
     {"allreduce-fp32", RING, CPU | CUDA | SIM, EFFECT_NOTHING, "gradients are float32"},
@@ -145,7 +145,8 @@ static const option_effect table[] = {
      "lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save "
      "save-every load bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers "
      "allreduce-fp32 predivide collective algorithm collective-table find-unused-parameters static-graph "
-     "powersgd-start join partition-bytes credit-bytes priority server-threads payload transport interface",
+     "reduce-micro-batches powersgd-start join partition-bytes credit-bytes priority server-threads payload "
+     "transport interface",
      EVERY, PLAN, EFFECT_NOTHING, "it changes no memory"},
 };
 

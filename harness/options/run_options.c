@@ -404,6 +404,10 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
                                       &unused));
         if (e == ENGINE_RING && c->run.stages > 1 && strcmp(unused.collective, "mpi") == 0)
             return fail(STATUS_USAGE, "--collective: expected shm with --stages, got mpi");
+        if (e == ENGINE_RING && unused.options.each_micro_batch &&
+            (c->run.stages > 1 || c->run.accumulate == 1))
+            return fail(STATUS_USAGE,
+                        "--reduce-micro-batches: expected --accumulate of at least 2, and no --stages");
         TRY(run_config_requirements(c, e, run_config_world(c, e), &needs));
         if (needs.virtual_only && !run_config_is_virtual(c))
             return fail(STATUS_USAGE, "%s", needs.virtual_only);

@@ -301,10 +301,13 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
 
 /* ---- ready ------------------------------------------------------------------------------------ */
 
-/* Returns true if this micro-batch reduces gradients. Sharded gradients are reduced in every micro-batch. */
+/* Returns true if this micro-batch reduces gradients. Sharded gradients are reduced in every micro-batch. The
+ * mean of a mean and of new gradients is the mean of their sums, so other gradients may be reduced in every
+ * micro-batch, too. */
 static bool reduces(const ring_engine *e)
 {
-    return e->compute.step.synchronize || e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
+    return e->compute.step.synchronize || e->settings.options.each_micro_batch ||
+           e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
 }
 
 status ring_ready(sync_engine *base, int param)
@@ -318,7 +321,8 @@ status ring_ready(sync_engine *base, int param)
                                  ? "has a gradient, though the graph is static and the first "
                                    "step had none,"
                                  : "became ready twice");
-    if (e->compute.recording) e->compute.order[e->compute.order_count++] = param;
+    if (e->compute.recording && e->compute.step.synchronize)
+        e->compute.order[e->compute.order_count++] = param;
     return mark_ready(e, param);
 }
 

@@ -72,7 +72,7 @@ TRIALS = {
     "order": ("registration", SMALL_BUCKETS), "launch": ("after-backward", {**RESNET, "--bucket-cap-mb": "1", "--steps": "6"}), "broadcast-buffers": ("no", {**RESNET, "--steps": "3"}), "bucket-view": ("", {}),
     "allreduce-fp32": ("", {}), "predivide": ("3", {**THREE, "--policy": "apex"}), "collective": ("nccl", {}), "algorithm": ("two-shot", THREE),
     "collective-table": ("@/table", THREE), "find-unused-parameters": ("", {"--warmup": "0"}), "static-graph": ("", {"--warmup": "0", "--find-unused-parameters": ""}),
-    "comm-hook": ("powersgd", {}), "powersgd-rank": ("2", {"--comm-hook": "powersgd"}), "powersgd-start": ("1", {"--comm-hook": "powersgd"}),
+    "reduce-micro-batches": ("", {"--accumulate": "2"}), "comm-hook": ("powersgd", {}), "powersgd-rank": ("2", {"--comm-hook": "powersgd"}), "powersgd-start": ("1", {"--comm-hook": "powersgd"}),
     "join": ("world", {}), "reshard": ("no", {**LENET, "--policy": "zero3", "--gpus": "2"}), "mixed-precision": ("", LENET), "group": ("1", {**LENET, "--policy": "zero3", "--gpus": "2"}), "consistency": (OTHER_CONSISTENCY, {}), "staleness": ("1", {}), "partition-bytes": ("100", {}),
     "credit-bytes": ("1", SLOW_KEYS), "priority": ("fifo", {"--progress": "inline"}), "servers": ("2", {"--gpus": "2"}), "server-placement": ("own", {}),
     "server-optimizer": ("off", {}), "server-threads": ("2", LENET), "dp-loss": ("replica", {}), "dp-lifetimes": ("lean", LENET),
@@ -508,7 +508,8 @@ def a_ring_over_nccl_notes_options_of_host_threads():
 @cases([("trace-steps", "trace-steps", ["--mode", "none", "--trace-steps", "1:2"], "--trace FILE"), ("interface", "interface", ["--mode", "ps", "--interface", "eth0"], "--transport tcp"),
         ("lr-gamma", "lr-gamma", ["--lr-gamma", "0.5"], "--lr-schedule step"), ("lr-steps", "lr-steps", ["--lr-steps", "5"], "--lr-schedule step, cosine or linear"),
         ("dampening", "dampening", ["--dampening", "0.5"], "--momentum above 0"), ("powersgd-rank", "powersgd-rank", ["--mode", "ring", "--powersgd-rank", "2"], "--comm-hook powersgd"),
-        ("powersgd-start", "powersgd-start", ["--mode", "ring", "--powersgd-start", "2"], "--comm-hook powersgd"), ("hidden", "hidden", ["--hidden", "32"], "the model toy"),
+        ("powersgd-start", "powersgd-start", ["--mode", "ring", "--powersgd-start", "2"], "--comm-hook powersgd"),
+        ("reduce-micro-batches", "reduce-micro-batches", ["--mode", "ring", "--reduce-micro-batches"], "--accumulate of at least 2"), ("hidden", "hidden", ["--hidden", "32"], "the model toy"),
         ("classes", "classes", ["--classes", "7"], "the model toy"), ("activation", "activation", ["--model", "lenet", "--activation", "silu"], "the model lenet"),
         ("head", "head", ["--model", "gpt2", "--head", "cls"], "the model gpt2"), ("policy", "policy", ["--mode", "ring", "--policy", "ps=ssp"], "a policy of --mode ring"),
         ("momentum", "momentum", ["--optimizer", "adam", "--momentum", "0.5"], "the optimizer adam")])

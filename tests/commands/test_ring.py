@@ -157,6 +157,25 @@ def compression_changes_values_only_a_little(words, bound):
     expect(abs(found[-1] - right[-1]) < bound, f"found {found[-1]}, expected {right[-1]}")
 
 
+@test
+def reductions_in_every_micro_batch_give_the_same_means_with_more_messages():
+    base = [*RING, *LENET, "--data", few_clothes(), "--batch", "4", "--gpus", 3, "--steps", 4, "--warmup", "0", "--accumulate", "3"]
+    (_, once), (_, thrice) = trained(base), trained([*base, "--reduce-micro-batches"])
+    expect(all(abs(x - y) < 1e-5 for x, y in zip(once, thrice)), "losses", once, thrice)
+    sent = [harness("run", *base, *words, "--quiet", "--json", "-").json()["jobs"][0]["traffic"]["per_rank"][0]["messages_sent_per_step"]
+            for words in ([], ["--reduce-micro-batches"])]
+    start = 1  # messages of the first step, divided by the number of steps
+    expect_equal(sent[1] - start, 3 * (sent[0] - start), "messages per step")
+
+
+@cases([("sharded state", ["--policy", "zero1"]), ("parameters without a gradient", ["--find-unused-parameters"]), ("ranks without data", ["--join", "world"]),
+        ("stages", ["--stages", "2"])])
+def reductions_in_every_micro_batch_are_refused_with(words):
+    result = harness(*RING, *LENET, "--data", "synthetic:1x28x28:10", "--gpus", 2, "--accumulate", "2", "--reduce-micro-batches", *words)
+    expect_equal((result.code, len(result.lines())), (64, 1), "exit code and lines", result)
+    expect("--reduce-micro-batches" in result.err, "the option", result)
+
+
 # In an earlier version the option that the message advises was refused with the same message.
 @cases([("as the policy", [], 64), ("before", ["--divide", "before"], 64), ("after", ["--divide", "after"], 0)])
 def what_the_message_on_predivide_advises_is_taken(words, code):

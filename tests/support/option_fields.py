@@ -82,7 +82,7 @@ ROWS = [
     ("save", EVERY, REAL, "a file"),
     ("save-every", EVERY, REAL, "jobs.checkpoints"),
     ("load", EVERY, REAL, "jobs.parameter_hash"),
-    ("bucket-cap-mb message-size first-bucket-mb broadcast-buffers find-unused-parameters static-graph join", ["ring"], RUNS, "jobs.ranks.messages_sent"),
+    ("bucket-cap-mb message-size first-bucket-mb broadcast-buffers find-unused-parameters static-graph reduce-micro-batches join", ["ring"], RUNS, "jobs.ranks.messages_sent"),
     ("order", ["ring"], RUNS, "jobs.ranks.last_bucket_bytes"),
     ("launch", ["ring"], RUNS, "jobs.ranks.first_to_backward_end_s"),
     ("bucket-view", ["ring"], ALL, "jobs.memory_imbalance.maximum_bytes"),
