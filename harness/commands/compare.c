@@ -2,6 +2,7 @@
 #include "harness/commands/commands.h"
 
 #include "harness/compare/compare.h"
+#include "harness/compare/why.h"
 #include "harness/result/output.h"
 #include "harness/sweep/sweep.h"
 
@@ -11,7 +12,7 @@
 #include <string.h>
 
 typedef struct compare_options {
-    bool builds;
+    bool builds, why;
     const char *json, *folder, *fail_above;
     int64_t rounds;
 } compare_options;
@@ -19,6 +20,10 @@ typedef struct compare_options {
 #define FIELD(name) offsetof(compare_options, name)
 static const option option_list[] = {
     {"builds", OPTION_FLAG, FIELD(builds), .help = "A and B are programs that run OPTIONS in turn"},
+    {"why", OPTION_FLAG, FIELD(why),
+     .help =
+         "explain the difference by mechanism: A and B are results in virtual time, or workloads that run "
+         "with OPTIONS"},
     {"repeat", OPTION_INT, FIELD(rounds), .argument = "N", .initial = "10", .low = 1,
      .high = SWEEP_MOST_ROUNDS, .help = "rounds of --builds; each round runs both programs"},
     {"out", OPTION_TEXT, FIELD(folder), .letter = 'o', .argument = "DIR",
@@ -49,15 +54,34 @@ static status read_share(const char *text, double *out)
 
 static status check(const compare_options *o, int words)
 {
+    if (o->why && (o->builds || o->fail_above))
+        return fail(STATUS_USAGE, "--%s: unexpected with --why", o->builds ? "builds" : "fail-above");
     if (words < 2)
         return fail(STATUS_USAGE, "compare: expected two %s; see harness compare --help",
                     o->builds ? "programs" : "files or folders");
     if (o->builds && !o->folder)
         return fail(STATUS_USAGE, "compare: expected -o DIR, the folder for the results");
-    if (!o->builds && words > 2)
-        return fail(STATUS_USAGE, "compare: expected --builds before options of run");
+    if (!o->builds && !o->why && words > 2)
+        return fail(STATUS_USAGE, "compare: expected --builds or --why before options of run");
     if (!o->builds && o->folder) return fail(STATUS_USAGE, "--out: expected --builds, got two results");
     return STATUS_OK;
+}
+
+static status run_why(command_line *line)
+{
+    static const char *const others[] = {"--workload", "--config", "--json", "--trace", "--report"};
+    const compare_options *o = line->options;
+    for (int w = 2; w < line->word_count; w++)
+        for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+            if (strncmp(line->words[w], others[i], strlen(others[i])) == 0)
+                return fail(STATUS_USAGE, "%s: unexpected after compare --why A B --", line->words[w]);
+    json_t *explanation = NULL;
+    TRY(why_explain(line->words[0], line->words[1], (char *const *)line->words + 2, line->word_count - 2,
+                    &explanation));
+    if (!command_is_stdout(o->json)) why_report(explanation, line->out);
+    status rc = o->json ? output_json(json_incref(explanation), o->json) : STATUS_OK;
+    json_decref(explanation);
+    return rc;
 }
 
 static status run_compare(command_line *line)
@@ -69,6 +93,7 @@ static status run_compare(command_line *line)
     int signal = 0;
     TRY(read_share(o->fail_above, &above));
     TRY(check(o, line->word_count));
+    if (o->why) return run_why(line);
     TRY(o->builds ? compare_builds(words[0], words[1], words + 2, line->word_count - 2, (int)o->rounds,
                                    o->folder, &signal, &comparison)
                   : compare_paths(words[0], words[1], &comparison));
@@ -85,13 +110,14 @@ static status run_compare(command_line *line)
 
 const command command_compare = {
     .name = "compare",
-    .usage = "A B | --builds A B -o DIR -- OPTIONS",
+    .usage = "A B | --builds A B -o DIR -- OPTIONS | --why A B -- OPTIONS",
     .summary = "decide whether two results, sweeps or builds differ",
     .options_size = sizeof(compare_options),
     .table = &compare_option_table,
     .about = "\nA and B: a run's JSON, a folder of them, or a sweep's folder.\n",
     .notes = "\nexamples:\n"
              "  harness compare before.json after.json\n"
+             "  harness compare --why before.json after.json\n"
              "  harness compare --builds old/harness new/harness -o builds -- --mode ring --gpus 2\n"
              "\nPolicies are compared by a sweep: harness sweep --vary policy=sync,ssp,async -o DIR\n",
     .most_words = INT_MAX,

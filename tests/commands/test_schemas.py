@@ -48,7 +48,7 @@ def a_schema_is_valid_and_strict(name):
 @test
 def every_command_that_writes_json_has_one():
     """The commands that --json is an option of, as the program lists them."""
-    of = {"run": {"run", "plan"}, "compare": {"compare"}, "reproduce": {"reproduction", "compare"}}
+    of = {"run": {"run", "plan"}, "compare": {"compare", "compare-why"}, "reproduce": {"reproduction", "compare"}}
     commands = re.findall(r"^  ([a-z]+) ", harness("--help").out.split("commands:")[1], re.M)
     for command in commands:
         if re.search(r"--json FILE", harness(command, "--help=all").out):
@@ -92,6 +92,17 @@ def results_again_and_comparisons_are_valid():
             result = harness(*words, "--json", "-", limit=120)
             expect_equal(result.code, 0, "exit code", result)
             check(result.json(), "compare", *words)
+
+
+@test
+def an_explanation_is_valid():
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [os.path.join(folder, name) for name in ("a.json", "b.json")]
+        for path, words in zip(paths, ([], ["--slow", "1:2"])):
+            expect_equal(harness("run", *SIM, "--mode", "ring", "--gpus", "2", *words, "--json", path).code, 0, "exit code")
+        result = harness("compare", "--why", *paths, "--json", "-")
+        expect_equal(result.code, 0, "exit code", result)
+        check(result.json(), "compare-why")
 
 
 @cases([("stale", [*TOY, "--gpus", "2", "--mode", "ps", "--policy", "async"]), ("both engines", [*LENET, "--gpus", "2", "--link", "1GB/s,10us"]),
