@@ -30,7 +30,7 @@ enum { SIM_GPU_NAMES = 9 };
 extern const char *const sim_gpu_names[SIM_GPU_NAMES];
 
 /* Replaces the wiring of a loaded profile. Fails with STATUS_USAGE if `wiring` is wrong, with STATUS_CONFIG
- * if the GPU has no such NVLinks, and with STATUS_DATA if the file is wrong. */
+ * if the GPU has other NVLinks, and with STATUS_DATA if the file is wrong. */
 status sim_cluster_compose(sim_profile *p, const char *wiring);
 
 /* Appends lines that say how the machines are wired, and which facts are given, measured, published or

@@ -18,11 +18,11 @@ typedef struct kernel_use {
     int64_t begin, end;
 } kernel_use;
 
-/* The kernels of a job, and the workload that is made from its last step. */
+/* The kernels of a job, and the workload that is made from a step. */
 typedef struct recording_job {
     kernel_use *kernels; /* [count] */
     int64_t count, capacity;
-    int64_t begin_ns, end_ns; /* of the last step */
+    int64_t begin_ns, end_ns; /* the first measured step, which is recorded */
     workload out;
     bool out_of_memory;
 } recording_job;
@@ -30,6 +30,7 @@ typedef struct recording_job {
 static void on_kernel(void *context, const char *what, int64_t begin_ns, int64_t end_ns)
 {
     recording_job *r = context;
+    if (r->end_ns > 0) return;
     if (r->count == r->capacity) {
         int64_t capacity = r->capacity ? 2 * r->capacity : 1024;
         kernel_use *more = realloc(r->kernels, (size_t)capacity * sizeof *more);
@@ -44,12 +45,13 @@ static void on_kernel(void *context, const char *what, int64_t begin_ns, int64_t
 static void on_step(void *context, const step_result *s)
 {
     recording_job *r = context;
+    if (r->end_ns > 0) return; /* the last step loads no batch ahead */
     r->begin_ns = s->begin_ns;
     r->end_ns = s->end_ns;
 }
 
-/* Returns the index of the kernel of the program's first operation in the last step, or -1. The kernels of a
- * program are one sequence of the stream. */
+/* Returns the index of the kernel of the program's first operation in the recorded step, or -1. The kernels
+ * of a program are one sequence of the stream. */
 static int64_t find_program(const recording_job *r, const nn_program *p)
 {
     for (int64_t at = r->count - p->op_count; at >= 0; at--) {
@@ -206,7 +208,7 @@ status virtual_record(const run_config *c, const run_plan *plan, const char *pat
                                     .profile = run_config_profile(c),
                                     .variant = &records,
                                     .warmup = 2,
-                                    .steps = 1};
+                                    .steps = 2};
     if (c->run.bf16 || c->run.accumulate > 1 || c->run.stages > 1)
         return fail(STATUS_USAGE, "--workload-out: expected a run without --bf16, --accumulate and --stages");
     status rc = virtual_job_run(&one, &job, NULL, 0);

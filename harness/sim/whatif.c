@@ -411,8 +411,8 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
 /* The policy with the most samples/s, and the policy that comes nearest to it. */
 typedef struct verdict {
     int best, next; /* Indices of policies, or -1 if there is none. */
-    /* Samples/s of `best` over those of `next`, with limits over the draws. Both policies have the same
-     * constants in a draw, so a constant that slows both does not decide. */
+    /* Samples/s of `best` divided by the samples/s of `next`, with limits over the draws. Both policies have
+     * the same constants in a draw, so a constant that slows both does not decide. */
     double ratio, low, high;
 } verdict;
 

@@ -38,7 +38,7 @@ def lines_have_at_most_80_columns(words):
 @test
 def a_table_of_a_sweep_has_at_most_80_columns():
     with tempfile.TemporaryDirectory() as folder:
-        result = harness("sweep", "--vary", "gpus=2,4", "--vary", "link=10Gbit/s;1Gbit/s", *SIM, "--device", "sim:dgx1-v100-4xib100", "--nodes", "2", "-o", os.path.join(folder, "s"), limit=120)
+        result = harness("sweep", "--vary", "gpus=2,4", "--vary", "link=10Gbit/s;1Gbit/s", *SIM, "--device", "sim:dgx1-v100-4xib100", "--nodes", "2", "--policy", "ps=sync", "-o", os.path.join(folder, "s"), limit=120)
     expect_equal(result.code, 0, "exit code", result)
     expect(all(len(line) <= 80 for line in result.out.splitlines()), result)
 

@@ -13,8 +13,8 @@
  * Definition of a step's time. Without a GPU the compute device is the thread that calls the profiler's
  * step(), and a step lasts from one call to the next. All of this time counts as kernels.
  *
- * With a GPU a step lasts from the end of the last kernel of the previous step to the end of its own last
- * kernel. Kernels of communication do not count. The first step begins when its own first kernel does. A
+ * If there is a GPU, a step lasts from the end of the last kernel of the previous step to the end of the last
+ * kernel of this step. Kernels of communication do not count. The first step begins with its first kernel. A
  * kernel belongs to the step and to the part in which the host launched the kernel. So does the gap before
  * the kernel. In a gap the GPU idles until the host has launched the next kernel. If a kernel of
  * communication runs after that, this time is exposed communication. The rest of the gap is idle time, too.
@@ -109,7 +109,7 @@ void torch_free(torch_trace *t);
 
 /* Decodes an event, whose text is JSON, and adds it to the trace if it matters. */
 status torch_add_event(torch_trace *t, const char *text, size_t length, int64_t number);
-/* Reads dimensions. Those beyond the fourth are multiplied into the fourth. Returns false if they are not
+/* Reads dimensions. Further dimensions are multiplied into the fourth. Returns false if they are not
  * positive or have more than SHAPE_MOST_ELEMENTS elements. */
 bool torch_read_shape(const json_t *dims, shape *out);
 
@@ -152,7 +152,7 @@ typedef struct torch_step {
     torch_pairs parts[WORKLOAD_PARTS]; /* begins and ends on the host */
     torch_slice *slices;               /* [slice_count] */
     int slice_count, slice_capacity;
-    int64_t busy_ns, communication_only_ns, span_ns; /* of the GPU, from its first kernel to its last */
+    int64_t busy_ns, communication_only_ns, span_ns; /* times of the GPU, from the first kernel to the last */
 } torch_step;
 
 /* Finds the steps with a backward pass. Fails with STATUS_DATA if there is none; the message of this function
@@ -193,7 +193,7 @@ status torch_check_rank(const torch_trace *t, const torch_trace *next);
 typedef struct torch_names {
     int named;            /* gradients whose names are known */
     int without_gradient; /* trained parameters without a gradient in the step */
-    int64_t frozen_bytes; /* of parameters without a gradient, trained or not */
+    int64_t frozen_bytes; /* bytes of parameters without a gradient, trained or not */
 } torch_names;
 
 /* Adds the step's parameters and units to the model, in the order of registration, or of the first use if the

@@ -207,7 +207,7 @@ static int classify(const char *category, const char *name, const json_t *argume
     return is_matrix(name) ? TORCH_MATRIX : -1;
 }
 
-/* Counts the event among those of the host, to find out whether events are missing. */
+/* Counts the event as one of the host, to find out whether events are missing. */
 static void count_host_event(torch_trace *t, int64_t index)
 {
     if (index < 0 || index >= INT64_MAX / 2) return;

@@ -106,7 +106,7 @@ static void add_work(torch_step *s, const torch_event *e)
     }
 }
 
-/* Finds the collectives. Those that a hook of DDP or FSDP calls reduce gradients. */
+/* Finds the collectives. If a hook of DDP or FSDP calls a collective, the collective reduces gradients. */
 static status find_collectives(const torch_trace *t, torch_step *s, int first, int end)
 {
     torch_collective *last = NULL;
@@ -314,7 +314,7 @@ status torch_typical_step(const torch_trace *t, torch_step *steps, int count, to
     for (int i = first; i < count && rc == STATUS_OK; i++)
         rc = torch_pairs_add(&times, steps[i].end_ns - steps[i].begin_ns, i);
     torch_pairs_sort(&times);
-    /* Of two steps in the middle, both are equally near to the median. */
+    /* If two steps are in the middle, both are equally near to the median. */
     if (rc == STATUS_OK) *out = &steps[times.list[(times.count - 1) / 2].value];
     free(times.list);
     return rc;

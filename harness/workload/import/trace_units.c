@@ -80,7 +80,7 @@ static bool give(matching *m, int first, int end, int from, int to, bool whole)
 }
 
 /* Names the gradients. A call of an operation, such as linear, uses the parameters of a module, whose shapes
- * are the call's. Of several modules with these shapes the first in the list is used first. Gradients that
+ * are the call's. If several modules have these shapes, the first in the list is used first. Gradients that
  * remain go to the first parameter with their shape. */
 static void match_names(matching *m)
 {
