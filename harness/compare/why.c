@@ -37,8 +37,8 @@ static const mechanism mechanisms[MECHANISMS] = {
     {"reductions", " reduce-micro-batches ", NULL},
     {"collective", " collective algorithm ", NULL},
     {"slow rank", " slow ", NULL},
-    {"link", " link adapters ", NULL},
-    {"machines", " device nodes gpus ", NULL},
+    {"link", " link adapters oversubscription ", NULL},
+    {"machines", " device nodes gpus gpu per-host nvlink topology ", NULL},
     {"other settings", "", NULL},
     /* Traces may have a difference that no replay has, such as waiting for other ranks. */
     {"not replayed", NULL, "parts_ns.communication -parts_idle_ns.communication"}};

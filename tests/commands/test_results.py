@@ -7,7 +7,7 @@ import tempfile
 from anatomy import shifted_clock
 from program import harness, in_ns
 from results import seal
-from tap import cases, expect, expect_equal, main, more_cases, more_test, test
+from tap import Skip, cases, expect, expect_equal, main, more_cases, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 ALONE = ["--model", "lenet", "--data", "synthetic:1x28x28:10", "--batch", "8", "--steps", "14", "--threads", "1"]
@@ -370,6 +370,8 @@ def without_synchronous_steps_samples_count_while_all_ranks_train(words):
     (first, last), = segments(job)
     begin = max(in_ns(rank["step_begin_s"][first]) for rank in job["ranks"])
     end = min(in_ns(rank["step_end_s"][last]) for rank in job["ranks"])
+    if end <= begin:
+        raise Skip("neighbors kept a rank from training while the others did")
     samples = 0
     for rank in job["ranks"]:
         for b, e, count in zip(in_ns(rank["step_begin_s"]), in_ns(rank["step_end_s"]), rank["step_samples"]):

@@ -403,8 +403,7 @@ def the_row_of_dataparallel_on_several_machines_says_why_and_the_others_remain()
     expect_equal((alone.code, alone.err), (78, f"harness: {reason}\n"), "exit code and stderr of dp alone", alone)
 
 
-if __name__ == "__main__":
-    @test
+@test
 def all_policies_leave_out_servers_that_take_minutes():
     words = ("whatif", "--profile", "dgx-a100-80g", "--workload", "params=10M,units=4,step=20ms,peak=1GiB", "--gpus", "40", "--draws", "0")
     rows = {row["policy"]: row for row in harness(*words, "--policy", "all", "--json", "-").json()["points"]}
@@ -414,4 +413,5 @@ def all_policies_leave_out_servers_that_take_minutes():
     expect(alone["step_s"] > 0 and not alone["refused"], "the policy alone has a step", alone)
 
 
-main()
+if __name__ == "__main__":
+    main()
