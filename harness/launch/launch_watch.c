@@ -37,9 +37,9 @@ static void look(launcher *l, int job, int64_t now_ns)
         status_table_read(j->table, r, &p->status);
         bool serves = r >= j->job->world - j->job->servers;
         bool parked = p->status.state == RANK_SLEEPING && l->turn != job; /* during another job's turn */
+        bool changed = p->status.state != before.state && p->status.state != RANK_FAILED;
         p->owes = p->end == END_NOT_YET && !serves && !parked;
-        if (!p->owes || p->status.progress != before.progress || p->status.state != before.state)
-            p->changed_ns = now_ns;
+        if (!p->owes || p->status.progress != before.progress || changed) p->changed_ns = now_ns;
         p->age_ns = now_ns - p->changed_ns;
         unsigned flags;
         char state = p->owes && p->age_ns >= STRAGGLER_NS ? state_of(p->pid, &flags) : 0;

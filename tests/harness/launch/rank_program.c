@@ -88,6 +88,19 @@ static status trouble(const char *scenario, const launch_environment *e)
     return STATUS_OK;
 }
 
+/* No rank makes progress. Rank 1 has enqueued fewer collectives than the others, but rank 0 is the first to
+ * report that it waits, shortly before the stall limit of the launcher. */
+static status wait_for_rank_1(const launch_environment *e)
+{
+    uint32_t enqueued = e->rank == 1 ? 8 : 9;
+    rank_slot_collectives(e->slot, enqueued, enqueued, 8);
+    rank_slot_enter(e->slot, RANK_WAIT, clock_now_ns());
+    clock_sleep_ns((e->rank == 0 ? 2700 : 60000) * NS_PER_MS);
+    job_fail(e->table, e->rank, STATUS_PEER, "no progress");
+    spin();
+    return STATUS_PEER;
+}
+
 static status step(const launch_environment *e, rendezvous *r, const char *scenario, int64_t s)
 {
     rank_slot_step(e->slot, s, clock_now_ns());
@@ -100,6 +113,7 @@ static status step(const launch_environment *e, rendezvous *r, const char *scena
         clock_sleep_ns(100 * NS_PER_MS);
         return fail(STATUS_PEER, "connection closed by remote peer");
     }
+    if (s == STEP_OF_TROUBLE && strcmp(scenario, "all-wait") == 0) TRY(wait_for_rank_1(e));
     clock_sleep_ns(2 * NS_PER_MS);
     rank_slot_enter(e->slot, RANK_WAIT, clock_now_ns());
     TRY(rendezvous_barrier(r, "step", clock_now_ns() + 60 * NS_PER_S));
