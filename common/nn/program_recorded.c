@@ -82,8 +82,8 @@ static status make_values(build *b)
     int64_t live = 0;
     for (int i = 0; i < p->op_count; i++) {
         int64_t after = scaled(b, segments[i].live_bytes), most = scaled(b, segments[i].peak_bytes);
-        if (p->config.mode ==
-            NN_EVALUATE) { /* there is no backward pass that would read what a segment keeps */
+        bool keeps = p->config.mode == NN_TRAIN; /* the backward pass reads what a segment keeps */
+        if (!keeps) {
             if (most > live) add_value(p, most - live, i, i);
             live = after;
             continue;

@@ -2,7 +2,7 @@
 #include "harness/commands/commands.h"
 
 #include "harness/result/output.h"
-#include "harness/workload/import/trace.h"
+#include "harness/workload/torch/trace.h"
 
 #include <stddef.h>
 

@@ -10,7 +10,6 @@
 #include "harness/launch/environment.h"
 #include "harness/launch/processors.h"
 #include "harness/options/option_effects.h"
-#include "harness/workload/workload.h"
 #include "ring/policy.h"
 
 #include <stdio.h>
@@ -325,29 +324,6 @@ static status check_remote_stage(const run_config *c)
     return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
 }
 
-/* Refuses options that a recorded job determines, and takes its batch and its optimizer. */
-static status read_workload(run_config *c)
-{
-    static const char *const fixed[] = {"batch", "data", "bf16", "tf32", "stages", "workload-out", NULL};
-    workload w;
-    if (!c->run.workload) return STATUS_OK;
-    for (int b = 0; b < BINDING_COUNT; b++)
-        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
-            const char *name = c->bindings[b].table->options[i].name;
-            bool recorded = c->bindings[b].table == &model_option_table || run_option_is_among(name, fixed);
-            if (recorded && options_given(&c->bindings[b], name))
-                return fail(STATUS_USAGE, "--%s: unexpected with --workload, which determines it", name);
-        }
-    status rc = workload_open(c->run.workload, &w);
-    if (rc == STATUS_OK) c->data.batch = w.model->recording->batch;
-    bool chosen = options_given(&c->bindings[3], "optimizer");
-    if (rc == STATUS_OK && !chosen && w.optimizer[0])
-        rc = text_parse_choice("optimizer", w.optimizer, optimizer_names, sizeof *optimizer_names, 3,
-                               &c->optimizer.kind);
-    workload_free(&w);
-    return rc;
-}
-
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -365,7 +341,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     free(words);
     TRY(rc);
     TRY(engine_parse_policies(c->run.policy, c->policies, &c->bindings[BINDING_COUNT - ENGINE_COUNT]));
-    TRY(read_workload(c));
+    TRY(run_config_read_workload(c));
     TRY(optimizer_resolve(&c->bindings[3]));
     net_link link;
     TRY(run_config_name_cluster(c));
@@ -460,70 +436,4 @@ void run_config_text(const run_config *c, text_buffer *out)
             text_append(out, "%s = %s\n", name, path && value[0] ? "given" : value);
         }
     }
-}
-
-/* ---- model and data ---------------------------------------------------------------------------- */
-
-static void fit_model(model_options *m, const model_entry *entry, const data_form *form)
-{
-    if (form->kind == DATA_IMAGE) {
-        bool lenet = strcmp(m->name, "lenet") == 0;
-        int64_t smallest = lenet ? 0 : entry->defaults.small_image;
-        if (!m->image) m->image = form->h < smallest ? smallest : form->h;
-        if (!m->channels && lenet) m->channels = form->c;
-    }
-    if (form->kind == DATA_TOKENS) {
-        if (!m->sequence) m->sequence = form->sequence;
-    } else if (!m->classes) {
-        m->classes = form->classes;
-    }
-}
-
-enum { SYNTHETIC_SAMPLES = 50000 };
-
-/* Builds the model of --workload. */
-static status replay(const run_config *c, nn_model **model)
-{
-    workload w;
-    status rc = workload_open(c->run.workload, &w);
-    if (rc == STATUS_OK) {
-        workload_scale(&w, c->run.efficiency);
-        *model = workload_take_model(&w);
-    }
-    workload_free(&w);
-    return rc;
-}
-
-status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
-{
-    model_options options = c->model;
-    const model_entry *entry;
-    dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
-    int64_t step = c->data.batch * c->run.gpus;
-    if (step > SYNTHETIC_SAMPLES)
-        config.synthetic_samples[DATA_TRAIN] = step; /* A step needs a full batch for every rank. */
-    data_form form;
-    *set = NULL;
-    *model = NULL;
-    if (c->run.workload) {
-        TRY(replay(c, model));
-        form = data_form_of_model(*model);
-        config.model = &form;
-        *resolved = options;
-        return dataset_open(&config, set);
-    }
-    TRY(model_find(options.name, &entry));
-    bool features = entry->input == NN_INPUT_FEATURES && strncmp(c->data.data, "synthetic:", 10) == 0;
-    if (features || strcmp(c->data.data, "synthetic") == 0) { /* the model says what the targets are */
-        if (run_config_is_on_cpu(c) && !options.image) options.image = entry->defaults.small_image;
-        TRY(model_resolve(&options, resolved));
-        TRY(model_build(&options, model));
-        form = data_form_of_model(*model);
-        config.model = &form;
-        return dataset_open(&config, set);
-    }
-    TRY(dataset_open(&config, set));
-    fit_model(&options, entry, &dataset_describe(*set)->form);
-    TRY(model_resolve(&options, resolved));
-    return model_build(&options, model);
 }

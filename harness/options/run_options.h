@@ -103,10 +103,13 @@ status run_config_init(run_config *config);
  * needs no data and no peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
-/* Sets --device to the virtual device that --gpu, --per-host, --nvlink, --adapters and --topology describe,
- * if
- * --gpu is given. Called by run_config_parse(). Fails with STATUS_USAGE. */
+/* With --gpu, sets --device to the virtual device that --gpu, --per-host, --nvlink, --adapters and --topology
+ * describe. Called by run_config_parse(). Fails with STATUS_USAGE. */
 status run_config_name_cluster(run_config *config);
+
+/* With --workload, refuses options that the recorded job determines, and takes its batch and its optimizer.
+ * Called by run_config_parse(). Fails with STATUS_USAGE or STATUS_DATA. */
+status run_config_read_workload(run_config *config);
 
 /* Opens the data and builds a model that fits the data. The data determine the number of classes and the
  * image size, unless the user gave them. The default data set, `synthetic`, has the shape of the model's
@@ -145,9 +148,10 @@ int run_config_precision(const run_config *config);
  * to the unused engine. `uses` is true for each engine that the run uses. */
 const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
-/* Parses --link. On virtual devices the latency may be missing. Fails with STATUS_USAGE. */
 /* Computes how many ranks of a virtual job are on one machine. */
 status run_config_per_machine(const run_config *config, int *out);
+
+/* Parses --link. On virtual devices the latency may be missing. Fails with STATUS_USAGE. */
 status run_config_link(const run_config *config, net_link *out);
 
 /* Returns true if processors compute in real time. */

@@ -70,10 +70,15 @@ static bool cuts(const nn_program *p, int op)
            before->ready_count > 0 || before->release_count > 0;
 }
 
-static int copy_indices(int *to, int at, const int *from, int count)
+/* Adds the indices that the list does not contain yet. */
+static void add_indices(int *list, int *count, const int *from, int added)
 {
-    for (int i = 0; i < count; i++) to[at + i] = from[i];
-    return at + count;
+    for (int i = 0; i < added; i++) {
+        int at = 0;
+        while (at < *count && list[at] != from[i]) at++;
+        list[at] = from[i];
+        *count += at == *count;
+    }
 }
 
 typedef struct segments {
@@ -106,11 +111,9 @@ static void add_op(segments *s, const nn_program *p, int op, const kernel_use *k
     for (int v = 0; v < o->live_count; v++) s->live += p->values[p->births[o->live_first + v]].bytes;
     if (s->live > now->peak_bytes) now->peak_bytes = s->live;
     for (int v = 0; v < o->dead_count; v++) s->live -= p->values[p->deaths[o->dead_first + v]].bytes;
-    now->use_count = copy_indices(now->uses, now->use_count, p->needs + o->need_first, o->need_count);
-    now->use_count =
-        copy_indices(now->uses, now->use_count, p->releases + o->release_first, o->release_count);
-    now->ready_count =
-        copy_indices(now->ready, now->ready_count, p->ready_order + o->ready_first, o->ready_count);
+    add_indices(now->uses, &now->use_count, p->needs + o->need_first, o->need_count);
+    add_indices(now->uses, &now->use_count, p->releases + o->release_first, o->release_count);
+    add_indices(now->ready, &now->ready_count, p->ready_order + o->ready_first, o->ready_count);
 }
 
 static status make_segments(const recording_job *job, const nn_program *p, const simulation *machines,
@@ -123,7 +126,7 @@ static status make_segments(const recording_job *job, const nn_program *p, const
         if (op == 0 || cuts(p, op)) {
             end_segment(&s);
             int64_t peak = s.live;
-            s.now = workload_add_segment(w, 2 * p->model->param_count, p->model->param_count);
+            s.now = workload_add_segment(w, p->model->param_count, p->model->param_count);
             if (!s.now) return fail(STATUS_SYSTEM, "no memory for a workload");
             s.now->peak_bytes = peak;
             if (op == p->forward_end) r->forward_count = r->segment_count - 1;
@@ -147,8 +150,8 @@ static bool is_update(const char *kernel)
 static status copy_model(const nn_model *m, workload *w)
 {
     for (int u = 0; u < m->unit_count; u++) nn_unit(w->model, m->units[u]);
-    for (int i = 0; i < m->param_count; i++)
-        TRY(workload_add_param(w, m->params[i].name, m->params[i].shape, sizeof(float), m->params[i].unit));
+    for (const nn_param *p = m->params; p < m->params + m->param_count; p++)
+        TRY(workload_add_param(w, p->name, p->shape, p->elements * (int64_t)sizeof(float), p->unit));
     for (int i = 0; i < m->buffer_count; i++)
         nn_declare_buffer(w->model, m->buffers[i].name, m->buffers[i].elements);
     return STATUS_OK;

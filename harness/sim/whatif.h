@@ -46,6 +46,15 @@ typedef struct whatif_point {
     json_t *algorithms; /* Algorithms in the job's result. NULL if there are no buckets. */
 } whatif_point;
 
+/* The policy with the most samples/s on the largest number of GPUs, and the policy that comes nearest. */
+typedef struct whatif_verdict {
+    int best, next; /* Indices of policies, or -1 if there is none. */
+    /* Samples/s of `best` divided by the samples/s of `next`, with limits over the draws. Both policies have
+     * the same constants in a draw, so a constant that slows both does not decide. */
+    double ratio, low, high;
+    bool undecided; /* In some draw `next` is as fast as `best`. */
+} whatif_verdict;
+
 typedef struct whatif_answer {
     whatif_point one_gpu; /* Without communication. */
     json_t *workload;
@@ -54,6 +63,7 @@ typedef struct whatif_answer {
     double efficiency;            /* Value of --efficiency that was fitted to a measured step, or 0. */
     json_t *next;                 /* See next.h. NULL if nothing was tried. */
     bool estimated; /* The profile's efficiencies are estimates and no measured step corrects them. */
+    whatif_verdict verdict;
     whatif_point points[POLICY_LIST_MOST][WHATIF_SIZES];
 } whatif_answer;
 

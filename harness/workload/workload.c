@@ -34,16 +34,16 @@ status workload_begin(workload *w, const char *name, int64_t batch, int segments
     return STATUS_OK;
 }
 
-status workload_add_param(workload *w, const char *name, shape s, int size, int unit)
+status workload_add_param(workload *w, const char *name, shape s, int64_t bytes, int unit)
 {
     nn_model *m = w->model;
-    int64_t elements = shape_elements(s);
     int index = nn_declare_param(m, name, s, nn_init_default());
     if (index == NN_NONE) return nn_model_finish(m, NN_NONE, NN_LOSS_CROSS_ENTROPY);
-    int64_t stored = (elements * size + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float);
-    m->params[index].unit = unit;
-    m->params[index].elements = stored;
-    m->parameter_elements += stored - elements;
+    nn_param *p = &m->params[index];
+    m->parameter_elements -= p->elements;
+    p->elements = (bytes + (int64_t)sizeof(float) - 1) / (int64_t)sizeof(float);
+    m->parameter_elements += p->elements;
+    p->unit = unit;
     return STATUS_OK;
 }
 
@@ -52,9 +52,7 @@ nn_segment *workload_add_segment(workload *w, int uses, int ready)
     nn_recording *r = w->model->recording;
     nn_segment *s = &r->segments[r->segment_count];
     *s = (nn_segment){.uses = calloc((size_t)uses + 1, sizeof *s->uses),
-                      .ready = calloc((size_t)ready + 1, sizeof *s->ready),
-                      .arithmetic = 1,
-                      .traffic = 1};
+                      .ready = calloc((size_t)ready + 1, sizeof *s->ready)};
     r->segment_count++;
     return s->uses && s->ready ? s : NULL;
 }

@@ -1,11 +1,10 @@
 /* A workload is one training job as seen from one GPU: its parameters and gradients, and the times and the
- * memory of one step. It comes from a trace of torch.profiler, from four numbers, or from a run. The file's
- * schema is docs/schemas/workload.json.
+ * memory of one step. It comes from a trace of torch.profiler, from four numbers, or from a run
+ * (harness/sim/virtual_record.c). The file's schema is docs/schemas/workload.schema.json.
  *
  *   workload_file.c     reads and writes the file
  *   workload_numbers.c  "params=350M,units=24,step=412ms,peak=31GiB"
- *   workload_run.c      records a model of this program on a virtual device
- *   import/             reads a trace */
+ *   torch/              reads a trace of torch.profiler */
 #ifndef HARNESS_WORKLOAD_WORKLOAD_H
 #define HARNESS_WORKLOAD_WORKLOAD_H
 

@@ -173,13 +173,7 @@ static status read_param(const reader *in, const json_t *item)
     TRY(read_integer(in, item, "bytes", 1, 8 * shape_elements(s) + 8, &bytes));
     if (!json_is_null(json_object_get(item, "unit")))
         TRY(read_integer(in, item, "unit", 0, in->out->model->unit_count - 1, &unit));
-    TRY(workload_add_param(in->out, name, s, (int)sizeof(float), (int)unit));
-    nn_model *m = in->out->model;
-    nn_param *p = &m->params[m->param_count - 1];
-    m->parameter_elements -= p->elements;
-    p->elements = (bytes + 3) / (int64_t)sizeof(float);
-    m->parameter_elements += p->elements;
-    return STATUS_OK;
+    return workload_add_param(in->out, name, s, bytes, (int)unit);
 }
 
 static status read_model(const reader *in, const json_t *file)

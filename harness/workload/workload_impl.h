@@ -7,8 +7,8 @@
 /* Creates a model with a recording of at most `segments` segments and without parameters. */
 status workload_begin(workload *w, const char *name, int64_t batch, int segments);
 
-/* Adds a parameter of `unit` (or NN_NONE). `size` is the size of an element in bytes. */
-status workload_add_param(workload *w, const char *name, shape s, int size, int unit);
+/* Adds a parameter of `bytes` bytes. `unit` is an index or NN_NONE. */
+status workload_add_param(workload *w, const char *name, shape s, int64_t bytes, int unit);
 
 /* Adds a segment and returns it, with room for `uses` and `ready` parameters. Returns NULL if out of memory.
  */

@@ -107,7 +107,8 @@ static status add_params(const numbers *n, workload *w)
         if (elements < 1)
             return fail(STATUS_USAGE, "--workload: params: expected at least %lld for %lld units",
                         (long long)count, (long long)n->units);
-        TRY(workload_add_param(w, name, shape_1d(elements), type_sizes[n->gradients], (int)unit));
+        int64_t bytes = elements * type_sizes[n->gradients];
+        TRY(workload_add_param(w, name, shape_1d(elements), bytes, (int)unit));
     }
     return STATUS_OK;
 }
@@ -120,6 +121,7 @@ static status add_segments(const numbers *n, workload *w, int64_t activations)
     for (int u = 0; u < units; u++) {
         nn_segment *s = workload_add_segment(w, PARAMS_PER_UNIT, 0);
         if (!s) return fail(STATUS_SYSTEM, "no memory for a workload");
+        s->arithmetic = s->traffic = 1;
         s->kernel_ns = share(w->part_ns[WORKLOAD_FORWARD], u, units);
         s->live_bytes = s->peak_bytes = live += share(activations, u, units);
         for (int i = 0; i < PARAMS_PER_UNIT; i++) s->uses[s->use_count++] = u * PARAMS_PER_UNIT + i;
@@ -128,6 +130,7 @@ static status add_segments(const numbers *n, workload *w, int64_t activations)
     for (int i = 0; i < count; i++) {
         nn_segment *s = workload_add_segment(w, 1, 1);
         if (!s) return fail(STATUS_SYSTEM, "no memory for a workload");
+        s->arithmetic = s->traffic = 1;
         s->kernel_ns = share(w->part_ns[WORKLOAD_BACKWARD], i, count);
         s->peak_bytes = live;
         s->live_bytes = live -= share(activations, i, count);

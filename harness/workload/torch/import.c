@@ -1,4 +1,5 @@
-#include "harness/workload/import/trace.h"
+#include "harness/workload/torch/trace.h"
+#include "harness/workload/workload_impl.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -18,41 +19,35 @@ static void add_missing(importer *m, bool missing, const char *text)
 
 /* ---- segments ---------------------------------------------------------------------------------------- */
 
-static status add_index(int **list, int *count, int64_t value)
-{
-    int *grown = realloc(*list, ((size_t)*count + 1) * sizeof *grown);
-    if (!grown) return fail(STATUS_SYSTEM, "no memory for a segment");
-    *list = grown;
-    grown[(*count)++] = (int)value;
-    return STATUS_OK;
-}
-
 /* Makes a forward segment for each time in `uses`, which begins then, and a backward segment for each time in
  * `ready`, which ends then. The last backward segment contains the rest. Adds the begins to `cuts`. */
-static status make_segments(importer *m, nn_recording *r, torch_pairs *uses, torch_pairs *ready,
+static status make_segments(importer *m, workload *w, torch_pairs *uses, torch_pairs *ready,
                             torch_pairs *cuts)
 {
+    nn_recording *r = w->model->recording;
+    nn_segment *segment = NULL;
     for (int i = 0; i < m->rec.step->gradient_count; i++) {
-        TRY(torch_pairs_add(uses, m->rec.step->gradients[i].used_ns, m->rec.step->gradients[i].parameter));
-        TRY(torch_pairs_add(ready, m->rec.step->gradients[i].event.end_ns,
-                            m->rec.step->gradients[i].parameter));
+        const torch_gradient *g = &m->rec.step->gradients[i];
+        TRY(torch_pairs_add(uses, g->used_ns, g->parameter));
+        TRY(torch_pairs_add(ready, g->event.end_ns, g->parameter));
     }
     torch_pairs_sort(uses);
-    for (int i = 0; i < uses->count; i++)
-        if (i == 0 || uses->list[i].key > uses->list[i - 1].key)
-            TRY(torch_pairs_add(cuts, uses->list[i].key, 0));
-    r->forward_count = cuts->count;
-    r->segment_count = cuts->count + ready->count + 1;
-    r->segments = calloc((size_t)r->segment_count, sizeof *r->segments);
-    if (!r->segments) return fail(STATUS_SYSTEM, "no memory for %d segments", r->segment_count);
     for (int i = 0; i < uses->count; i++) {
-        nn_segment *forward =
-            &r->segments[torch_count_until(cuts->list, cuts->count, sizeof(torch_pair), uses->list[i].key) -
-                         1];
-        nn_segment *backward = &r->segments[r->forward_count + i];
-        TRY(add_index(&forward->uses, &forward->use_count, uses->list[i].value));
-        TRY(add_index(&backward->uses, &backward->use_count, ready->list[i].value));
-        TRY(add_index(&backward->ready, &backward->ready_count, ready->list[i].value));
+        int end = torch_count_until(uses->list, uses->count, sizeof(torch_pair), uses->list[i].key);
+        if (i == 0 || uses->list[i].key > uses->list[i - 1].key) {
+            TRY(torch_pairs_add(cuts, uses->list[i].key, 0));
+            segment = workload_add_segment(w, end - i, 0);
+        }
+        if (!segment) return fail(STATUS_SYSTEM, "no memory for a segment");
+        segment->uses[segment->use_count++] = (int)uses->list[i].value;
+    }
+    r->forward_count = r->segment_count;
+    for (int i = 0; i <= ready->count; i++) {
+        segment = workload_add_segment(w, 1, 1);
+        if (!segment) return fail(STATUS_SYSTEM, "no memory for a segment");
+        if (i == ready->count) break;
+        segment->uses[segment->use_count++] = segment->ready[segment->ready_count++] =
+            (int)ready->list[i].value;
     }
     for (int i = 0; i < m->rec.step->slice_count; i++) {
         const torch_slice *slice = &m->rec.step->slices[i];
@@ -60,7 +55,7 @@ static status make_segments(importer *m, nn_recording *r, torch_pairs *uses, tor
         if (!forward && slice->part != WORKLOAD_BACKWARD) continue;
         const torch_pairs *list = forward ? cuts : ready;
         int index = torch_count_until(list->list, list->count, sizeof(torch_pair), slice->host_ns);
-        nn_segment *segment = &r->segments[forward ? index - (index > 0) : r->forward_count + index];
+        segment = &r->segments[forward ? index - (index > 0) : r->forward_count + index];
         segment->kernel_ns += slice->kernel_ns;
         segment->idle_ns += slice->idle_ns;
         segment->arithmetic += (float)slice->matrix_ns;
@@ -113,8 +108,6 @@ static void describe_job(importer *m, workload *w)
     bool known = strcmp(type, "float16") == 0 || strcmp(type, "bfloat16") == 0;
     snprintf(w->gradient_type, sizeof w->gradient_type, "%s", known ? type : "float32");
     w->peak_bytes = (int64_t)torch_number(&m->rec.trace, "peak_bytes");
-    w->model->recording->batch = (int64_t)fmax(torch_number(&m->rec.trace, "batch"), 1);
-    w->model->rows_per_sample = w->model->classes = w->rows = w->classes = w->input_elements = 1;
     bool unknown = false;
     for (int i = 0; i < m->rec.step->collective_count; i++)
         unknown |= m->rec.step->collectives[i].call.elements < 0;
@@ -209,16 +202,15 @@ static status make_workload(importer *m, workload *w)
     snprintf(name, sizeof name, "%.*s", (int)strcspn(file, "."), file);
     for (char *c = name; *c; c++)
         if (*c & 0x80) *c = '?';
-    TRY(nn_model_create(text_printable(name, false), &w->model));
-    w->model->recording = calloc(1, sizeof *w->model->recording);
-    if (!w->model->recording) return fail(STATUS_SYSTEM, "no memory for a recording");
-    TRY(torch_add_parameters(&m->rec.trace, s, w->model, &m->names));
+    int64_t batch = (int64_t)fmax(torch_number(&m->rec.trace, "batch"), 1);
+    TRY(workload_begin(w, text_printable(name, false), batch, 2 * s->gradient_count + 1));
+    TRY(torch_add_parameters(&m->rec.trace, s, w, &m->names));
     for (int part = 0; part < WORKLOAD_PARTS; part++) {
         w->part_idle_ns[part] = m->rec.idle_ns[part];
         w->part_ns[part] = m->rec.kernel_ns[part] + m->rec.idle_ns[part];
     }
     torch_pairs uses = {0}, ready = {0}, cuts = {0};
-    status rc = make_segments(m, w->model->recording, &uses, &ready, &cuts);
+    status rc = make_segments(m, w, &uses, &ready, &cuts);
     free(uses.list);
     free(ready.list);
     free(cuts.list);

@@ -19,8 +19,8 @@
  * the kernel. In a gap the GPU idles until the host has launched the next kernel. If a kernel of
  * communication runs after that, this time is exposed communication. The rest of the gap is idle time, too.
  */
-#ifndef HARNESS_WORKLOAD_IMPORT_TRACE_H
-#define HARNESS_WORKLOAD_IMPORT_TRACE_H
+#ifndef HARNESS_WORKLOAD_TORCH_TRACE_H
+#define HARNESS_WORKLOAD_TORCH_TRACE_H
 
 #include "common/base/text.h"
 #include "harness/workload/workload.h"
@@ -196,9 +196,9 @@ typedef struct torch_names {
     int64_t frozen_bytes; /* bytes of parameters without a gradient, trained or not */
 } torch_names;
 
-/* Adds the step's parameters and units to the model, in the order of registration, or of the first use if the
- * trace has no names. Sets the gradients' `parameter`. */
-status torch_add_parameters(const torch_trace *t, torch_step *s, nn_model *model, torch_names *names);
+/* Adds the step's parameters and units to the workload, in the order of registration, or of the first use if
+ * the trace has no names. Sets the gradients' `parameter`. */
+status torch_add_parameters(const torch_trace *t, torch_step *s, workload *w, torch_names *names);
 
 /* Imports rank 0's trace, or the one of the lowest rank. Times of kernels are multiplied by `scale`. Adds a
  * report to `out`. The caller frees *w, also after a failure. */

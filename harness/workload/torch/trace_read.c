@@ -1,5 +1,5 @@
 #include "common/base/input.h"
-#include "harness/workload/import/trace.h"
+#include "harness/workload/torch/trace.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "harness/workload/import/trace.h"
+#include "harness/workload/torch/trace.h"
 
 #include <stdlib.h>
 

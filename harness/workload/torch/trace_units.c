@@ -1,4 +1,5 @@
-#include "harness/workload/import/trace.h"
+#include "harness/workload/torch/trace.h"
+#include "harness/workload/workload_impl.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -138,32 +139,36 @@ static void copy_name(char to[NN_NAME_MAX], const char *name)
     text_printable(to, false);
 }
 
-/* Adds the parameter. A parameter without a name is shown by its shape: "block0.p3 [64, 3, 7, 7]". */
-static status add_parameter(nn_model *m, const entry *e, const torch_gradient *g, int block)
+/* Returns the index of the unit that the first `length` characters of a name begin, or NN_NONE if there are
+ * none. */
+static int unit_of(nn_model *m, const char *name, size_t length)
 {
-    TRY(torch_reserve((void **)&m->params, m->param_count, &m->param_capacity, sizeof *m->params));
-    TRY(torch_reserve((void **)&m->units, m->unit_count, &m->unit_capacity, sizeof *m->units));
-    nn_param *p = &m->params[m->param_count];
-    *p = (nn_param){
-        .shape = e->shape, .elements = (g->event.elements * g->event.element_bytes + 3) / 4, .unit = NN_NONE};
-    size_t used = 0;
+    char prefix[NN_NAME_MAX];
+    if (length == 0) return NN_NONE;
+    snprintf(prefix, sizeof prefix, "%.*s", (int)length, name);
+    for (int u = 0; u < m->unit_count; u++)
+        if (strcmp(m->units[u], prefix) == 0) return u;
+    nn_unit(m, prefix);
+    return m->unit_count - 1;
+}
+
+/* Adds the parameter. A parameter without a name is shown by its shape: "block0.p3 [64, 3, 7, 7]". */
+static status add_parameter(workload *w, const entry *e, const torch_gradient *g, int block)
+{
+    char name[NN_NAME_MAX];
+    size_t used = 0, unit = 0;
     if (e->name) {
-        copy_name(p->name, e->name);
+        copy_name(name, e->name);
+        unit = unit_prefix(name);
     } else {
-        if (block >= 0) used = (size_t)snprintf(p->name, sizeof p->name, "block%d.", block);
-        used += (size_t)snprintf(p->name + used, sizeof p->name - used, "p%d", m->param_count);
+        if (block >= 0) unit = used = (size_t)snprintf(name, sizeof name, "block%d.", block);
+        used += (size_t)snprintf(name + used, sizeof name - used, "p%d", w->model->param_count);
         for (int i = 0; i < e->shape.rank && used < 72; i++)
-            used += (size_t)snprintf(p->name + used, sizeof p->name - used, "%s%lld%s", i ? ", " : " [",
+            used += (size_t)snprintf(name + used, sizeof name - used, "%s%lld%s", i ? ", " : " [",
                                      (long long)e->shape.dims[i], i + 1 < e->shape.rank ? "" : "]");
     }
-    m->parameter_elements += p->elements;
-    m->param_count++;
-    int prefix = (int)(e->name ? unit_prefix(p->name) : block >= 0 ? strcspn(p->name, ".") + 1 : 0);
-    if (prefix == 0) return STATUS_OK;
-    snprintf(m->units[m->unit_count], NN_NAME_MAX, "%.*s", prefix, p->name);
-    for (p->unit = 0; strcmp(m->units[p->unit], m->units[m->unit_count]) != 0;) p->unit++;
-    m->unit_count += p->unit == m->unit_count;
-    return STATUS_OK;
+    int64_t bytes = g->event.elements * g->event.element_bytes;
+    return workload_add_param(w, name, e->shape, bytes, unit_of(w->model, name, unit));
 }
 
 /* Adds the buffers that add_metadata_json() lists. */
@@ -179,24 +184,24 @@ static status add_buffers(const torch_trace *t, nn_model *m)
         if (!name || !type || elements < 1 || elements > SHAPE_MOST_ELEMENTS >> 20 ||
             i >= TORCH_MOST_PARAMETERS)
             return fail(STATUS_DATA, "\"harness\": buffer %zu: expected [name, elements, type]", i);
-        TRY(torch_reserve((void **)&m->buffers, m->buffer_count, &m->buffer_capacity, sizeof *m->buffers));
-        nn_buffer *b = &m->buffers[m->buffer_count++];
-        *b = (nn_buffer){.elements = strstr(type, "64") ? 2 * elements : elements};
-        copy_name(b->name, name);
+        char copy[NN_NAME_MAX];
+        copy_name(copy, name);
+        nn_declare_buffer(m, copy, strstr(type, "64") ? 2 * elements : elements);
     }
     return STATUS_OK;
 }
 
-static status add_all(matching *m, nn_model *model, torch_names *names)
+static status add_all(matching *m, workload *w, torch_names *names)
 {
     int first, end, period;
+    int64_t elements = 0;
     for (int i = 0; i < m->s->gradient_count; i++) {
         m->s->gradients[i].parameter = -1;
         TRY(torch_pairs_add(&m->uses, m->s->gradients[i].sequence, i));
     }
     torch_pairs_sort(&m->uses);
     TRY(read_names(m));
-    TRY(add_buffers(m->t, model));
+    TRY(add_buffers(m->t, w->model));
     match_names(m);
     for (int i = 0; i < m->uses.count; i++) {
         torch_gradient *g = gradient_of(m, i);
@@ -212,23 +217,24 @@ static status add_all(matching *m, nn_model *model, torch_names *names)
         const entry *e = &m->entries[i];
         names->named += e->name && e->gradient >= 0;
         names->without_gradient += e->trained && e->gradient < 0;
-        if (e->gradient < 0) names->frozen_bytes += 4 * shape_elements(e->shape);
-        if (names->frozen_bytes > 4 * SHAPE_MOST_ELEMENTS || model->parameter_elements > SHAPE_MOST_ELEMENTS)
+        elements += shape_elements(e->shape);
+        if (elements > SHAPE_MOST_ELEMENTS)
             return fail(STATUS_DATA, "expected at most 2^44 elements of parameters");
+        if (e->gradient < 0) names->frozen_bytes += 4 * shape_elements(e->shape);
         if (e->gradient < 0) continue;
         torch_gradient *g = &m->s->gradients[e->gradient];
-        g->parameter = model->param_count;
+        g->parameter = w->model->param_count;
         bool within = period > 0 && i >= first && i < end - (end - first) % period;
-        TRY(add_parameter(model, e, g, within ? (i - first) / period : -1));
+        TRY(add_parameter(w, e, g, within ? (i - first) / period : -1));
     }
     return STATUS_OK;
 }
 
-status torch_add_parameters(const torch_trace *t, torch_step *s, nn_model *model, torch_names *names)
+status torch_add_parameters(const torch_trace *t, torch_step *s, workload *w, torch_names *names)
 {
     *names = (torch_names){0};
     matching m = {.t = t, .s = s, .entries = calloc(2 * TORCH_MOST_PARAMETERS, sizeof(entry))};
-    status rc = m.entries ? add_all(&m, model, names) : fail(STATUS_SYSTEM, "no memory for parameters");
+    status rc = m.entries ? add_all(&m, w, names) : fail(STATUS_SYSTEM, "no memory for parameters");
     free(m.uses.list);
     free(m.entries);
     return rc;

@@ -1,5 +1,5 @@
 /* Reads a trace of torch.profiler, and finds its steps and the parts of one. */
-#include "harness/workload/import/trace.h"
+#include "harness/workload/torch/trace.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
