@@ -42,7 +42,7 @@ static const mechanism mechanisms[MECHANISMS] = {
     {"other settings", "", NULL},
     /* Traces may have a difference that no replay has, such as waiting for other ranks. */
     {"not replayed", NULL, "parts_ns.communication -parts_idle_ns.communication"}};
-enum { NOISE_PERCENT = 2 /* largest difference of two traces of one job */ };
+static const double noise = 0.02; /* least difference of two traces that counts */
 
 /* ---- switching ---------------------------------------------------------------------------------------- */
 
@@ -71,11 +71,12 @@ static void switch_options(const char *names, const json_t *b, json_t *mixture, 
 /* Switches a mechanism from A to B, and returns its name. Recomputation of activations is not a change of the
  * kernels. Values of parameters are switched one by one if both workloads have as many, else with the model.
  */
-static const char *switch_mechanism(int m, const json_t *a, const json_t *b, json_t *mixture,
+static const char *switch_mechanism(int m, const why_job *a, const why_job *b, json_t *mixture,
                                     text_buffer *words)
 {
-    const json_t *from = json_object_get(a, "workload"), *to = json_object_get(b, "workload");
-    bool both = json_is_object(from) && json_is_object(to), recomputes = both && why_recomputes(from, to);
+    const json_t *from = json_object_get(a->job, "workload"), *to = json_object_get(b->job, "workload");
+    bool both = json_is_object(from) && json_is_object(to);
+    bool recomputes = both && (why_recomputes(from, to) || why_traces_recompute(a->source, b->source));
     bool fits = m < GRADIENTS || m > READINESS ||
                 json_array_size(json_object_get(from, "parameters")) ==
                     json_array_size(json_object_get(to, "parameters"));
@@ -85,25 +86,71 @@ static const char *switch_mechanism(int m, const json_t *a, const json_t *b, jso
     if (both && fits && paths) why_switch(paths, to, json_object_get(mixture, "workload"), words);
     if (!both && m == MODEL) json_object_set_new(mixture, "workload", json_deep_copy(to));
     if (mechanisms[m].options)
-        switch_options(mechanisms[m].options, json_object_get(b, "options"),
+        switch_options(mechanisms[m].options, json_object_get(b->job, "options"),
                        json_object_get(mixture, "options"), words);
     return recomputes && m == ACTIVATIONS ? "checkpointing" : mechanisms[m].name;
 }
 
 /* ---- parts -------------------------------------------------------------------------------------------- */
 
+static void add_row(json_t *rows, const char *name, const int64_t part[], const char *differs)
+{
+    json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:s}", "mechanism", name, "step_ns",
+                                          (json_int_t)part[WHY_STEP_NS], "memory_bytes",
+                                          (json_int_t)part[WHY_BYTES], "differs", differs));
+}
+
+/* Adds a time to the row of a mechanism, or as a row of its own. */
+static void add_time(json_t *rows, const char *name, int64_t ns, const char *differs)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows, i, row)
+    {
+        if (strcmp(report_text_at(row, "mechanism"), name) != 0) continue;
+        json_object_set_new(row, "step_ns", json_integer(ns + (int64_t)report_number_at(row, "step_ns")));
+        json_object_set_new(row, "differs", json_sprintf("%s, %s", report_text_at(row, "differs"), differs));
+        return;
+    }
+    add_row(rows, name, (int64_t[]){ns, 0}, differs);
+}
+
+/* Divides the time that the replays do not have between waiting for a late rank and what the traces'
+ * collectives prove. *ns becomes 0 if they prove anything. */
+static void add_communication(const why_job *a, const why_job *b, int64_t *ns, json_t *rows)
+{
+    bool known = json_is_integer(json_object_get(a->source, "waiting_ns")) &&
+                 json_is_integer(json_object_get(b->source, "waiting_ns"));
+    int64_t from = known ? why_waiting_ns(a) : 0, to = known ? why_waiting_ns(b) : 0;
+    text_buffer words = {0};
+    const char *name = why_collectives(a->source, b->source, &words);
+    if (from != to) {
+        text_buffer waits = {0};
+        text_append(&waits, "waiting %.3f -> %.3f ms", 1e-6 * (double)from, 1e-6 * (double)to);
+        add_time(rows, "slow rank", to - from, waits.data);
+        text_free(&waits);
+        *ns -= to - from;
+    }
+    if (name) {
+        add_time(rows, name, *ns, words.data);
+        *ns = 0;
+    }
+    text_free(&words);
+}
+
 /* Switches all mechanisms one after another, and adds a row for each that differs. If a mixture is not a
  * valid job, the part of its mechanism is counted with the next one. */
-static status switch_all(const why_job *a, const why_job *b, const int64_t rest[], char *const *words,
-                         int count, json_t *rows)
+static status switch_all(const why_job *a, const why_job *b, int64_t rest[], char *const *words, int count,
+                         json_t *rows)
 {
     why_job mixture = {.job = json_deep_copy(a->job)};
     int64_t last[] = {a->replay[WHY_STEP_NS], a->replay[WHY_BYTES]}, part[WHY_FIGURES];
     status rc = STATUS_OK;
     for (int m = 0; m < MECHANISMS && rc == STATUS_OK; m++) {
+        if (m == FILES && rest[WHY_STEP_NS] != 0) add_communication(a, b, &rest[WHY_STEP_NS], rows);
         text_buffer differs = {0};
         json_t *before = json_deep_copy(mixture.job);
-        const char *name = switch_mechanism(m, a->job, b->job, mixture.job, &differs);
+        const char *name = switch_mechanism(m, a, b, mixture.job, &differs);
         bool changed = !json_equal(mixture.job, before), done = json_equal(mixture.job, b->job);
         if (changed && !done) rc = why_job_replay(&mixture, words, count);
         bool merged = rc == STATUS_USAGE || rc == STATUS_CONFIG;
@@ -119,10 +166,7 @@ static status switch_all(const why_job *a, const why_job *b, const int64_t rest[
         }
         bool shown = changed && differs.length > 0 && m != FILES;
         if (shown || part[WHY_STEP_NS] != 0 || part[WHY_BYTES] != 0)
-            json_array_append_new(rows, json_pack("{s:s, s:I, s:I, s:s}", "mechanism", name, "step_ns",
-                                                  (json_int_t)part[WHY_STEP_NS], "memory_bytes",
-                                                  (json_int_t)part[WHY_BYTES], "differs",
-                                                  differs.length > 0 ? differs.data : "details"));
+            add_row(rows, name, part, differs.length > 0 ? differs.data : "details");
         json_decref(before);
         text_free(&differs);
     }
@@ -151,6 +195,7 @@ static status explain(why_job jobs[2], char *const *words, int count, json_t *ro
 {
     int64_t rest[WHY_FIGURES], a[WHY_FIGURES], b[WHY_FIGURES];
     bool traced = jobs[0].traced && jobs[1].traced, near = traced;
+    double least[] = {fmax(noise, fmax(why_spread(jobs[0].source), why_spread(jobs[1].source)) / 2), noise};
     for (int i = 0; i < 2; i++) {
         status rc = why_job_replay(&jobs[i], words, count);
         if (rc != STATUS_OK) error_context("%s", jobs[i].name);
@@ -161,7 +206,7 @@ static status explain(why_job jobs[2], char *const *words, int count, json_t *ro
         a[f] = files ? jobs[0].file[f] : jobs[0].replay[f];
         b[f] = files ? jobs[1].file[f] : jobs[1].replay[f];
         rest[f] = b[f] - a[f] - (jobs[1].replay[f] - jobs[0].replay[f]);
-        near = near && llabs(b[f] - a[f]) <= a[f] / 100 * NOISE_PERCENT;
+        near = near && (double)llabs(b[f] - a[f]) <= least[f] * (double)a[f];
     }
     TRY(switch_all(&jobs[0], &jobs[1], rest, words, count, rows));
     bool equal = near || json_array_size(rows) == 0;
@@ -180,8 +225,10 @@ status why_explain(const char *a, const char *b, char *const *words, int count, 
     status rc = why_job_open(a, &jobs[0]);
     if (rc == STATUS_OK) rc = why_job_open(b, &jobs[1]);
     if (rc == STATUS_OK) rc = explain(jobs, words, count, rows, out);
-    json_decref(jobs[0].job);
-    json_decref(jobs[1].job);
+    for (int i = 0; i < 2; i++) {
+        json_decref(jobs[i].job);
+        json_decref(jobs[i].source);
+    }
     json_decref(rows);
     return rc;
 }

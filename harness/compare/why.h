@@ -6,6 +6,7 @@
  *   why.c           the mechanisms and their parts
  *   why_job.c       reads a job, and replays it
  *   why_workload.c  switches parts of a workload
+ *   why_trace.c     finds what changed the communication that two traces show
  *   why_report.c    writes the explanation as text */
 #ifndef HARNESS_COMPARE_WHY_H
 #define HARNESS_COMPARE_WHY_H
@@ -35,11 +36,12 @@ typedef struct why_job {
     /* "options": long names and values as text; "workload": workload_to_json() without what no replay reads,
      * or null. Owned by the caller. */
     json_t *job;
+    json_t *source;                                 /* of the workload, or NULL. Owned by the caller. */
     int64_t replay[WHY_FIGURES], file[WHY_FIGURES]; /* `file` is 0 unless the file is a trace's */
     bool traced;
 } why_job;
 
-/* Reads a file or numbers. The caller drops out->job, also after a failure. */
+/* Reads a file or numbers. The caller drops out->job and out->source, also after a failure. */
 status why_job_open(const char *spec, why_job *out);
 /* Runs the job in virtual time, and sets the figures of the replay. */
 status why_job_replay(why_job *job, char *const *words, int count);
@@ -51,5 +53,15 @@ void why_switch(const char *paths, const json_t *b, json_t *mixture, text_buffer
 
 /* Returns true if B keeps fewer activations and computes more in the backward pass than A, or the reverse. */
 bool why_recomputes(const json_t *a, const json_t *b);
+
+/* Compares the collectives that two traces show, whose `source` import has written. Returns the mechanism
+ * that they prove, and appends its values to `words`, or returns NULL. */
+const char *why_collectives(const json_t *a, const json_t *b, text_buffer *words);
+/* Returns the exposed time that the rank waited for others, without the profiler. */
+int64_t why_waiting_ns(const why_job *job);
+/* Returns true if only one of two traces computes activations again. */
+bool why_traces_recompute(const json_t *a, const json_t *b);
+/* Returns the spread of the recorded steps, divided by the shortest. */
+double why_spread(const json_t *source);
 
 #endif

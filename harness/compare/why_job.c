@@ -15,13 +15,13 @@
 
 /* ---- reading ------------------------------------------------------------------------------------------ */
 
-/* Reads a workload, and leaves out what no replay reads. The caller drops *source, also after a failure. */
-static status read_workload(const char *spec, why_job *job, json_t **source)
+/* Reads a workload, and leaves out what no replay reads. */
+static status read_workload(const char *spec, why_job *job)
 {
     workload w;
     status rc = workload_open(spec, &w);
     if (rc == STATUS_OK) {
-        *source = json_incref(w.source);
+        job->source = json_incref(w.source);
         job->traced = strcmp(report_text_at(w.source, "kind"), "trace") == 0;
         job->file[WHY_STEP_NS] = workload_step_ns(&w);
         job->file[WHY_BYTES] = w.peak_bytes;
@@ -51,7 +51,7 @@ static status add_options(why_job *job, const json_t *options)
 }
 
 /* Reads the options of a result, which must have run in virtual time. */
-static status read_result(const json_t *given, why_job *job, json_t **source)
+static status read_result(const json_t *given, why_job *job)
 {
     TRY(add_options(job, given));
     json_t *options = json_object_get(job->job, "options");
@@ -62,28 +62,28 @@ static status read_result(const json_t *given, why_job *job, json_t **source)
                     "%s: expected --device sim:PROFILE and --mode none, ps or ring, or a workload of harness "
                     "import, got --device %s --mode %s",
                     job->name, device, *mode ? mode : "both");
-    if (path) TRY(read_workload(path, job, source));
+    if (path) TRY(read_workload(path, job));
     json_object_del(options, "workload");
     job->traced = false;
     return STATUS_OK;
 }
 
 /* Reads a workload. The options of its source replace the defaults. */
-static status read_recording(const char *spec, why_job *job, json_t **source)
+static status read_recording(const char *spec, why_job *job)
 {
     char gpus[24];
-    TRY(read_workload(spec, job, source));
-    json_int_t ranks = json_integer_value(json_object_get(*source, "ranks"));
+    TRY(read_workload(spec, job));
+    json_int_t ranks = json_integer_value(json_object_get(job->source, "ranks"));
     snprintf(gpus, sizeof gpus, "%lld", ranks > 0 ? (long long)ranks : 2LL);
     json_object_set_new(job->job, "options",
                         json_pack("{s:s, s:s, s:s, s:s, s:s}", "mode", "ring", "policy", "ddp", "gpus", gpus,
                                   "warmup", "2", "steps", "3"));
-    return add_options(job, json_object_get(*source, "options"));
+    return add_options(job, json_object_get(job->source, "options"));
 }
 
 status why_job_open(const char *spec, why_job *job)
 {
-    json_t *file = NULL, *source = NULL;
+    json_t *file = NULL;
     *job = (why_job){.name = spec, .job = json_pack("{s:{}, s:n}", "options", "workload")};
     status rc = strchr(spec, '=') ? STATUS_OK : input_json(spec, RESULT_MOST_BYTES, &file);
     bool result = json_object_get(file, "jobs");
@@ -92,10 +92,8 @@ status why_job_open(const char *spec, why_job *job)
         rc = fail(STATUS_DATA, "%s: expected the JSON of a run with --device sim:PROFILE, or a workload",
                   spec);
     if (rc == STATUS_OK)
-        rc = result ? read_result(json_object_get(file, "options"), job, &source)
-                    : read_recording(spec, job, &source);
+        rc = result ? read_result(json_object_get(file, "options"), job) : read_recording(spec, job);
     json_decref(file);
-    json_decref(source);
     return rc;
 }
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Comparisons with peers, as far as they are installed; `make bench` runs all of them.
 #
-#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|sharded|binding|neighbor|host|sum|virtual|reproduce ...]
+#   run.sh [--quick] [train|profile|allreduce|link|exchange|messages|curve|trace|sim|predict|sharded|binding|neighbor|host|sum|virtual|network|reproduce ...]
 #          [-- words for train.py]
 #
 # train      training steps compared with PyTorch (train.py): results/speed.json
@@ -20,6 +20,8 @@
 # host       what the host of torch.nn.DataParallel takes, part by part (dp_host.py): results/dp-host.json
 # sum        a parameter server's sum by one thread and more (server_sum.c): results/server-sum.json
 # virtual    GPT-2 XL on virtual A100s under the policies that cut state (sharded_virtual.py): results/sharded-virtual.json
+# network    what DDP over a network adds to a step of PyTorch, predicted and measured (ddp_over_network.py):
+#            results/ddp-over-network.json; needs root
 # reproduce  published tables in virtual time (harness reproduce): results/reproduce/*.json, snapshots that a test holds
 #
 # BUILD is the build folder (build), RESULTS where results go (results), PSRING_PYTHON a Python with a newer
@@ -28,7 +30,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 export BUILD="${BUILD:-build}"
 build=$BUILD quick= groups=
-all="train profile allreduce link exchange messages curve trace sim predict sharded binding neighbor host sum virtual reproduce"
+all="train profile allreduce link exchange messages curve trace sim predict sharded binding neighbor host sum virtual network reproduce"
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) quick=--quick ;;
@@ -151,6 +153,15 @@ sum() {
 virtual() {
     python3 -B tests/support/provenance.py "$results/sharded-virtual.json" --virtual -- \
         python3 -B tests/bench/sharded_virtual.py "$build/bin/harness"
+}
+
+network() {
+    python=$(python_with 'from torch.distributed.fsdp import fully_shard; import torchvision')
+    if [ -n "$python" ] && [ "$(id -u)" = 0 ]; then
+        BUILD_DIR=$build python3 tests/bench/ddp_over_network.py --python "$python" --out "$results/ddp-over-network.json" ${quick:+--rounds 2}
+    else
+        echo "network: no Python with a new PyTorch and torchvision found, or not root"
+    fi
 }
 
 reproduce() {

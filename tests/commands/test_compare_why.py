@@ -1,4 +1,5 @@
 """`harness compare --why A B`: the difference of two jobs by mechanism. In each of ten pairs one cause is planted."""
+import functools
 import json
 import os
 import random
@@ -154,6 +155,39 @@ def the_part_of_the_memory_is_shown(change, is_shown):
     expect(is_shown(found["b_memory_bytes"], found["a_memory_bytes"]), "memory", found)
     row = next(row for row in found["mechanisms"] if row["mechanism"] == found["largest"])
     expect_equal(row["memory_bytes"], found["b_memory_bytes"] - found["a_memory_bytes"], "memory", found)
+
+
+# ---- causes in traces of PyTorch ---------------------------------------------------------------------
+
+CAUSES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "traces", "causes")
+MEASURED = {"reduction-per-micro-batch": "reductions", "small-buckets": "buckets", "compiled": "readiness", "slow-rank": "slow rank",
+            "slow-link": "link", "slow-loader": "input", "float32": "gradients", "checkpointing": "checkpointing", "one-unit": "units",
+            "busy-host": "kernels"}  # the trace of a CPU does not say that other processes had the processor
+
+
+@functools.cache
+def imported(name):
+    """A workload from the traces of all recorded ranks."""
+    ranks = [path for path in (os.path.join(CAUSES, f"{name}{rank}.json.gz") for rank in ("", ".rank1")) if os.path.exists(path)]
+    out = os.path.join(FOLDER, name + ".workload.json")
+    expect_equal(harness("import", *ranks, "-o", out).code, 0, f"exit code of import for {name}")
+    return out
+
+
+def traced_pair(name):
+    with open(os.path.join(CAUSES, "truth.json"), encoding="utf-8") as file:
+        return imported(json.load(file)["jobs"][name]["reference"]), imported(name)
+
+
+@cases([(f"{name}: {mechanism}", name, mechanism) for name, mechanism in MEASURED.items()])
+def the_largest_part_in_traces_of_pytorch_is(name, mechanism):
+    found = explained(*traced_pair(name))
+    expect_equal(found["largest"], mechanism, "largest part", found["mechanisms"])
+
+
+@test
+def two_recordings_of_one_job_of_pytorch_show_no_difference():
+    expect(explained(*traced_pair("again"))["equal"], "a difference")
 
 
 # ---- the same job, and several causes ----------------------------------------------------------------

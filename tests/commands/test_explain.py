@@ -1,6 +1,7 @@
 """`harness explain` shows the parts of a step, its collectives, and those faults that a trace proves."""
 import json
 import os
+import re
 import tempfile
 
 from program import harness
@@ -73,7 +74,8 @@ def parts_add_up_to_the_step_and_are_those_of_import(name):
 def the_late_rank_is_the_one_that_the_others_wait_for():
     found = figures(*map(path_of, PAIR))
     expect_equal([fact["fact"] for fact in found["facts"]], [LATE], "facts")
-    expect("Rank 1 is later than the other ranks by 107.656 of 127.263 ms" in found["facts"][0]["text"], found["facts"])
+    later = re.search(r"Rank 1 is later than the other ranks by ([\d.]+) of", found["facts"][0]["text"])
+    expect(later and 100 <= float(later[1]) <= 130, "rank 1 is 100 ms late", found["facts"])
     expect_equal(facts(*map(path_of, reversed(PAIR))), [LATE], "facts with the traces in another order")
 
 
@@ -114,6 +116,9 @@ def the_largest_exposed_collective_is_exposed_no_longer_than_it_takes(name):
     found = figures(path_of(name))
     exposed = [c["exposed_s"] for c in found["collectives"]]
     expect(all(0 <= c["exposed_s"] <= c["duration_s"][0] for c in found["collectives"]), found["collectives"])
+    if max(exposed, default=0) == 0:
+        expect_equal(found["largest_exposed"], None, "largest exposed collective")
+        return
     expect_equal(exposed[found["largest_exposed"]], max(exposed), "longest exposed time")
     expect(f"Largest exposed collective: {found['largest_exposed'] + 1}," in shown(path_of(name)), "the report names it")
 

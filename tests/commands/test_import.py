@@ -165,7 +165,7 @@ def a_gradient_is_ready_when_the_last_kernel_launched_before_it_ends():
 @test
 def a_collective_has_its_elements_its_ranks_and_its_time_on_the_gpu():
     found = imported(in_folder(gpu_trace()))["source"]["collectives"]
-    expect_equal(found, [{"name": "all_reduce", "elements": 2048, "element_bytes": 4, "ranks": 4, "ns": 100000}], "collectives")
+    expect_equal(found, [{"name": "all_reduce", "elements": 2048, "element_bytes": 4, "ranks": 4, "ns": 100000, "transfer_ns": 100000}], "collectives")
 
 
 @test

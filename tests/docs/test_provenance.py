@@ -87,6 +87,7 @@ def a_provenance_that_lacks_something_is_refused():
 # rounds.
 FIGURES = {
     "allreduce.json": lambda result: [target["ratios"] for target in result["targets"]],
+    "ddp-over-network.json": lambda result: [[ddp - alone for alone, ddp in zip(row["alone"], row["ddp"])] for row in result["cases"]],
     "dp-host.json": lambda result: [[float(value) for value in line.split()[-3:]] for line in result["output"] if re.search(r"( +\d+\.\d{3}){3}$", line)],
     "link-overlap.json": lambda result: [saved(row) for row in result["rows"]],
     "sharded.json": lambda result: [ratios for row in result["rows"] for ratios in sharded.ratios_of(row).values()],

@@ -4,7 +4,8 @@
 
 Needs PyTorch with Gloo, and torchvision. Every job runs on processors. Writes JOB.json.gz next to this file, exactly as
 torch.profiler writes the trace, and updates truth.json. JOB.json.gz is the trace of rank 0. JOB.rank1.json.gz is the trace
-of rank 1, if the job writes both. The jobs in causes/ have one planted cause of a slow step each.
+of rank 1, if the job writes both. The jobs in causes/ have one planted cause of a slow step each. They need root, since
+their ranks are in two network namespaces, and a quiet machine with a processor per rank.
 """
 import contextlib
 import gzip
@@ -23,6 +24,7 @@ import torch
 import torch.distributed as dist
 import torchvision
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn import functional as F
@@ -32,6 +34,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "support"))
+from two_hosts import TwoHosts, enter_host
+
 BUCKET_CAPS_MIB = [None, 1, 10, 25, 100]  # None: DDP's default, whose first bucket has a cap of its own.
 ABOUT = ("Made by make_traces.py. Sizes are in bytes. DDP's indices count only the parameters that need a gradient, and "
          "tied parameters once: ddp.parameter_names lists them.")
@@ -161,7 +166,7 @@ class Branches(nn.Module):
 class Layers(nn.Module):
     """The model of the jobs with a planted cause."""
 
-    def __init__(self, width=512, layers=6, checkpointed=False):
+    def __init__(self, width=384, layers=12, checkpointed=False):
         super().__init__()
         self.layers = nn.ModuleList(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers))
         self.head = nn.Linear(width, 10)
@@ -177,14 +182,14 @@ class SlowRows(Dataset):
     """Rows of data, of which each takes milliseconds to read."""
 
     def __init__(self, width, milliseconds):
-        self.width, self.milliseconds = width, milliseconds
+        self.row, self.milliseconds = torch.randn(width), milliseconds
 
     def __len__(self):
         return 1 << 20
 
     def __getitem__(self, index):
         time.sleep(self.milliseconds / 1e3)
-        return torch.randn(self.width), index % 10
+        return self.row, index % 10
 
 
 def images(size, batch=2, classes=1000):
@@ -211,7 +216,7 @@ def fused_adamw(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
 
-def slow_loader(batch=32, width=512, milliseconds=2):
+def slow_loader(batch, width, milliseconds):
     return lambda: DataLoader(SlowRows(width, milliseconds), batch_size=batch)
 
 
@@ -229,6 +234,8 @@ class Job:
     reduce_every: bool = False     # Reduces the gradients of each micro-batch: no_sync() is missing.
     cap_mib: object = None         # Cap of DDP's buckets. None selects DDP's default.
     compiled: bool = False
+    half: bool = False             # Sends gradients as float16.
+    link: str = ""                 # Rate of the link between the ranks' hosts. Empty puts both ranks on one host.
     late_ms: int = 0               # Time that rank 1 sleeps in every step.
     busy_processes: int = 0        # Processes that keep the processors busy meanwhile.
     metadata: bool = True
@@ -256,31 +263,43 @@ JOBS = {
 }
 
 
-def planted(cause, reference="reference", model=Layers, inputs=vectors(batch=32, width=512),
-            optimizer=fused_sgd, **changes):
-    return Job(model, inputs, optimizer, ranks=2, cause=cause, reference=reference, **changes)
+def planted(cause, reference, link="1gbit", model=Layers, inputs=vectors(batch=1024, width=384), optimizer=fused_sgd,
+            cap_mib=1, active=3, **changes):
+    return Job(model, inputs, optimizer, ranks=2, active=active, cause=cause, reference=reference, link=link,
+               cap_mib=cap_mib, **changes)
 
 
+MANY = {"model": lambda: Layers(128, 48), "inputs": vectors(batch=128, width=128), "active": 1}
+FEW = {"model": lambda: Layers(768, 3), "inputs": vectors(batch=512, width=768)}
+FSDP = {"model": lambda: Layers(1024, 6), "inputs": vectors(batch=256, width=1024), "optimizer": fused_adamw}
 CAUSES = {
-    "reference": planted("", ""),
-    "reduction-per-step": planted("", "", micro_batches=4),
-    "reduction-per-micro-batch": planted("the gradients of each micro-batch are reduced", "reduction-per-step",
-                                         micro_batches=4, reduce_every=True),
-    "small-buckets": planted("buckets of 0.1 MiB", cap_mib=0.1),
-    "compiled": planted("torch.compile", compiled=True),
-    "slow-rank": planted("rank 1 is 40 ms late in each step", late_ms=40, both_ranks=True),
-    "slow-loader": planted("the data loader takes 64 ms per batch", inputs=slow_loader()),
-    "busy-host": planted("4 other processes keep the processors busy", busy_processes=4),
-    "checkpointing": planted("activations are computed again", model=lambda: Layers(checkpointed=True)),
-    "unit-per-layer": planted("", "", optimizer=fused_adamw, shard=lambda model: list(model.layers)),
-    "one-unit": planted("one unit holds all parameters", "unit-per-layer", optimizer=fused_adamw,
-                        shard=lambda model: []),
+    "reference": planted("", "", both_ranks=True),
+    "again": planted("", "reference"),
+    "slow-link": planted("the link has a fifth of the rate", "reference", "200mbit"),
+    "half": planted("", "", "200mbit", half=True),
+    "float32": planted("gradients are sent as float32, not as float16", "half", "200mbit"),
+    "reduction-per-step": planted("", "", "200mbit", **FEW, micro_batches=4),
+    "reduction-per-micro-batch": planted("the gradients of each micro-batch are reduced", "reduction-per-step", "200mbit",
+                                         **FEW, micro_batches=4, reduce_every=True),
+    "large-buckets": planted("", "", **MANY),
+    "small-buckets": planted("a bucket per parameter", "large-buckets", **MANY, cap_mib=0.001),
+    "compiled": planted("one compiled graph, without DDP's optimization", "reference", compiled=True),
+    "slow-rank": planted("rank 1 is 100 ms late in each step", "reference", late_ms=100, both_ranks=True),
+    "slow-loader": planted("the data loader takes more than 100 ms per batch", "reference",
+                           inputs=slow_loader(batch=1024, width=384, milliseconds=0.1)),
+    "busy-host": planted("4 other processes keep the processors busy", "reference", busy_processes=4),
+    "checkpointing": planted("activations are computed again", "reference", model=lambda: Layers(checkpointed=True)),
+    "unit-per-layer": planted("", "", **FSDP, shard=lambda model: list(model.layers)),
+    "one-unit": planted("one unit holds all parameters", "unit-per-layer", **FSDP, shard=lambda model: []),
 }
 
 
 def wrap(job, model, cap_mib=None):
     if job.shard is None:
-        return DistributedDataParallel(model, bucket_cap_mb=cap_mib or job.cap_mib, **job.ddp)
+        wrapped = DistributedDataParallel(model, bucket_cap_mb=cap_mib or job.cap_mib, **job.ddp)
+        if job.half:
+            wrapped.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        return wrapped
     mesh = init_device_mesh("cpu", (job.ranks,))
     for module in job.shard(model):
         fully_shard(module, mesh=mesh)
@@ -310,9 +329,8 @@ def run(job, rank, trace):
     """Trains one model, records its trace if `trace` is set, and returns the facts that the tests compare."""
     torch.manual_seed(rank)
     module = job.model()
-    model = wrap(job, module)
-    if job.compiled:
-        model = torch.compile(model)
+    torch._dynamo.config.optimize_ddp = False
+    model = wrap(job, torch.compile(module) if job.compiled else module)
     optimizer = job.optimizer(model)
     source = batches(job)
     times = []
@@ -413,11 +431,15 @@ def busy_processors(processes):
             process.wait()
 
 
-def work(rank, name, port, folder):
+def work(rank, name, port, folder, hosts):
     os.chdir(folder)  # The trace holds the path that it is exported to, so the path is relative.
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCH_DISTRIBUTED_DEBUG="INFO")
     job = JOBS.get(name) or CAUSES[name]
     torch.set_num_threads(1)
+    if hosts:
+        enter_host(hosts.names[rank])
+        os.environ.update(MASTER_ADDR=hosts.addresses[0], GLOO_SOCKET_IFNAME=hosts.interfaces[rank])
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
     dist.init_process_group("gloo", rank=rank, world_size=job.ranks)
     trace = f"{name}.json" if rank == 0 else f"{name}.rank{rank}.json" if job.both_ranks else None
     with busy_processors(job.busy_processes if rank == 0 else 0):
@@ -435,8 +457,10 @@ def record(name, job, target):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with tempfile.TemporaryDirectory(prefix="trace-") as folder:
-        torch.multiprocessing.spawn(work, args=(name, port, folder), nprocs=job.ranks)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="trace-"))
+        hosts = stack.enter_context(TwoHosts(job.link)) if job.link else None
+        torch.multiprocessing.spawn(work, args=(name, port, folder, hosts), nprocs=job.ranks)
         with open(os.path.join(folder, "facts.json"), encoding="utf-8") as file:
             facts = json.load(file)
         for entry in sorted(set(os.listdir(folder)) - {"facts.json"}):

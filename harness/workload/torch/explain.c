@@ -1,10 +1,7 @@
 #include "harness/workload/torch/trace.h"
 
-#include <stdlib.h>
-
 typedef struct explainer {
-    torch_recording *ranks; /* [count], in the order of the files */
-    int count;
+    torch_job job;
     json_t *facts;
     text_buffer text; /* the next fact */
 } explainer;
@@ -20,37 +17,6 @@ static double percent(int64_t part, int64_t whole)
 }
 
 /* ---- collectives ------------------------------------------------------------------------------------- */
-
-static int64_t duration_of(const explainer *e, int rank, int i)
-{
-    const torch_collective *c = &e->ranks[rank].step->collectives[i];
-    return c->end_ns - c->begin_ns;
-}
-
-/* Returns the least duration of a collective over the ranks. */
-static int64_t transfer_of(const explainer *e, int i)
-{
-    int64_t least = duration_of(e, 0, i);
-    for (int rank = 1; rank < e->count; rank++)
-        if (duration_of(e, rank, i) < least) least = duration_of(e, rank, i);
-    return least;
-}
-
-/* Returns the time in which the collectives of a rank wait for other ranks, before they transfer. Waits that
- * overlap count once. */
-static int64_t waiting_of(const explainer *e, int rank)
-{
-    const torch_step *s = e->ranks[rank].step;
-    int64_t sum = 0, last = INT64_MIN;
-    for (int i = 0; i < s->collective_count; i++) {
-        int64_t begin = s->collectives[i].begin_ns, end = s->collectives[i].end_ns - transfer_of(e, i);
-        if (begin < last) begin = last;
-        if (end <= begin) continue;
-        sum += end - begin;
-        last = end;
-    }
-    return sum;
-}
 
 /* Returns the bytes of a collective's input, or -1 if they are unknown. */
 static int64_t bytes_of(const torch_collective *c)
@@ -76,7 +42,7 @@ static void add_fact(explainer *e, const char *fact)
 /* Finds exchanges of gradients before the last micro-batch, and the exchange of a single unit of FSDP. */
 static void find_exchanges(explainer *e)
 {
-    const torch_step *s = e->ranks[0].step;
+    const torch_step *s = e->job.ranks[0].step;
     int exchanges = 0, reductions = 0, scatters = 0, last = 0;
     double exposed_ms = 0;
     for (int i = 0; i < s->collective_count; i++) {
@@ -96,7 +62,7 @@ static void find_exchanges(explainer *e)
                     scatters ? "set_requires_gradient_sync(False)" : "no_sync()");
         add_fact(e, "reductions_per_micro_batch");
     }
-    if (scatters > 0 && scatters == exchanges && e->ranks[0].trace.seen[TORCH_SHARDING]) {
+    if (scatters > 0 && scatters == exchanges && e->job.ranks[0].trace.seen[TORCH_SHARDING]) {
         text_append(&e->text,
                     "FSDP has a single unit: %d reduce-scatter per backward pass, exposed for %.3f ms. "
                     "fully_shard() of each block before that of the model makes a unit per block, whose "
@@ -109,7 +75,7 @@ static void find_exchanges(explainer *e)
 /* Finds gradients that become ready together, when the last compiled graph of the backward pass ends. */
 static void find_late_gradients(explainer *e)
 {
-    const torch_step *s = e->ranks[0].step;
+    const torch_step *s = e->job.ranks[0].step;
     int64_t sum = 0, late = 0;
     int count = 0, last = s->gradient_count - 1;
     for (int i = last; i >= 0; i--) {
@@ -119,7 +85,7 @@ static void find_late_gradients(explainer *e)
         if (together) late = sum;
         count += together;
     }
-    if (!e->ranks[0].trace.compiled || count < 3 || late <= sum / 2) return;
+    if (!e->job.ranks[0].trace.compiled || count < 3 || late <= sum / 2) return;
     text_append(
         &e->text,
         "%d of %d gradients, %.0f %% of their bytes, become ready together after %.3f of %.3f ms of the "
@@ -133,7 +99,7 @@ static void find_late_gradients(explainer *e)
 /* Finds waits of the GPU for its host, and of the step for the data loader. */
 static void find_waits(explainer *e)
 {
-    const torch_recording *r = &e->ranks[0];
+    const torch_recording *r = &e->job.ranks[0];
     int64_t whole = r->step->span_ns - (r->adjusted ? r->recorded_ns - r->measured_ns : 0);
     int64_t idle = whole - r->step->busy_ns - r->step->communication_only_ns;
     int64_t data = r->kernel_ns[WORKLOAD_DATA] + r->idle_ns[WORKLOAD_DATA];
@@ -156,11 +122,11 @@ static void find_waits(explainer *e)
 /* Finds a rank that waits less for the others than each of them. */
 static void find_late_rank(explainer *e)
 {
-    const torch_step *s = e->ranks[0].step;
+    const torch_step *s = e->job.ranks[0].step;
     int64_t least = INT64_MAX, second = INT64_MAX;
     int late = 0;
-    for (int rank = 0; rank < e->count; rank++) {
-        int64_t waiting = waiting_of(e, rank);
+    for (int rank = 0; rank < e->job.count; rank++) {
+        int64_t waiting = torch_waiting(&e->job, rank);
         if (waiting < least) {
             late = rank;
             second = least;
@@ -169,11 +135,11 @@ static void find_late_rank(explainer *e)
             second = waiting;
         }
     }
-    if (e->count == 1 || second - least <= (s->end_ns - s->begin_ns) / 5) return;
+    if (e->job.count == 1 || second - least <= (s->end_ns - s->begin_ns) / 5) return;
     text_append(&e->text,
                 "Rank %d is later than the other ranks by %.3f of %.3f ms, for which their collectives "
                 "wait: compare its parts with those of another rank.",
-                e->ranks[late].trace.rank, ms(second - least), ms(s->end_ns - s->begin_ns));
+                e->job.ranks[late].trace.rank, ms(second - least), ms(s->end_ns - s->begin_ns));
     add_fact(e, "late_rank");
 }
 
@@ -191,7 +157,7 @@ static json_t *known(int64_t value)
 
 static json_t *rank_to_json(const explainer *e, int rank)
 {
-    const torch_recording *r = &e->ranks[rank];
+    const torch_recording *r = &e->job.ranks[rank];
     json_t *parts = json_object(), *idle = json_object();
     for (int part = 0; part < WORKLOAD_PARTS; part++) {
         json_object_set_new(parts, workload_part_names[part], seconds(r->kernel_ns[part] + r->idle_ns[part]));
@@ -201,36 +167,36 @@ static json_t *rank_to_json(const explainer *e, int rank)
                      r->trace.world, "device", r->trace.device, "step", (json_int_t)r->step->number, "step_s",
                      seconds(r->step_ns), "recorded_step_s", seconds(r->recorded_ns), "parts_s", parts,
                      "parts_idle_s", idle, "waiting_s",
-                     e->count > 1 ? seconds(waiting_of(e, rank)) : json_null());
+                     e->job.count > 1 ? seconds(torch_waiting(&e->job, rank)) : json_null());
 }
 
 static json_t *collective_to_json(const explainer *e, int i)
 {
-    const torch_collective *c = &e->ranks[0].step->collectives[i];
+    const torch_collective *c = &e->job.ranks[0].step->collectives[i];
     json_t *durations = json_array();
-    for (int rank = 0; rank < e->count; rank++)
-        json_array_append_new(durations, seconds(duration_of(e, rank, i)));
+    for (int rank = 0; rank < e->job.count; rank++)
+        json_array_append_new(durations, seconds(torch_duration(&e->job, rank, i)));
     return json_pack("{s:s, s:o, s:o, s:i, s:o, s:o, s:o}", "name",
                      torch_collective_names[c->call.collective], "elements", known(c->call.elements), "bytes",
                      known(bytes_of(c)), "micro_batch", c->micro_batch, "exposed_s", seconds(c->exposed_ns),
                      "duration_s", durations, "transfer_s",
-                     e->count > 1 ? seconds(transfer_of(e, i)) : json_null());
+                     e->job.count > 1 ? seconds(torch_transfer(&e->job, i)) : json_null());
 }
 
 /* Lists the collectives that take at least a hundredth of the step. */
 static void report_collectives(const explainer *e, text_buffer *out)
 {
-    const torch_step *s = e->ranks[0].step;
+    const torch_step *s = e->job.ranks[0].step;
     char size[48];
     text_append(out, "  %-18s %11s %10s %9s %9s%s\n", "collective, ms", "elements", "size", "duration",
-                "exposed", e->count > 1 ? "  transfer" : "");
+                "exposed", e->job.count > 1 ? "  transfer" : "");
     for (int i = 0; i < s->collective_count; i++) {
         const torch_collective *c = &s->collectives[i];
-        if (duration_of(e, 0, i) < (s->end_ns - s->begin_ns) / 100) continue;
+        if (torch_duration(&e->job, 0, i) < (s->end_ns - s->begin_ns) / 100) continue;
         text_append(out, "  %3d %-14s %11lld %10s %9.3f %9.3f", i + 1,
                     torch_collective_names[c->call.collective], (long long)c->call.elements,
-                    format_bytes(size, bytes_of(c)), ms(duration_of(e, 0, i)), ms(c->exposed_ns));
-        if (e->count > 1) text_append(out, " %9.3f", ms(transfer_of(e, i)));
+                    format_bytes(size, bytes_of(c)), ms(torch_duration(&e->job, 0, i)), ms(c->exposed_ns));
+        if (e->job.count > 1) text_append(out, " %9.3f", ms(torch_transfer(&e->job, i)));
         text_append(out, "\n");
     }
 }
@@ -238,13 +204,13 @@ static void report_collectives(const explainer *e, text_buffer *out)
 /* Adds the report. `largest` is the index of the collective with the longest exposed time, or -1. */
 static void report(const explainer *e, int largest, text_buffer *out)
 {
-    const torch_recording *first = &e->ranks[0];
+    const torch_recording *first = &e->job.ranks[0];
     char size[48];
-    for (int rank = 0; rank < e->count; rank++) {
-        torch_report_step(&e->ranks[rank], out);
-        torch_report_parts(&e->ranks[rank], out);
-        if (e->count > 1)
-            text_append(out, "  %-16s %12.3f as recorded\n", "waiting", ms(waiting_of(e, rank)));
+    for (int rank = 0; rank < e->job.count; rank++) {
+        torch_report_step(&e->job.ranks[rank], out);
+        torch_report_parts(&e->job.ranks[rank], out);
+        if (e->job.count > 1)
+            text_append(out, "  %-16s %12.3f as recorded\n", "waiting", ms(torch_waiting(&e->job, rank)));
         text_append(out, "\n");
     }
     if (first->step->collective_count > 0) report_collectives(e, out);
@@ -252,9 +218,10 @@ static void report(const explainer *e, int largest, text_buffer *out)
         const torch_collective *c = &first->step->collectives[largest];
         text_append(out, "Largest exposed collective: %d, %s of %s%s, %.3f of %.3f ms\n", largest + 1,
                     torch_collective_names[c->call.collective], c->micro_batch ? "a bucket of " : "",
-                    format_bytes(size, bytes_of(c)), ms(c->exposed_ns), ms(duration_of(e, 0, largest)));
+                    format_bytes(size, bytes_of(c)), ms(c->exposed_ns),
+                    ms(torch_duration(&e->job, 0, largest)));
     }
-    if (e->count == 1 && first->trace.world > 1)
+    if (e->job.count == 1 && first->trace.world > 1)
         text_append(out,
                     "One rank does not tell transfer from waiting for other ranks. Add the traces of the "
                     "other ranks, %d in total, recorded in the same steps.\n",
@@ -267,10 +234,10 @@ static void report(const explainer *e, int largest, text_buffer *out)
 
 static json_t *explain(const explainer *e, text_buffer *out)
 {
-    const torch_step *s = e->ranks[0].step;
+    const torch_step *s = e->job.ranks[0].step;
     json_t *ranks = json_array(), *collectives = json_array();
     int largest = -1;
-    for (int i = 0; i < e->count; i++) json_array_append_new(ranks, rank_to_json(e, i));
+    for (int i = 0; i < e->job.count; i++) json_array_append_new(ranks, rank_to_json(e, i));
     for (int i = 0; i < s->collective_count; i++) {
         json_array_append_new(collectives, collective_to_json(e, i));
         if (s->collectives[i].exposed_ns > (largest < 0 ? 0 : s->collectives[largest].exposed_ns))
@@ -283,29 +250,10 @@ static json_t *explain(const explainer *e, text_buffer *out)
 
 /* ---- explain ----------------------------------------------------------------------------------------- */
 
-/* Reads the trace of a rank, which must have the collectives of the first. */
-static status read_rank(explainer *e, const char *path)
-{
-    torch_recording *first = e->ranks, *r = &e->ranks[e->count++];
-    TRY(torch_read(path, &r->trace));
-    for (const torch_recording *other = first; other < r; other++)
-        TRY(torch_check_rank(&other->trace, &r->trace));
-    status rc = torch_split_step(r, r > first ? &first->step->number : NULL, 1);
-    bool same = rc != STATUS_OK || r->step->collective_count == first->step->collective_count;
-    for (int i = 0; rc == STATUS_OK && same && i < r->step->collective_count; i++)
-        same = r->step->collectives[i].call.collective == first->step->collectives[i].call.collective;
-    if (!same)
-        rc = fail(STATUS_DATA, "ProfilerStep#%lld: expected the collectives of %s",
-                  (long long)first->step->number, first->trace.name);
-    if (rc != STATUS_OK) error_context("%s", r->trace.name);
-    return rc;
-}
-
 status torch_explain(const char *const *paths, int count, json_t **json, text_buffer *out)
 {
-    explainer e = {.ranks = calloc((size_t)count, sizeof *e.ranks), .facts = json_array()};
-    status rc = e.ranks ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the traces");
-    while (rc == STATUS_OK && e.count < count) rc = read_rank(&e, paths[e.count]);
+    explainer e = {.facts = json_array()};
+    status rc = torch_job_open(paths, count, 1, &e.job);
     if (rc == STATUS_OK) {
         find_exchanges(&e);
         find_late_gradients(&e);
@@ -313,11 +261,7 @@ status torch_explain(const char *const *paths, int count, json_t **json, text_bu
         find_late_rank(&e);
         *json = explain(&e, out);
     }
-    for (int i = 0; i < e.count; i++) {
-        torch_steps_free(&e.ranks[i].steps, e.ranks[i].step_count);
-        torch_free(&e.ranks[i].trace);
-    }
-    free(e.ranks);
+    torch_job_close(&e.job);
     json_decref(e.facts);
     return rc;
 }

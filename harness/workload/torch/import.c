@@ -6,7 +6,8 @@
 #include <string.h>
 
 typedef struct importer {
-    torch_recording rec;
+    torch_job job;
+    torch_recording *rec; /* of the lowest rank */
     torch_names names;
     double scale;
     json_t *missing;
@@ -26,8 +27,8 @@ static status make_segments(importer *m, workload *w, torch_pairs *uses, torch_p
 {
     nn_recording *r = w->model->recording;
     nn_segment *segment = NULL;
-    for (int i = 0; i < m->rec.step->gradient_count; i++) {
-        const torch_gradient *g = &m->rec.step->gradients[i];
+    for (int i = 0; i < m->rec->step->gradient_count; i++) {
+        const torch_gradient *g = &m->rec->step->gradients[i];
         TRY(torch_pairs_add(uses, g->used_ns, g->parameter));
         TRY(torch_pairs_add(ready, g->event.end_ns, g->parameter));
     }
@@ -49,8 +50,8 @@ static status make_segments(importer *m, workload *w, torch_pairs *uses, torch_p
         segment->uses[segment->use_count++] = segment->ready[segment->ready_count++] =
             (int)ready->list[i].value;
     }
-    for (int i = 0; i < m->rec.step->slice_count; i++) {
-        const torch_slice *slice = &m->rec.step->slices[i];
+    for (int i = 0; i < m->rec->step->slice_count; i++) {
+        const torch_slice *slice = &m->rec->step->slices[i];
         bool forward = slice->part == WORKLOAD_FORWARD;
         if (!forward && slice->part != WORKLOAD_BACKWARD) continue;
         const torch_pairs *list = forward ? cuts : ready;
@@ -78,7 +79,7 @@ static void finish_segments(importer *m, workload *w)
     for (int i = 0; i < r->segment_count; i++) {
         nn_segment *s = &r->segments[i];
         bool forward = i < r->forward_count;
-        int64_t total = m->rec.kernel_ns[forward ? WORKLOAD_FORWARD : WORKLOAD_BACKWARD];
+        int64_t total = m->rec->kernel_ns[forward ? WORKLOAD_FORWARD : WORKLOAD_BACKWARD];
         if (i == r->forward_count) sum = 0;
         sum += s->kernel_ns;
         double done = total > 0 ? (double)sum / (double)total : 1;
@@ -95,31 +96,31 @@ static void finish_segments(importer *m, workload *w)
 static void describe_job(importer *m, workload *w)
 {
     static const char *const optimizers[][2] = {{"AdamW", "adamw"}, {"Adam", "adam"}, {"SGD", "sgd"}};
-    const torch_gradient *g = m->rec.step->gradients;
-    const json_t *d = m->rec.trace.description;
+    const torch_gradient *g = m->rec->step->gradients;
+    const json_t *d = m->rec->trace.description;
     const char *class = json_string_value(json_object_get(d, "optimizer"));
     const char *type = json_string_value(json_object_get(d, "gradient_type"));
     for (int i = 2; i >= 0; i--)
-        if (strstr(class ? class : m->rec.trace.optimizer, optimizers[i][0])) {
+        if (strstr(class ? class : m->rec->trace.optimizer, optimizers[i][0])) {
             snprintf(w->optimizer, sizeof w->optimizer, "%s", optimizers[i][1]);
             w->state_count = i < 2 ? 2 : 1;
         }
     if (!type) type = g->event.element_bytes != 2 ? "float32" : g->event.half ? "float16" : "bfloat16";
     bool known = strcmp(type, "float16") == 0 || strcmp(type, "bfloat16") == 0;
     snprintf(w->gradient_type, sizeof w->gradient_type, "%s", known ? type : "float32");
-    w->peak_bytes = (int64_t)torch_number(&m->rec.trace, "peak_bytes");
+    w->peak_bytes = (int64_t)torch_number(&m->rec->trace, "peak_bytes");
     bool unknown = false;
-    for (int i = 0; i < m->rec.step->collective_count; i++)
-        unknown |= m->rec.step->collectives[i].call.elements < 0;
+    for (int i = 0; i < m->rec->step->collective_count; i++)
+        unknown |= m->rec->step->collectives[i].call.elements < 0;
     add_missing(m, g->event.shape < 0, "shapes of gradients (record_shapes=True)");
-    add_missing(m, !m->rec.trace.has_gpu && strcmp(m->rec.trace.device, "CPU") != 0,
+    add_missing(m, !m->rec->trace.has_gpu && strcmp(m->rec->trace.device, "CPU") != 0,
                 "kernels (ProfilerActivity.CUDA)");
     add_missing(m, unknown, "elements of collectives (record_shapes=True)");
     add_missing(m, !d, "names, samples, peak memory and the step without profiler (add_metadata_json)");
     add_missing(m, d && w->peak_bytes == 0, "peak memory (\"peak_bytes\" in add_metadata_json)");
-    add_missing(m, d && m->rec.measured_ns == 0,
+    add_missing(m, d && m->rec->measured_ns == 0,
                 "the step without profiler (\"step_ms\" in add_metadata_json)");
-    add_missing(m, m->rec.measured_ns > 0 && !m->rec.adjusted,
+    add_missing(m, m->rec->measured_ns > 0 && !m->rec->adjusted,
                 "the profiler's time (\"step_ms\" is below the kernels')");
 }
 
@@ -131,23 +132,27 @@ static json_t *describe_source(const importer *m, const char *const *paths, int 
         snprintf(path, sizeof path, "%s", paths[i]);
         json_array_append_new(files, json_string(text_printable(path, false)));
     }
-    for (int i = 0; i < m->rec.step_count; i++)
-        json_array_append_new(times, json_integer(m->rec.steps[i].end_ns - m->rec.steps[i].begin_ns));
-    for (int i = 0; i < m->rec.step->collective_count; i++) {
-        const torch_collective *c = &m->rec.step->collectives[i];
-        json_array_append_new(collectives, json_pack("{s:s, s:I, s:i, s:i, s:I}", "name",
+    for (int i = 0; i < m->rec->step_count; i++)
+        json_array_append_new(times, json_integer(m->rec->steps[i].end_ns - m->rec->steps[i].begin_ns));
+    for (int i = 0; i < m->rec->step->collective_count; i++) {
+        const torch_collective *c = &m->rec->step->collectives[i];
+        json_array_append_new(collectives, json_pack("{s:s, s:I, s:i, s:i, s:I, s:I}", "name",
                                                      torch_collective_names[c->call.collective], "elements",
                                                      (json_int_t)c->call.elements, "element_bytes",
                                                      (int)c->call.element_bytes, "ranks",
-                                                     c->call.group > 0 ? c->call.group : m->rec.trace.world,
-                                                     "ns", (json_int_t)(c->end_ns - c->begin_ns)));
+                                                     c->call.group > 0 ? c->call.group : m->rec->trace.world,
+                                                     "ns", (json_int_t)(c->end_ns - c->begin_ns),
+                                                     "transfer_ns", (json_int_t)torch_transfer(&m->job, i)));
     }
-    return json_pack("{s:s, s:o, s:s, s:i, s:i, s:O, s:I, s:o, s:I, s:f, s:b, s:b, s:i, s:o}", "kind",
-                     "trace", "files", files, "device", m->rec.trace.device, "ranks", m->rec.trace.world,
-                     "rank", m->rec.trace.rank, "missing", m->missing, "step",
-                     (json_int_t)m->rec.step->number, "step_times_ns", times, "recorded_step_ns",
-                     (json_int_t)m->rec.recorded_ns, "scale", m->scale, "profiler_removed", m->rec.adjusted,
-                     "compiled", m->rec.trace.compiled, "micro_batches", m->rec.step->micro_batches,
+    int rank = (int)(m->rec - m->job.ranks);
+    json_t *waiting = m->job.count > 1 ? json_integer(torch_waiting(&m->job, rank)) : json_null();
+    return json_pack("{s:s, s:o, s:s, s:i, s:i, s:O, s:I, s:o, s:I, s:f, s:b, s:b, s:i, s:I, s:o, s:o}",
+                     "kind", "trace", "files", files, "device", m->rec->trace.device, "ranks",
+                     m->rec->trace.world, "rank", m->rec->trace.rank, "missing", m->missing, "step",
+                     (json_int_t)m->rec->step->number, "step_times_ns", times, "recorded_step_ns",
+                     (json_int_t)m->rec->recorded_ns, "scale", m->scale, "profiler_removed", m->rec->adjusted,
+                     "compiled", m->rec->trace.compiled, "micro_batches", m->rec->step->micro_batches,
+                     "recomputed_ns", (json_int_t)m->rec->step->recomputed_ns, "waiting_ns", waiting,
                      "collectives", collectives);
 }
 
@@ -155,13 +160,13 @@ static json_t *describe_source(const importer *m, const char *const *paths, int 
 
 static void report(const importer *m, const workload *w, text_buffer *out)
 {
-    const torch_step *s = m->rec.step;
-    torch_report_step(&m->rec, out);
+    const torch_step *s = m->rec->step;
+    torch_report_step(m->rec, out);
     if (m->scale != 1) text_append(out, "the times of kernels are multiplied by %g\n", m->scale);
-    if (m->rec.trace.compiled) text_append(out, "compiled model: all gradients are ready at the end\n");
+    if (m->rec->trace.compiled) text_append(out, "compiled model: all gradients are ready at the end\n");
     if (s->micro_batches > 1)
         text_append(out, "%d micro-batches, of which all but the last count as forward\n", s->micro_batches);
-    torch_report_parts(&m->rec, out);
+    torch_report_parts(m->rec, out);
     text_append(out, "\n  %-16s %d of %d, %lld elements, %d with names\n",
                 s->gradients->event.shape < 0 ? "reductions" : "gradients", s->gradient_count,
                 s->accumulations, (long long)w->model->parameter_elements, m->names.named);
@@ -175,26 +180,10 @@ static void report(const importer *m, const workload *w, text_buffer *out)
 
 /* ---- import ------------------------------------------------------------------------------------------ */
 
-/* Reads all files, which must be ranks of one job, and keeps the lowest rank's trace. */
-static status read_traces(importer *m, const char *const *paths, int count)
-{
-    for (int i = 0; i < count; i++) {
-        torch_trace next;
-        status rc = torch_read(paths[i], &next);
-        if (rc == STATUS_OK && i > 0) rc = torch_check_rank(&m->rec.trace, &next);
-        bool keeps = rc == STATUS_OK && (i == 0 || next.rank < m->rec.trace.rank);
-        torch_trace other = keeps ? m->rec.trace : next;
-        if (keeps) m->rec.trace = next;
-        torch_free(&other);
-        TRY(rc);
-    }
-    return STATUS_OK;
-}
-
 static status make_workload(importer *m, workload *w)
 {
-    torch_step *s = m->rec.step;
-    const char *slash = strrchr(m->rec.trace.name, '/'), *file = slash ? slash + 1 : m->rec.trace.name;
+    torch_step *s = m->rec->step;
+    const char *slash = strrchr(m->rec->trace.name, '/'), *file = slash ? slash + 1 : m->rec->trace.name;
     char name[64];
     if (s->gradient_count == 0)
         return fail(STATUS_DATA,
@@ -202,12 +191,12 @@ static status make_workload(importer *m, workload *w)
     snprintf(name, sizeof name, "%.*s", (int)strcspn(file, "."), file);
     for (char *c = name; *c; c++)
         if (*c & 0x80) *c = '?';
-    int64_t batch = (int64_t)fmax(torch_number(&m->rec.trace, "batch"), 1);
+    int64_t batch = (int64_t)fmax(torch_number(&m->rec->trace, "batch"), 1);
     TRY(workload_begin(w, text_printable(name, false), batch, 2 * s->gradient_count + 1));
-    TRY(torch_add_parameters(&m->rec.trace, s, w, &m->names));
+    TRY(torch_add_parameters(&m->rec->trace, s, w, &m->names));
     for (int part = 0; part < WORKLOAD_PARTS; part++) {
-        w->part_idle_ns[part] = m->rec.idle_ns[part];
-        w->part_ns[part] = m->rec.kernel_ns[part] + m->rec.idle_ns[part];
+        w->part_idle_ns[part] = m->rec->idle_ns[part];
+        w->part_ns[part] = m->rec->kernel_ns[part] + m->rec->idle_ns[part];
     }
     torch_pairs uses = {0}, ready = {0}, cuts = {0};
     status rc = make_segments(m, w, &uses, &ready, &cuts);
@@ -224,18 +213,19 @@ status torch_import(const char *const *paths, int count, double scale, workload 
 {
     importer m = {.scale = scale, .missing = json_array()};
     *w = (workload){0};
-    status rc = read_traces(&m, paths, count);
+    status rc = torch_job_open(paths, count, scale, &m.job);
     if (rc == STATUS_OK) {
-        rc = torch_split_step(&m.rec, NULL, scale);
-        if (rc == STATUS_OK) rc = make_workload(&m, w);
-        if (rc != STATUS_OK) error_context("%s", m.rec.trace.name);
+        m.rec = m.job.ranks;
+        for (int i = 1; i < count; i++)
+            if (m.job.ranks[i].trace.rank < m.rec->trace.rank) m.rec = &m.job.ranks[i];
+        rc = make_workload(&m, w);
+        if (rc != STATUS_OK) error_context("%s", m.rec->trace.name);
     }
     if (rc == STATUS_OK) {
         w->source = describe_source(&m, paths, count);
         report(&m, w, out);
     }
-    torch_steps_free(&m.rec.steps, m.rec.step_count);
-    torch_free(&m.rec.trace);
+    torch_job_close(&m.job);
     json_decref(m.missing);
     return rc;
 }

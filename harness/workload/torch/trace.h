@@ -6,6 +6,7 @@
  *   trace_steps.c   finds the steps, their passes, gradients and collectives
  *   trace_time.c    splits a step's time into slices, which add up to the step
  *   trace_parts.c   sums the parts of a step, without the profiler's time
+ *   trace_ranks.c   reads the traces of several ranks, and compares their collectives
  *   trace_units.c   names the parameters, and groups them into units
  *   import.c        makes a workload from a step
  *   explain.c       lists the facts that a step proves
@@ -142,7 +143,8 @@ typedef struct torch_step {
     int64_t host_begin_ns, host_end_ns, begin_ns, end_ns; /* on the host, and on the compute device */
     int64_t forward_ns, backward_ns, backward_end_ns;     /* begin of the passes on the host */
     int micro_batches;
-    torch_pairs passes;        /* begins of the backward passes */
+    torch_pairs passes;        /* begins and ends of the backward passes */
+    int64_t recomputed_ns;     /* time of forward operations within the backward passes */
     torch_gradient *gradients; /* [gradient_count], in the order in which they become ready */
     int gradient_count, gradient_capacity;
     /* Number of gradients in the trace. If all their shapes are unknown, the reductions take their place. */
@@ -152,6 +154,8 @@ typedef struct torch_step {
     torch_pairs parts[WORKLOAD_PARTS]; /* begins and ends on the host */
     torch_slice *slices;               /* [slice_count] */
     int slice_count, slice_capacity;
+    torch_pairs
+        computation; /* begins and ends of the ranges in which the GPU, or without it the thread, computes */
     int64_t busy_ns, communication_only_ns, span_ns; /* times of the GPU, from the first kernel to the last */
 } torch_step;
 
@@ -164,7 +168,12 @@ void torch_steps_free(torch_step **steps, int count);
 /* Sets *out to the step whose time is nearest to the median. */
 status torch_typical_step(const torch_trace *t, torch_step *steps, int count, torch_step **out);
 
-/* Fills in the step's slices, which add up to end_ns - begin_ns, and the exposed time of its collectives. */
+/* Returns the time within [begin, end) that the ranges cover. *at is the first range that ends after `begin`;
+ * it only increases. */
+int64_t torch_covered(const torch_pairs *ranges, int *at, int64_t begin, int64_t end);
+
+/* Fills in the step's slices and computation, which add up to end_ns - begin_ns, and the exposed time of its
+ * collectives. */
 status torch_split_time(const torch_trace *t, torch_step *s);
 
 /* A trace, its steps, and the parts of one of them. */
@@ -186,8 +195,25 @@ double torch_number(const torch_trace *t, const char *key);
 void torch_report_step(const torch_recording *r, text_buffer *out);
 /* Adds the table of the parts to a report. */
 void torch_report_parts(const torch_recording *r, text_buffer *out);
-/* Fails with STATUS_DATA unless `next` is another rank of the job. */
-status torch_check_rank(const torch_trace *t, const torch_trace *next);
+
+/* The same step of several ranks of a job. */
+typedef struct torch_job {
+    torch_recording *ranks; /* [count], in the order of the files */
+    int count;
+} torch_job;
+
+/* Reads the traces, which must be different ranks of one job with the same collectives, and splits the
+ * typical step of the first trace. The caller calls torch_job_close(), also after a failure. */
+status torch_job_open(const char *const *paths, int count, double scale, torch_job *out);
+void torch_job_close(torch_job *job);
+
+/* Returns the duration of collective `i` of the step on a rank. */
+int64_t torch_duration(const torch_job *job, int rank, int i);
+/* Returns the least duration over the ranks: the others of them wait before they transfer. */
+int64_t torch_transfer(const torch_job *job, int i);
+/* Returns the time in which the collectives of a rank wait for other ranks, and the rank computes nothing.
+ * Waits that overlap count once. */
+int64_t torch_waiting(const torch_job *job, int rank);
 
 /* Facts about the parameters that add_metadata_json() has stored. */
 typedef struct torch_names {
@@ -200,13 +226,12 @@ typedef struct torch_names {
  * the trace has no names. Sets the gradients' `parameter`. */
 status torch_add_parameters(const torch_trace *t, torch_step *s, workload *w, torch_names *names);
 
-/* Imports rank 0's trace, or the one of the lowest rank. Times of kernels are multiplied by `scale`. Adds a
+/* Imports the trace of the lowest rank. Times of kernels are multiplied by `scale`. Adds a
  * report to `out`. The caller frees *w, also after a failure. */
 status torch_import(const char *const *paths, int count, double scale, workload *w, text_buffer *out);
 
 /* Explains the typical step of the first trace, with the same step of the other traces, which must be other
- * ranks of the job. Collectives of the ranks are matched by their order in the step. The least duration of a
- * collective over the ranks is its transfer, and the rest is waiting.
+ * ranks of the job. Collectives of the ranks are matched by their order in the step.
  *
  * A fact is listed only if the trace proves it:
  *   - gradients are reduced in more than one micro-batch;

@@ -78,13 +78,6 @@ status torch_split_step(torch_recording *r, const int64_t *number, double scale)
     return STATUS_OK;
 }
 
-status torch_check_rank(const torch_trace *t, const torch_trace *next)
-{
-    if (next->world == t->world && next->rank != t->rank) return STATUS_OK;
-    return fail(STATUS_DATA, "%s: expected another rank of the job in %s, rank %d of %d, got rank %d of %d",
-                next->name, t->name, t->rank, t->world, next->rank, next->world);
-}
-
 void torch_report_step(const torch_recording *r, text_buffer *out)
 {
     const torch_step *s = r->step;

@@ -22,7 +22,7 @@ static status add_gradient(torch_step *s, const torch_event *e, int64_t sequence
  * of the forward pass, since no gradient may be reduced before the last pass. */
 static status find_passes(const torch_trace *t, torch_step *s, int first, int end, int32_t thread)
 {
-    int64_t node = -1;
+    int64_t node = -1, computed = INT64_MIN;
     bool forward = true, begun = false;
     s->backward_end_ns = INT64_MIN;
     for (int i = first; i < end; i++) {
@@ -33,6 +33,10 @@ static status find_passes(const torch_trace *t, torch_step *s, int first, int en
         begun = begun || model || backward;
         forward = forward || (model && e->begin_ns >= s->backward_end_ns);
         if (e->kind == TORCH_GRADIENT && s->micro_batches > 0) TRY(add_gradient(s, e, node));
+        if (e->kind == TORCH_OP && e->begin_ns < s->backward_end_ns && e->begin_ns >= computed) {
+            computed = e->end_ns;
+            s->recomputed_ns += e->end_ns - e->begin_ns;
+        }
         if (!backward) continue;
         if (forward) {
             s->backward_ns = e->begin_ns;
@@ -43,6 +47,7 @@ static status find_passes(const torch_trace *t, torch_step *s, int first, int en
         forward = false;
         if (e->kind == TORCH_NODE) node = e->id;
         if (e->end_ns > s->backward_end_ns) s->backward_end_ns = e->end_ns;
+        s->passes.list[s->passes.count - 1].value = s->backward_end_ns;
     }
     return STATUS_OK;
 }
@@ -79,7 +84,8 @@ static status find_uses(const torch_trace *t, torch_step *s, int first, int end,
 /* Fills in the fields that an event within the call knows better. */
 static void refine(torch_collective *c, const torch_event *e)
 {
-    if (e->elements > 0 && (c->call.elements <= 0 || e->kind == TORCH_COMMS)) {
+    bool typed = e->kind == TORCH_COMMS || e->elements == c->call.elements; /* a list has no type */
+    if (e->elements > 0 && (c->call.elements <= 0 || typed)) {
         c->call.elements = e->elements;
         c->call.element_bytes = e->element_bytes;
     }
@@ -180,7 +186,8 @@ static void join_ranges(torch_pairs *r)
 }
 
 /* Finds the times of the parts on the host. Without a GPU, the thread itself copies gradients and waits for
- * collectives. DDP broadcasts buffers before the first operation, and waits after the last gradient. */
+ * collectives. DDP broadcasts buffers before the first operation, and waits after the last gradient of a pass
+ * until it has copied the last bucket. */
 static status find_parts(const torch_trace *t, torch_step *s, int first, int end)
 {
     int64_t copied = s->backward_end_ns, optimizer = INT64_MAX, operation = INT64_MAX;
@@ -196,6 +203,9 @@ static status find_parts(const torch_trace *t, torch_step *s, int first, int end
         if (e->kind == TORCH_REDUCER || e->kind == TORCH_SHARDING)
             TRY(add_range(s, WORKLOAD_COMMUNICATION, e->begin_ns, e->end_ns));
         if (e->kind == TORCH_REDUCER && e->end_ns > copied) copied = e->end_ns;
+        int pass = torch_count_until(s->passes.list, s->passes.count, sizeof(torch_pair), e->begin_ns) - 1;
+        if (e->kind == TORCH_REDUCER && pass >= 0 && e->begin_ns >= s->passes.list[pass].value)
+            TRY(add_range(s, WORKLOAD_COMMUNICATION, s->passes.list[pass].value, e->end_ns));
         if (e->kind == TORCH_OP && e->begin_ns < operation) operation = e->begin_ns;
         broadcast =
             broadcast || (e->kind == TORCH_CALL && e->begin_ns >= s->forward_ns && operation == INT64_MAX);
@@ -256,6 +266,7 @@ static void free_step(torch_step *s)
     free(s->gradients);
     free(s->collectives);
     free(s->slices);
+    free(s->computation.list);
     free(s->passes.list);
     for (int part = 0; part < WORKLOAD_PARTS; part++) free(s->parts[part].list);
 }

@@ -63,9 +63,7 @@ static status split_host(const torch_trace *t, torch_step *s, torch_pairs *cuts)
     return STATUS_OK;
 }
 
-/* Returns the time within [begin, end) that the ranges cover. *at is the first range that
- * ends after `begin`; it only increases. */
-static int64_t covered(const torch_pairs *r, int *at, int64_t begin, int64_t end)
+int64_t torch_covered(const torch_pairs *r, int *at, int64_t begin, int64_t end)
 {
     int64_t sum = 0;
     while (*at < r->count && r->list[*at].value <= begin) (*at)++;
@@ -104,8 +102,8 @@ static status split_device(const torch_trace *t, torch_step *s, torch_pairs *com
         torch_slice slice = {.host_ns = e->host_ns, .part = part_of(s, e->host_ns)}, wait = slice;
         if (e->begin_ns > now) {
             int64_t launched = e->host_ns < now ? now : e->host_ns < e->begin_ns ? e->host_ns : e->begin_ns;
-            int64_t hidden = covered(communication, &at, now, launched);
-            wait.kernel_ns = covered(communication, &at, launched, e->begin_ns);
+            int64_t hidden = torch_covered(communication, &at, now, launched);
+            wait.kernel_ns = torch_covered(communication, &at, launched, e->begin_ns);
             wait.part = WORKLOAD_COMMUNICATION;
             slice.idle_ns = e->begin_ns - now - wait.kernel_ns;
             if (first < INT64_MAX) s->communication_only_ns += hidden + wait.kernel_ns;
@@ -124,8 +122,9 @@ static status split_device(const torch_trace *t, torch_step *s, torch_pairs *com
 }
 
 /* Sets the time of each collective in which the GPU, or without a GPU the host's thread, computes nothing. */
-static status find_exposed(const torch_trace *t, torch_step *s, torch_pairs *busy)
+static status find_exposed(const torch_trace *t, torch_step *s)
 {
+    torch_pairs *busy = &s->computation;
     TRY(list_kernels(t, TORCH_KERNEL, busy));
     for (int i = 0; i < s->slice_count && !t->has_gpu; i++)
         if (s->slices[i].part != WORKLOAD_COMMUNICATION)
@@ -134,17 +133,16 @@ static status find_exposed(const torch_trace *t, torch_step *s, torch_pairs *bus
         torch_collective *c = &s->collectives[i];
         int at = torch_count_until(busy->list, busy->count, sizeof(torch_pair), c->begin_ns);
         at -= at > 0;
-        c->exposed_ns = c->end_ns - c->begin_ns - covered(busy, &at, c->begin_ns, c->end_ns);
+        c->exposed_ns = c->end_ns - c->begin_ns - torch_covered(busy, &at, c->begin_ns, c->end_ns);
     }
     return STATUS_OK;
 }
 
 status torch_split_time(const torch_trace *t, torch_step *s)
 {
-    torch_pairs list = {0}, busy = {0};
+    torch_pairs list = {0};
     status rc = t->has_gpu ? split_device(t, s, &list) : split_host(t, s, &list);
-    if (rc == STATUS_OK) rc = find_exposed(t, s, &busy);
+    if (rc == STATUS_OK) rc = find_exposed(t, s);
     free(list.list);
-    free(busy.list);
     return rc;
 }
