@@ -53,9 +53,9 @@ static bool is_word(const char *argument, const char *word)
 
 static size_t bind_options(const command *c, void *options, option_binding *bindings)
 {
-    if (c->bind) return c->bind(options, bindings);
-    bindings[0] = (option_binding){.table = c->table, .storage = options};
-    return c->table != NULL;
+    size_t own = c->table.count > 0;
+    bindings[0] = (option_binding){.table = &c->table, .storage = options};
+    return c->bind ? own + c->bind(options, bindings + own) : own;
 }
 
 static status print_command_help(const command *c, const char *what, text_buffer *out)
@@ -101,7 +101,7 @@ static status run_command(const command *c, int argc, char *argv[], text_buffer 
 {
     option_binding bindings[COMMAND_MOST_BINDINGS] = {{0}};
     command_line l = {.argc = argc,
-                      .argv = calloc((size_t)argc + 3, sizeof *l.argv),
+                      .argv = calloc((size_t)argc + 3 + COMMAND_OWN_WORDS, sizeof *l.argv),
                       .options = calloc(1, c->options_size + 1),
                       .bindings = bindings,
                       .words = calloc((size_t)argc + 1, sizeof *l.words),

@@ -32,7 +32,10 @@ static status ps_requirements(const void *options, const char *policy, int world
     const ps_options *o = options;
     ps_policy p;
     TRY(ps_policy_resolve(policy, o, world, &p));
-    if (p.consistency == PS_DATA_PARALLEL) return ps_dp_requirements(options, policy, world, out);
+    if (p.consistency == PS_DATA_PARALLEL) {
+        *out = ps_dp_requirements(o, &p);
+        return STATUS_OK;
+    }
     device_memory_kind kind = o->payload == PS_PAYLOAD_ZMQ ? DEVICE_MEMORY_PRIVATE : DEVICE_MEMORY_SHARED;
     *out = (sync_requirements){
         .reach = SYNC_REACH_HOST,
@@ -156,7 +159,6 @@ static status open_parts(ps_engine *e)
 
 static status ps_open(const sync_context *context, sync_engine **out)
 {
-    *out = NULL;
     ps_policy p;
     TRY(ps_policy_resolve(context->policy, context->options, context->world, &p));
     if (p.consistency == PS_DATA_PARALLEL) return ps_dp_open(context, out);
@@ -222,9 +224,15 @@ static void ps_close(sync_engine *base)
 
 /* ---- connect ---------------------------------------------------------------------------------- */
 
+/* Returns the member of an engine under any policy. */
+static ps_member *member_of(sync_engine *e)
+{
+    return e->type == &sync_ps_dp ? &dp_engine_of(e)->member : &engine_of(e)->member;
+}
+
 status ps_handshake(sync_engine *base, sync_blob *out)
 {
-    return ps_make_handshake(ps_member_of(base), out);
+    return ps_make_handshake(member_of(base), out);
 }
 
 static void map_workers(ps_engine *e)
@@ -238,7 +246,7 @@ static void map_workers(ps_engine *e)
             worker->params = c->params->params.data;
             worker->grads = c->params->grads.data;
         }
-        if (worker->params) ps_port_share_tensors(&e->server->port, w);
+        e->server->port.in_place[w] = worker->params;
     }
 }
 
@@ -254,8 +262,8 @@ static status connect_servers(ps_engine *e)
         worker_server *s = &e->worker->agent.servers[j];
         ps_port *port = &e->worker->shared.port;
         bool here = e->server && j == c->rank;
-        if (here || shares) ps_port_share_tensors(port, j);
-        s->limited = ps_port_transmits(port, j);
+        port->in_place[j] = here || shares;
+        s->limited = !port->in_place[j] && !port->lends_frames;
         if (here) continue;
         s->params = copies ? ps_segment(&e->member, first + j, PS_SEGMENT_PARAMS) : NULL;
         TRY(ps_connect_port(&e->member, port, j, &s->url));
@@ -366,11 +374,6 @@ static void ps_counters(sync_engine *base, sync_counters *out)
 
 /* ---- reports ------------------------------------------------------------------------------------ */
 
-ps_member *ps_member_of(sync_engine *e)
-{
-    return e->type == &sync_ps_dp ? &dp_engine_of(e)->member : &engine_of(e)->member;
-}
-
 bool ps_updates_on_gpu(const sync_engine *e)
 {
     if (e->type == &sync_ps_dp) return sync_memory_is_separate(e->context.device);
@@ -380,12 +383,12 @@ bool ps_updates_on_gpu(const sync_engine *e)
 
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload)
 {
-    ps_member_ways(ps_member_of((sync_engine *)e), transport, payload);
+    ps_member_ways(member_of((sync_engine *)e), transport, payload);
 }
 
 void ps_write_settings(const sync_engine *e, text_buffer *out)
 {
-    const ps_member *m = ps_member_of((sync_engine *)e);
+    const ps_member *m = member_of((sync_engine *)e);
     ps_policy_write(m->policy, m->options, out);
 }
 

@@ -18,9 +18,7 @@ typedef struct ps_engine {
     int index;
 } ps_engine;
 
-/* Functions of engine.c that work under every policy. ps_member_of() returns the member of an engine.
- * ps_handshake() implements sync_engine_type.handshake(). */
-ps_member *ps_member_of(sync_engine *e);
+/* Implements sync_engine_type.handshake() under every policy. */
 status ps_handshake(sync_engine *e, sync_blob *out);
 
 #endif

@@ -18,10 +18,11 @@ enum { WINDOW = 64, LONGEST_TEXT = 4096 };
 
 /* ---- lines of text ---------------------------------------------------------------------------- */
 
-static void describe_policy(text_buffer *t, const char *name, const ps_policy *p, const ps_options *o)
+static void describe_policy(text_buffer *t, const ps_member *m)
 {
-    text_append(t, "policy %s\nconsistency %d, staleness %" PRId64 "\n", name, (int)p->consistency,
-                p->staleness);
+    const ps_policy *p = m->policy;
+    text_append(t, "policy %s\nconsistency %d, staleness %" PRId64 "\n", m->context->policy,
+                (int)p->consistency, p->staleness);
     text_append(t, "partition-bytes %" PRId64 "\npriority %d\n", p->partition_bytes, (int)p->priority);
     text_append(t, "servers %" PRId64 ", placement %d\n", p->servers, (int)p->placement);
     text_append(t, "server-optimizer %s\ndivide %s\n", p->server_optimizer ? "on" : "off",
@@ -29,7 +30,7 @@ static void describe_policy(text_buffer *t, const char *name, const ps_policy *p
     if (p->consistency == PS_DATA_PARALLEL)
         text_append(t, "chunks %" PRId64 " and %" PRId64 ", loss %d\n", p->replicate_bytes, p->reduce_bytes,
                     (int)p->loss);
-    text_append(t, "payload %d, transport %d\n", o->payload, o->transport);
+    text_append(t, "payload %d, transport %d\n", m->options->payload, m->options->transport);
 }
 
 static void describe_optimizer(text_buffer *t, const optimizer_options *o)
@@ -54,18 +55,16 @@ static void describe_params(text_buffer *t, const param_set *set)
                     set->model->buffers[i].elements);
 }
 
-status ps_handshake_make(const ps_handshake_own *own, int world, const char *policy_name,
-                         const ps_policy *policy, const ps_options *options, const param_set *params,
-                         const optimizer *optimizer, sync_blob *out)
+status ps_handshake_make(const ps_member *m, const ps_handshake_own *own, sync_blob *out)
 {
     text_buffer t = {0};
     text_append(&t, FIRST_LINE "\nhost %016" PRIx64 "\nshared %d\nurl %s\nnccl ", own->host, own->shared,
                 own->url);
     if (own->has_nccl) collective_bootstrap_write(own->nccl, &t);
-    text_append(&t, "\nranks %d\n", world);
-    describe_policy(&t, policy_name, policy, options);
-    describe_optimizer(&t, optimizer_get_options(optimizer));
-    describe_params(&t, params);
+    text_append(&t, "\nranks %d\n", m->context->world);
+    describe_policy(&t, m);
+    describe_optimizer(&t, optimizer_get_options(m->context->optimizer));
+    describe_params(&t, m->context->params);
     if (t.out_of_memory) {
         text_free(&t);
         return fail(STATUS_SYSTEM, "no memory for the handshake of parameter servers and ranks");
@@ -216,17 +215,12 @@ status ps_listen(ps_member *m, int server, ps_port *port)
     char asked[PS_URL_MAX];
     const char *address = m->context->host_address;
     bool is_local = strcmp(m->options->interface, "lo") == 0; /* the default */
-    switch (transport_kind(m)) {
-    case PS_TRANSPORT_TCP:
+    ps_transport kind = transport_kind(m);
+    if (kind == PS_TRANSPORT_TCP)
         snprintf(asked, sizeof asked, "tcp://%s:*", is_local && address ? address : m->options->interface);
-        break;
-    case PS_TRANSPORT_INPROC:
-        snprintf(asked, sizeof asked, "inproc://psring-%016" PRIx64 "-%d", random_token(), server);
-        break;
-    default:
-        snprintf(asked, sizeof asked, "ipc://@psring-%016" PRIx64 "-%d", random_token(), server);
-        break;
-    }
+    else
+        snprintf(asked, sizeof asked, "%spsring-%016" PRIx64 "-%d",
+                 kind == PS_TRANSPORT_INPROC ? "inproc://" : "ipc://@", random_token(), server);
     TRY(transport_listen(port->transport, asked, m->url, PS_URL_MAX));
     for (int w = 0; w < port->peers; w++)
         if (w != port->partner) port->links[w] = w;
@@ -328,16 +322,14 @@ static status exchange_arenas(ps_member *m)
 
 status ps_make_handshake(ps_member *m, sync_blob *out)
 {
-    const sync_context *c = m->context;
     ps_handshake_own own = {.host = shm_host_id(), .shared = true, .has_nccl = m->nccl};
     memcpy(own.url, m->url, sizeof own.url);
     for (int i = 0; i < m->export_count; i++)
         own.shared = own.shared && (!m->exported[i] || m->exported[i]->fd >= 0);
-    if (m->nccl && c->rank == 0) TRY(collective_nccl_bootstrap(own.nccl));
+    if (m->nccl && m->context->rank == 0) TRY(collective_nccl_bootstrap(own.nccl));
     free(m->handshake.data);
     m->handshake = (sync_blob){0};
-    TRY(ps_handshake_make(&own, c->world, c->policy, m->policy, m->options, c->params, c->optimizer,
-                          &m->handshake));
+    TRY(ps_handshake_make(m, &own, &m->handshake));
     *out = m->handshake;
     return STATUS_OK;
 }

@@ -35,11 +35,6 @@ typedef struct ps_handshake_own {
     char nccl[COLLECTIVE_BOOTSTRAP_BYTES];
 } ps_handshake_own;
 
-/* Writes a handshake. The caller frees out->data. */
-status ps_handshake_make(const ps_handshake_own *own, int world, const char *policy_name,
-                         const ps_policy *policy, const ps_options *options, const param_set *params,
-                         const optimizer *optimizer, sync_blob *out);
-
 /* Reads the sender's lines. Fails with STATUS_PROTOCOL if `handshake` is malformed or has another version.
  * `who` names the sender in messages, for example "rank 3". */
 status ps_handshake_read(const sync_blob *handshake, const char *who, ps_handshake_own *own);
@@ -70,6 +65,9 @@ typedef struct ps_member {
      * memory. */
     shm_segment *segments;
 } ps_member;
+
+/* Writes the handshake of a member. The caller frees out->data. */
+status ps_handshake_make(const ps_member *m, const ps_handshake_own *own, sync_blob *out);
 
 int ps_member_count(const ps_policy *policy, int world);
 

@@ -1,5 +1,7 @@
 #include "ps/keys.h"
 
+#include "common/base/least.h"
+
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -15,14 +17,6 @@ typedef struct planning {
     int *point;
     int most_keys;
 } planning;
-
-int ps_largest_sum(const nn_program *program)
-{
-    int largest = 0;
-    for (int op = 0; op < program->op_count; op++)
-        if (program->ops[op].group_reduce > largest) largest = program->ops[op].group_reduce;
-    return largest;
-}
 
 /* ---- when a parameter can be pushed ----------------------------------------------------------- */
 
@@ -79,7 +73,7 @@ static status add_key(planning *g, int server, int first, int count, int64_t fir
     int64_t at = first_begin, taken = begin;
     for (int i = first; i < first + count && at < *end && used < PS_KEY_PIECES; i++) {
         piece whole = g->set->pieces[i];
-        int64_t from = begin > at ? begin - at : 0, to = *end - at < whole.count ? *end - at : whole.count;
+        int64_t from = greatest(0, begin - at), to = least(*end - at, whole.count);
         if (from < to) {
             pieces[used++] = (piece){whole.offset + from, to - from};
             if (first_param < 0) first_param = i;
@@ -126,9 +120,7 @@ static status cut_keys(planning *g)
             end += g->set->pieces[first + count].count;
         for (int64_t at = begin, next; at < end; at = next) {
             while (shard_begin(g, server + 1) <= at) server++;
-            int64_t boundary = shard_begin(g, server + 1);
-            next = end - at > g->partition ? at + g->partition : end;
-            if (next > boundary) next = boundary;
+            next = least(least(end, at + g->partition), shard_begin(g, server + 1));
             TRY(add_key(g, server, first, count, begin, at, &next));
         }
         begin = end;
@@ -200,7 +192,7 @@ status ps_plan_make(const nn_program *program, const param_set *set, int servers
     if (!g.plan) return fail(STATUS_SYSTEM, "no memory for the plan of the parameter server");
     g.plan->param_count = set->model->param_count;
     g.plan->server_count = servers;
-    g.plan->largest_sum = ps_largest_sum(program);
+    g.plan->largest_sum = nn_program_largest_sum(program);
     status rc = make(&g, servers);
     if (rc != STATUS_OK) ps_plan_free(out);
     return rc;
@@ -221,10 +213,8 @@ const char *ps_key_name(const ps_plan *plan, const nn_model *model, int key)
 int64_t ps_plan_largest_frame(const ps_plan *plan, const param_set *params)
 {
     int64_t bytes = params->buffer_bytes, size = dtype_size(params->type);
-    for (int k = 0; k < plan->key_count; k++)
-        if (plan->keys[k].elements * size > bytes) bytes = plan->keys[k].elements * size;
-    int64_t sums = plan->largest_sum * (int64_t)sizeof(double);
-    return sums > bytes ? sums : bytes;
+    for (int k = 0; k < plan->key_count; k++) bytes = greatest(bytes, plan->keys[k].elements * size);
+    return greatest(bytes, plan->largest_sum * (int64_t)sizeof(double));
 }
 
 /* ---- the queue --------------------------------------------------------------------------------- */

@@ -45,12 +45,8 @@ typedef struct ps_plan {
     /* pushable[push_first[p] .. + push_count[p]) are the parameters that can be pushed after ready(p). All
      * other parameters can be pushed after the whole backward pass. */
     int *push_first, *push_count, *pushable;
-    int largest_sum; /* Result of ps_largest_sum(). */
+    int largest_sum; /* Result of nn_program_largest_sum(). */
 } ps_plan;
-
-/* Returns the largest number of values that a layer sums over the ranks in one call of group_sum(), or 0 if
- * no layer needs sums over the ranks. */
-int ps_largest_sum(const nn_program *program);
 
 status ps_plan_make(const nn_program *program, const param_set *set, int servers, int64_t partition_bytes,
                     ps_plan **out);

@@ -42,6 +42,16 @@ int64_t ps_port_now(const ps_port *p)
     return p->device ? device_now_ns(p->device) : clock_now_ns();
 }
 
+typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
+
+/* Wakes the agent after something was posted to it. */
+static void wake(void *context)
+{
+    ps_port *p = context;
+    int before = atomic_exchange_explicit(&p->attention, PORT_WOKEN, memory_order_acq_rel);
+    if (before == PORT_ASLEEP || p->in_events) transport_wake(p->transport);
+}
+
 /* ---- messages --------------------------------------------------------------------------------- */
 
 /* Converts the times in a header to a clock that is `ns` ahead. A time of 0 means unknown, and does not
@@ -61,7 +71,7 @@ static status send_to_partner(ps_port *p, const message_header *header, const me
     m.header.frames = count;
     m.header.sent_ns = ps_port_now(p);
     if (!sync_queue_push(&p->other->in, &m)) return STATUS_AGAIN;
-    ps_port_wake(p->other);
+    wake(p->other);
     return STATUS_OK;
 }
 
@@ -121,22 +131,18 @@ void ps_port_release(ps_port *p, ps_message *m)
     m->remote = false;
 }
 
+status ps_port_done(ps_port *p, ps_message *m, status rc)
+{
+    ps_port_release(p, m);
+    return rc;
+}
+
 int ps_frames_of(message_frame *frames, const void *arena, piece_list pieces, int64_t size)
 {
     for (int i = 0; i < pieces.count; i++)
         frames[i] = (message_frame){(const char *)arena + pieces.pieces[i].offset * size,
                                     (size_t)(pieces.pieces[i].count * size)};
     return pieces.count;
-}
-
-void ps_port_share_tensors(ps_port *p, int peer)
-{
-    p->in_place[peer] = true;
-}
-
-bool ps_port_transmits(const ps_port *p, int peer)
-{
-    return !p->in_place[peer] && !p->lends_frames;
 }
 
 status ps_port_send_pieces(ps_port *p, int peer, const message_header *header, const void *arena,
@@ -177,12 +183,7 @@ void ps_copy_pieces(device *d, void *to, const void *from, piece_list pieces, in
 
 status ps_message_failure(const ps_message *m)
 {
-    error_record record = {.code = (status)m->header.flags};
-    message_frame text = m->header.frames > 0 ? ps_message_frame(m, 0) : (message_frame){0};
-    size_t length = text.bytes < sizeof record.message ? text.bytes : sizeof record.message - 1;
-    if (length > 0) memcpy(record.message, text.data, length);
-    if (record.code <= STATUS_AGAIN || record.code >= STATUS_COUNT) record.code = STATUS_PEER;
-    return error_adopt(&record);
+    return message_failure(&m->header, m->header.frames > 0 ? ps_message_frame(m, 0) : (message_frame){0});
 }
 
 void ps_port_count_received(ps_port *p, int peer, int64_t payload)
@@ -226,8 +227,6 @@ bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, i
 
 /* ---- the agent -------------------------------------------------------------------------------- */
 
-typedef enum port_attention { PORT_AWAKE, PORT_ASLEEP, PORT_WOKEN } port_attention;
-
 /* Sleeps until there may be work. Returns at once if the port has been woken since the last wait. */
 static void wait_for_more(void *context, int64_t deadline_ns)
 {
@@ -235,18 +234,6 @@ static void wait_for_more(void *context, int64_t deadline_ns)
     int before = atomic_exchange_explicit(&p->attention, PORT_ASLEEP, memory_order_acq_rel);
     if (before != PORT_WOKEN) transport_wait(p->transport, deadline_ns);
     atomic_exchange_explicit(&p->attention, PORT_AWAKE, memory_order_acq_rel);
-}
-
-static void wake(void *context)
-{
-    ps_port *p = context;
-    int before = atomic_exchange_explicit(&p->attention, PORT_WOKEN, memory_order_acq_rel);
-    if (before == PORT_ASLEEP || p->in_events) transport_wake(p->transport);
-}
-
-void ps_port_wake(ps_port *p)
-{
-    wake(p);
 }
 
 static status progress(void *context, int64_t now_ns, int64_t *deadline_ns, bool *worked)

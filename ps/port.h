@@ -50,7 +50,9 @@ typedef struct ps_port {
     transport *transport;
     int *links;          /* [peers] Link of the transport to each peer, or PS_NO_PEER. */
     bool *was_connected; /* [peers] */
-    bool *in_place;      /* [peers] The peer reads tensors in this rank's memory, so they need no frames. */
+    /* [peers] The peer reads tensors in place, in shared memory or in this process, so they need no frames.
+     * Set by the owner. */
+    bool *in_place;
     int peers;
     int partner; /* The peer in this process, or PS_NO_PEER. */
     sync_queue in;
@@ -106,21 +108,18 @@ int64_t ps_port_now(const ps_port *p);
 status ps_port_send(ps_port *p, int peer, const message_header *header, const message_frame *frames,
                     int count, transport_ticket *ticket, int64_t payload);
 
-/* Tells the port that the peer reads this rank's tensors in place, in shared memory or in this process. */
-void ps_port_share_tensors(ps_port *p, int peer);
 /* Sends pieces of an arena like ps_port_send(), at most PS_KEY_PIECES. If the peer reads tensors in place,
  * the message has no frames. Elements have `size` bytes. */
 status ps_port_send_pieces(ps_port *p, int peer, const message_header *header, const void *arena,
                            piece_list pieces, int64_t size, transport_ticket *ticket, int64_t payload);
-/* Returns true if pieces that are sent to the peer leave this rank's memory. This is false if the peer reads
- * them in place, or if frames are lent. */
-bool ps_port_transmits(const ps_port *p, int peer);
 /* Returns true if the message carries `pieces`: in frames of their sizes, or in place. */
 bool ps_port_carries(const ps_port *p, const ps_message *m, piece_list pieces, int64_t size);
 
 /* Passes messages that have arrived to ps_port_ops.handle. */
 status ps_port_receive(ps_port *p, int64_t now_ns, bool *worked);
 void ps_port_release(ps_port *p, ps_message *m);
+/* Releases the message, and returns `rc`. */
+status ps_port_done(ps_port *p, ps_message *m, status rc);
 
 static inline message_frame ps_message_frame(const ps_message *m, int index)
 {
@@ -144,9 +143,6 @@ void ps_port_count_received(ps_port *p, int peer, int64_t payload);
 
 /* Adds the traffic so far, and the processor time of the agent, to the counters `out`. */
 void ps_port_collect(const ps_port *p, sync_counters *out);
-
-/* Wakes the agent after something was posted to it. */
-void ps_port_wake(ps_port *p);
 
 bool ps_port_is_connected(const ps_port *p, int peer);
 /* Returns true if the peer was connected and has disconnected. The port notices a new connection only when

@@ -203,10 +203,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
         goto failed;
     }
     if (e->settings.options.collective_table)
-        TRY_GOTO(
-            rc,
-            collective_tuning_load("--collective-table", e->settings.options.collective_table, &e->tuning),
-            failed);
+        TRY_GOTO(rc, collective_tuning_load(e->settings.options.collective_table, &e->tuning), failed);
     e->wire = wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.policy.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
@@ -294,28 +291,12 @@ static status open_collectives(ring_engine *e)
     add_window(&c->params->gathered, windows, &count);
     if (e->settings.group > 0) add_window(&c->params->grad_shards, windows, &count);
     if (c->params->model->buffer_count > 0) add_window(&c->params->buffers, windows, &count);
-    collective_config config = {
-        .rank = c->rank,
-        .world = c->world,
-        .job_token = c->job_token,
-        .name = "ring",
-        .windows = windows,
-        .window_count = count,
-        .device = c->device,
-        .slot = c->slot,
-        .table = c->table,
-        .lost = c->lost,
-        .lost_context = c->lost_context,
-        .bootstrap = e->stream ? e->bootstrap : NULL,
-        .share_gpu = c->share_gpu,
-        .canceled = c->canceled,
-        .canceled_context = c->canceled_context,
-        .stall_timeout_ns = c->stall_timeout_ns,
-        .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
-        .link = c->link,
-        .algorithm = e->settings.algorithm,
-        .tuning = e->settings.options.collective_table ? &e->tuning : NULL,
-    };
+    collective_config config = process_group_collectives(c, "ring");
+    config.windows = windows;
+    config.window_count = count;
+    config.bootstrap = e->stream ? e->bootstrap : NULL;
+    config.algorithm = e->settings.algorithm;
+    config.tuning = e->settings.options.collective_table ? &e->tuning : NULL;
     TRY(collective_open(e->settings.collective, &config, &e->world));
     TRY(collective_group_open(e->world, "data", NULL, c->world, &e->group));
     TRY(open_shard_groups(e));

@@ -70,11 +70,11 @@ typedef struct ring_memory {
     int group_capacity;
 } ring_memory;
 
-/* Values that PowerSGD all-reduces for a bucket. `p` holds P of each matrix and the uncompressed tensors. `q`
- * holds Q of each matrix. */
+/* Values that PowerSGD all-reduces for a bucket in phases 0 and 1. The values of phase 0 are P of each matrix
+ * and the uncompressed tensors. The values of phase 1 are Q of each matrix. */
 typedef struct ring_factors {
-    float *p, *q;
-    int64_t p_count, q_count;
+    float *values[2];
+    int64_t counts[2];
 } ring_factors;
 
 typedef struct ring_engine ring_engine;
@@ -238,12 +238,8 @@ status ring_take_bootstrap(ring_engine *e, const sync_blob *first);
 void ring_end_step(sync_engine *base);
 void ring_counters(sync_engine *base, sync_counters *out);
 status ring_open_process_group(ring_engine *e);
-/* Sends the current error to the peers through the agent. Returns `code`. */
-status ring_give_up(ring_engine *e, status code);
 /* Posts a job. `record` is the id of the bucket's record, or 0 for other jobs. */
 status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, process_work *out);
-/* Makes later work of the compute stream wait for a job. */
-status ring_await(ring_engine *e, process_work job);
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index);
 /* Gathers from all ranks whether they have data in this step, and writes the result to memory.activity. */
 status ring_gather_activity(ring_engine *e);
@@ -253,8 +249,6 @@ status ring_gather_activity(ring_engine *e);
 status ring_warm_up(ring_engine *e);
 /* Returns true if the model has buffers and there are other ranks. */
 bool ring_has_buffers(const ring_engine *e);
-/* Describes a call whose input and output are `count` elements at `base`. */
-collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, void *base);
 /* The reduce-scatter of a bucket leaves one shard on each rank. Describes the all-reduce of this shard
  * between groups. */
 collective_call ring_replicas_call(const ring_engine *e, int bucket);

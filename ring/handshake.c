@@ -5,7 +5,6 @@
 #include "common/net/shm.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { HANDSHAKE_VERSION = 1 };

@@ -269,17 +269,15 @@ status ring_program_buckets(const ring_settings *s, const nn_program *program, b
     *out = (bucket_schedule){0};
     bucket_tensor *tensors = calloc((size_t)count + 1, sizeof *tensors);
     int *order = calloc((size_t)count + 1, sizeof *order);
-    status rc = STATUS_OK;
-    if (!tensors || !order) {
-        rc = fail(STATUS_SYSTEM, "no memory for the buckets of model %s", m->name);
-        goto out;
+    status rc = tensors && order ? bucket_schedule_open(count, out)
+                                 : fail(STATUS_SYSTEM, "no memory for the buckets of model %s", m->name);
+    if (rc == STATUS_OK) {
+        for (int i = 0; i < count; i++)
+            tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type, m->params[i].unit};
+        ring_complete_order(program->ready_order, program->ready_count, count, order);
+        bucket_assign(later ? &s->policy.later.buckets : &s->policy.first.buckets, tensors, count, order,
+                      out);
     }
-    for (int i = 0; i < count; i++)
-        tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type, m->params[i].unit};
-    ring_complete_order(program->ready_order, program->ready_count, count, order);
-    TRY_GOTO(rc, bucket_schedule_open(count, out), out);
-    bucket_assign(later ? &s->policy.later.buckets : &s->policy.first.buckets, tensors, count, order, out);
-out:
     free(tensors);
     free(order);
     return rc;

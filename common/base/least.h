@@ -8,4 +8,9 @@ static inline int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static inline int64_t greatest(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 #endif

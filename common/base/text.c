@@ -226,6 +226,14 @@ char *text_format_rate(char *buffer, size_t size, double bytes_per_second)
     return buffer;
 }
 
+char *text_next_word(const char **text, char separator, char *word, size_t size)
+{
+    const char *end = strchrnul(*text, separator);
+    snprintf(word, size, "%.*s", (int)(end - *text), *text);
+    *text = end + (*end == separator);
+    return word;
+}
+
 bool text_ends_with(const char *text, const char *end)
 {
     size_t n = strlen(text), m = strlen(end);

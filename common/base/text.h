@@ -44,6 +44,10 @@ char *text_format_rate(char *buffer, size_t size, double bytes_per_second);
  * for values below 1e28. Returns `buffer`. */
 char *text_three_digits(char *buffer, size_t size, double value);
 
+/* Copies the word at *text, which ends at `separator` or at the end of the text, to `word`, and truncates it
+ * to `size` bytes. Moves *text past the separator. Returns `word`. */
+char *text_next_word(const char **text, char separator, char *word, size_t size);
+
 /* Returns true if `text` ends with `end`. */
 bool text_ends_with(const char *text, const char *end);
 

@@ -221,6 +221,16 @@ status atomic_file_commit(atomic_file *f)
     return rc;
 }
 
+status atomic_file_write(const char *path, const void *data, size_t bytes)
+{
+    atomic_file file;
+    TRY(atomic_file_open(path, &file));
+    status rc = atomic_file_append(&file, data, bytes);
+    if (rc == STATUS_OK) return atomic_file_commit(&file);
+    atomic_file_abandon(&file);
+    return rc;
+}
+
 void atomic_file_abandon(atomic_file *f)
 {
     if (f->fd < 0) return;

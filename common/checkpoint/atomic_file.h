@@ -30,6 +30,9 @@ status atomic_file_open(const char *path, atomic_file *out);
 status atomic_file_append(atomic_file *f, const void *data, size_t bytes);
 status atomic_file_overwrite(atomic_file *f, int64_t offset, const void *data, size_t bytes);
 
+/* Writes a whole file. */
+status atomic_file_write(const char *path, const void *data, size_t bytes);
+
 /* Renames the partial file to FILE and closes it. If this fails, removes the partial file. */
 status atomic_file_commit(atomic_file *f);
 

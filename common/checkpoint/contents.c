@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char *const state_names[][2] = {
     [OPTIMIZER_SGD] = {"momentum_buffer"},

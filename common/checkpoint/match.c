@@ -160,12 +160,10 @@ static status check_tensor(const matcher *m, const checkpoint_tensor *wanted, co
     const char *file = m->header->file;
     int64_t offset = safetensors_offset_of(m->header, t->name);
     dtype type = t->dtype->type;
-    if (wanted->kind == CHECKPOINT_BATCHES && type != DTYPE_I64)
-        return safetensors_refuse(file, offset, "tensor %.100s: expected dtype I64, got %s", t->name,
-                                  t->dtype->name);
-    if (wanted->kind != CHECKPOINT_BATCHES && !match_is_floating(type))
-        return safetensors_refuse(file, offset, "tensor %.100s: expected dtype F64, F32, F16 or BF16, got %s",
-                                  t->name, t->dtype->name);
+    bool counts = wanted->kind == CHECKPOINT_BATCHES;
+    if (counts ? type != DTYPE_I64 : !match_is_floating(type))
+        return safetensors_refuse(file, offset, "tensor %.100s: expected dtype %s, got %s", t->name,
+                                  counts ? "I64" : "F64, F32, F16 or BF16", t->dtype->name);
     bool transposed = m->out->transposed && match_is_conv1d(wanted->name);
     shape s = transposed ? reversed(wanted->shape) : wanted->shape;
     if (has_shape(t, s)) return STATUS_OK;

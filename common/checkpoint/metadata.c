@@ -12,7 +12,6 @@
 #define KEY(name) METADATA_PREFIX name
 enum { VALUE_MAX = 256, KEY_MAX = 128 };
 static const char no_hash[] = "0000000000000000";
-static const char no_optimizer[] = "none";
 
 /* Options of a model that do not affect its tensors. A checkpoint can be loaded with other values of these
  * options. */
@@ -42,14 +41,6 @@ static option_binding optimizer_binding(const optimizer_options *o)
 static bool is_name(const option *o)
 {
     return strcmp(o->name, "model") == 0 || strcmp(o->name, "optimizer") == 0;
-}
-
-static const char *optimizer_name(const optimizer_options *o, char *buffer, size_t size)
-{
-    option_binding binding = optimizer_binding(o);
-    for (size_t i = 0; i < binding.table->count; i++)
-        if (is_name(&binding.table->options[i])) return options_format(&binding, i, buffer, size);
-    return no_optimizer;
 }
 
 static char *option_key(char *buffer, const char *group, const option *o)
@@ -88,19 +79,15 @@ static int set_options(json_t *to, const char *group, const option_binding *bind
 json_t *metadata_encode(const checkpoint_subject *subject, const checkpoint_progress *progress)
 {
     json_t *to = json_object();
-    char name[VALUE_MAX];
+    const optimizer_options *optimizer = subject->optimizer;
+    option_binding binding = optimizer_binding(optimizer);
     int failures = 0;
     failures += set_text(to, "format", "pt"); /* Hugging Face's loaders require this key. */
     failures += set_number(to, KEY("schema_version"), CHECKPOINT_SCHEMA_VERSION);
     failures += set_text(to, KEY("model"), subject->model->name);
     if (subject->model_options) failures += set_options(to, "model", subject->model_options);
-    if (subject->optimizer) {
-        option_binding binding = optimizer_binding(subject->optimizer);
-        failures += set_text(to, KEY("optimizer"), optimizer_name(subject->optimizer, name, sizeof name));
-        failures += set_options(to, "optimizer", &binding);
-    } else {
-        failures += set_text(to, KEY("optimizer"), no_optimizer);
-    }
+    failures += set_text(to, KEY("optimizer"), optimizer ? optimizer_names[optimizer->kind] : "none");
+    if (optimizer) failures += set_options(to, "optimizer", &binding);
     for (int i = 0; i < PROGRESS_FIELDS; i++) {
         int64_t value;
         memcpy(&value, (const char *)progress + progress_fields[i].offset, sizeof value);
@@ -241,21 +228,20 @@ static const option *next_difference(const safetensors_header *h, const char *gr
 status metadata_compare(const safetensors_header *h, const checkpoint_info *info,
                         const checkpoint_subject *subject)
 {
-    char name[VALUE_MAX], key[KEY_MAX], value[VALUE_MAX];
+    char key[KEY_MAX], value[VALUE_MAX];
     const char *saved;
     size_t at = 0;
     if (info->foreign) return STATUS_OK;
     if (strcmp(info->model, subject->model->name) != 0)
         return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("model")),
                                   "expected model '%s', got '%.60s'", subject->model->name, info->model);
-    const option *o = subject->model_options ? next_difference(h, "model", subject->model_options, false, &at,
-                                                               key, &saved, value)
-                                             : NULL;
+    const option_binding *model = subject->model_options;
+    const option *o = model ? next_difference(h, "model", model, false, &at, key, &saved, value) : NULL;
     if (o)
         return safetensors_refuse(h->file, safetensors_offset_of(h, key),
                                   "expected a model with %s %s, got %.40s", o->name, value, saved);
     if (!subject->optimizer) return STATUS_OK;
-    optimizer_name(subject->optimizer, name, sizeof name);
+    const char *name = optimizer_names[subject->optimizer->kind];
     if (strcmp(info->optimizer, name) == 0) return STATUS_OK;
     return safetensors_refuse(h->file, safetensors_offset_of(h, KEY("optimizer")),
                               "expected the state of optimizer '%s', got '%.60s'", name, info->optimizer);

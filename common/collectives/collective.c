@@ -1,6 +1,5 @@
 #include "common/collectives/collective.h"
 
-#include "common/base/text.h"
 #include "common/collectives/collective_impl.h"
 
 #include <stdio.h>

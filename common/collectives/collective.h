@@ -110,6 +110,13 @@ typedef struct collective_call {
     bool control;
 } collective_call;
 
+/* Describes a call whose input and output are `count` elements at `base`. */
+static inline collective_call collective_in_place(collective_kind kind, dtype type, int64_t count, void *base)
+{
+    collective_buffer b = {.base = base};
+    return (collective_call){.kind = kind, .type = type, .count = count, .in = b, .out = b};
+}
+
 /* Returns the first element of part `rank` if `count` elements are divided into n parts. The first count % n
  * parts have one element more than the others. */
 static inline int64_t collective_part_begin(int64_t count, int n, int rank)

@@ -4,7 +4,6 @@
 #include "common/base/options.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define ONE(upper, lower, name) +1
@@ -68,22 +67,20 @@ status collective_tuning_read(const char *text, collective_tuning *out)
     *out = (collective_tuning){0};
     for (int number = 1; *text; number++) {
         char line[160];
-        size_t length = strcspn(text, "\n");
-        snprintf(line, sizeof line, "%.*s", (int)length, text);
+        text_next_word(&text, '\n', line, sizeof line);
         line[strcspn(line, "#")] = '\0';
         if (line[strspn(line, " \t\r")]) TRY(read_row(line, number, out));
-        text += length + (text[length] == '\n');
     }
     return STATUS_OK;
 }
 
-status collective_tuning_load(const char *what, const char *path, collective_tuning *out)
+status collective_tuning_load(const char *path, collective_tuning *out)
 {
     text_buffer text = {0};
     status rc = input_read(path, MOST_BYTES, &text);
     if (rc == STATUS_OK && (rc = collective_tuning_read(text.data, out)) != STATUS_OK)
         error_context("%s", path);
-    if (rc != STATUS_OK) error_context("%s", what);
+    if (rc != STATUS_OK) error_context("--collective-table");
     text_free(&text);
     return rc;
 }

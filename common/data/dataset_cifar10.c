@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { TRAIN_FILES = 5, FILES = TRAIN_FILES + 1 };
 
@@ -52,10 +53,8 @@ static status open_cifar10(dataset *set, const dataset_config *config, const cha
     for (int i = 0; i < FILES; i++) text_free(&files[i]);
     set->description.form = (data_form){DATA_IMAGE,   DATA_TARGET_CLASS, CIFAR10_SIDE,
                                         CIFAR10_SIDE, CIFAR10_CHANNELS,  .classes = CIFAR10_CLASSES};
-    for (int c = 0; c < CIFAR10_CHANNELS; c++) {
-        set->description.mean[c] = mean[c];
-        set->description.deviation[c] = deviation[c];
-    }
+    memcpy(set->description.mean, mean, sizeof mean);
+    memcpy(set->description.deviation, deviation, sizeof deviation);
     return result;
 }
 

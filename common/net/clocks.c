@@ -13,11 +13,6 @@ typedef struct exchange {
     int64_t sent_ns, ended_ns;
 } exchange;
 
-static int64_t later(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 static status run_exchanges(rendezvous *r, int64_t deadline_ns, rendezvous_blob *got, clock_bounds *out)
 {
     exchange mine = {0}, last, first;
@@ -30,7 +25,7 @@ static status run_exchanges(rendezvous *r, int64_t deadline_ns, rendezvous_blob 
             return fail(STATUS_PROTOCOL, "rank 0 sent a time of %zu bytes", got[0].bytes);
         memcpy(&first, got[0].data, sizeof first);
         out->high_ns = least(out->high_ns, mine.ended_ns - first.sent_ns);
-        if (i > 0) out->low_ns = later(out->low_ns, last.sent_ns - first.ended_ns);
+        if (i > 0) out->low_ns = greatest(out->low_ns, last.sent_ns - first.ended_ns);
     }
     out->at_ns = mine.ended_ns;
     return STATUS_OK;
@@ -59,7 +54,7 @@ clock_alignment clock_align(const rendezvous *r, int rank, const clock_bounds *b
         return (clock_alignment){.aligned = false};
     return (clock_alignment){.aligned = true,
                              .error_ns =
-                                 later(begin->high_ns - begin->low_ns, end->high_ns - end->low_ns) / 2,
+                                 greatest(begin->high_ns - begin->low_ns, end->high_ns - end->low_ns) / 2,
                              .begin_ns = begin->at_ns,
                              .end_ns = end->at_ns,
                              .begin_offset_ns = begin->low_ns / 2 + begin->high_ns / 2,

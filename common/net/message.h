@@ -7,6 +7,8 @@
 #ifndef COMMON_NET_MESSAGE_H
 #define COMMON_NET_MESSAGE_H
 
+#include "common/base/status.h"
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -73,5 +75,9 @@ typedef struct message_frame {
     const void *data;
     size_t bytes;
 } message_frame;
+
+/* Sets the error of this thread to the error that a FAILED message reports, and returns the error code.
+ * `text` is the frame of the message, or an empty frame. */
+status message_failure(const message_header *header, message_frame text);
 
 #endif

@@ -18,6 +18,15 @@ const char *message_kind_name(message_kind kind)
     return (unsigned)kind < MESSAGE_KIND_COUNT ? names[kind] : "unknown";
 }
 
+status message_failure(const message_header *h, message_frame text)
+{
+    error_record record = {.code = (status)h->flags};
+    size_t length = text.bytes < sizeof record.message ? text.bytes : sizeof record.message - 1;
+    if (length > 0) memcpy(record.message, text.data, length);
+    if (record.code <= STATUS_AGAIN || record.code >= STATUS_COUNT) record.code = STATUS_PEER;
+    return error_adopt(&record);
+}
+
 typedef struct arena {
     unsigned char *bytes;
     size_t size, used;

@@ -66,7 +66,7 @@ static status follow_file(rendezvous *r, int64_t *lookup_ns)
     uint64_t token;
     if (!r->endpoints.path[0] || r->options.rank == 0 || clock_now_ns() < *lookup_ns) return STATUS_OK;
     *lookup_ns = clock_now_ns() + LOOKUP_NS;
-    if (!rendezvous_address_lookup(&r->endpoints, address, &token, key)) return STATUS_OK;
+    if (!rendezvous_address_lookup(r->endpoints.path, address, &token, key)) return STATUS_OK;
     /* The file belongs to an earlier job. */
     if (r->options.token && token != r->options.token) return STATUS_OK;
     if (r->socket.zmq && strcmp(address, r->address) == 0 && token == r->token) return STATUS_OK;
@@ -211,12 +211,11 @@ static status open_context(rendezvous *r)
 
 static status start_store(rendezvous *r)
 {
-    const rendezvous_options *o = &r->options;
     if (r->endpoints.path[0] && r->token == 0) r->token = random_token();
     if (r->endpoints.path[0] && !r->key[0]) TRY(net_key_draw(r->key));
-    TRY(store_start(o, &r->endpoints, r->token, r->key[0] ? r->key : NULL, r->context, &r->store));
-    rendezvous_address_reachable(&r->endpoints, r->store->address, o->host, r->address);
-    return rendezvous_address_publish(&r->endpoints, r->address, r->token, r->key);
+    TRY(store_start(r, &r->store));
+    rendezvous_address_reachable(r, r->store->address);
+    return rendezvous_address_publish(r);
 }
 
 /* Waits for ranks that have not joined yet, so that these ranks receive the error of the job too. */
@@ -256,8 +255,7 @@ status rendezvous_open(const rendezvous_options *options, rendezvous **out)
     if (options->rank == 0) TRY_GOTO(result, start_store(r), failed);
     TRY_GOTO(result, join_store(r, deadline_ns), failed);
     const char *url = r->store ? r->store->own_url : r->address;
-    if (options->exchanges_status)
-        TRY_GOTO(result, status_sender_start(options, r->token, r->key, url, r->context, &r->sender), failed);
+    if (options->exchanges_status) TRY_GOTO(result, status_sender_start(r, url, &r->sender), failed);
     TRY_GOTO(result, join(r, deadline_ns), failed);
     r->joined = true;
     *out = r;
@@ -274,7 +272,7 @@ void rendezvous_close(rendezvous **pointer)
     if (!r) return;
     status_sender_stop(&r->sender);
     leave_store(r);
-    if (r->store) rendezvous_address_withdraw(&r->endpoints, r->token);
+    if (r->store) rendezvous_address_withdraw(r);
     store_stop(&r->store);
     rendezvous_release_blobs(r);
     if (r->own_context) zsocket_context_close(&r->context);

@@ -33,7 +33,6 @@ enum {
     RENDEZVOUS_BLOB_MAX = 64 << 20, /* largest number of bytes that a rank contributes to one call */
     RENDEZVOUS_TEXT_MAX = 32 << 10, /* largest size of the configuration in bytes */
 };
-#define RENDEZVOUS_CONNECT_LIMIT_NS (60 * NS_PER_S)
 #define RENDEZVOUS_CANCEL_NS (2 * NS_PER_S) /* time for which late ranks may join after a cancellation */
 
 typedef struct rendezvous_options {

@@ -143,41 +143,39 @@ void rendezvous_own_address(const char *peer, char *out, size_t size)
         inet_ntop(AF_INET, &own.sin_addr, out, (socklen_t)size);
 }
 
-void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,
-                                  char out[ADDRESS_TEXT])
+void rendezvous_address_reachable(rendezvous *r, const char *bound)
 {
     char own[64];
-    const char *colon = strrchr(bound, ':');
-    if (!endpoints->path[0] || !colon) {
-        snprintf(out, ADDRESS_TEXT, "%s", bound);
+    const char *colon = strrchr(bound, ':'), *host = r->options.host;
+    if (!r->endpoints.path[0] || !colon) {
+        snprintf(r->address, sizeof r->address, "%s", bound);
         return;
     }
     own_address(own, sizeof own);
-    write_tcp(out, host ? host : own, strtol(colon + 1, NULL, 10));
+    write_tcp(r->address, host ? host : own, strtol(colon + 1, NULL, 10));
 }
 
-status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const char *address, uint64_t token,
-                                  const char *key)
+status rendezvous_address_publish(const rendezvous *r)
 {
-    if (!endpoints->path[0]) return STATUS_OK;
+    const char *path = r->endpoints.path;
+    if (!path[0]) return STATUS_OK;
     char temporary[ADDRESS_TEXT + 32];
-    snprintf(temporary, sizeof temporary, "%s.%d", endpoints->path, (int)getpid());
+    snprintf(temporary, sizeof temporary, "%s.%d", path, (int)getpid());
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
     FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
     if (!file) return fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", temporary);
-    bool written = fprintf(file, "%s %016" PRIx64 " %s\n", address, token, key) > 0;
+    bool written = fprintf(file, "%s %016" PRIx64 " %s\n", r->address, r->token, r->key) > 0;
     written = fclose(file) == 0 && written;
-    if (written && rename(temporary, endpoints->path) == 0) return STATUS_OK;
-    status result = fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", endpoints->path);
+    if (written && rename(temporary, path) == 0) return STATUS_OK;
+    status result = fail_errno(STATUS_CANNOT_CREATE, "rendezvous: %s", path);
     unlink(temporary);
     return result;
 }
 
-bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
-                               char *key)
+bool rendezvous_address_lookup(const char *path, char *address, uint64_t *token, char *key)
 {
     /* Without O_NONBLOCK, open() would block on a FIFO. */
-    int fd = open(endpoints->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (!file) return false;
     char line[ADDRESS_TEXT + 128] = "", end;
@@ -189,12 +187,12 @@ bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *addr
     return read && end == '\n' && starts(address, "tcp://") && net_key_is_valid(key);
 }
 
-void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token)
+void rendezvous_address_withdraw(const rendezvous *r)
 {
     char address[ADDRESS_TEXT], key[NET_KEY_TEXT];
     uint64_t found;
-    if (endpoints->path[0] && rendezvous_address_lookup(endpoints, address, &found, key) && found == token)
-        unlink(endpoints->path);
+    const char *path = r->endpoints.path;
+    if (path[0] && rendezvous_address_lookup(path, address, &found, key) && found == r->token) unlink(path);
 }
 
 char *rendezvous_address_diagnose(const char *address, char *buffer, size_t size)

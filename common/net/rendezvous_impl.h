@@ -90,22 +90,19 @@ typedef struct rendezvous_endpoints {
  * variable that env:// needs is missing. */
 status rendezvous_address_parse(const char *url, rendezvous_endpoints *out);
 
-/* Writes the address at which other ranks reach a store that listens at `bound`. For file://, replaces the
- * host in `bound` by `host`. If `host` is NULL, replaces it by the address of the first network interface
- * that is not loopback. */
-void rendezvous_address_reachable(const rendezvous_endpoints *endpoints, const char *bound, const char *host,
-                                  char out[ADDRESS_TEXT]);
+/* Sets the address at which other ranks reach the store, which listens at `bound`. For file://, replaces the
+ * host in `bound` by the host of the options. If the options contain no host, replaces it by the address of
+ * the first network interface that is not loopback. */
+void rendezvous_address_reachable(rendezvous *r, const char *bound);
 
-/* Writes address, token and key atomically to a file that only this user can read. Fails with
- * STATUS_CANNOT_CREATE. */
-status rendezvous_address_publish(const rendezvous_endpoints *endpoints, const char *address, uint64_t token,
-                                  const char *key);
-/* Removes the file of a file:// address if the file still contains `token`. */
-void rendezvous_address_withdraw(const rendezvous_endpoints *endpoints, uint64_t token);
+/* If the address is file://, writes address, token and key atomically to a file that only this user can read.
+ * Fails with STATUS_CANNOT_CREATE. */
+status rendezvous_address_publish(const rendezvous *r);
+/* Removes the file of a file:// address if the file still contains the token. */
+void rendezvous_address_withdraw(const rendezvous *r);
 /* Reads address[ADDRESS_TEXT], token and key[NET_KEY_TEXT] from the file. Returns false if there is no file,
  * if the file is incomplete or malformed, or if it belongs to another user. */
-bool rendezvous_address_lookup(const rendezvous_endpoints *endpoints, char *address, uint64_t *token,
-                               char *key);
+bool rendezvous_address_lookup(const char *path, char *address, uint64_t *token, char *key);
 
 /* Writes to `buffer` why a tcp:// address cannot be reached, for example ": the name 'x' is not known (...)",
  * or "" if no reason is found. Returns `buffer`. */
@@ -117,10 +114,8 @@ typedef struct store store;
 
 enum { STORE_CALL_BYTES = 80 };
 
-/* Listens, then starts the thread. `options` and `context` must outlive the store. `token` and `key` are the
- * token and the key of the job. `key` may be NULL. */
-status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
-                   const char *key, zsocket_context *context, store **out);
+/* Listens, then starts the thread. `r` must outlive the store. */
+status store_start(const rendezvous *r, store **out);
 /* Sends a goodbye to the ranks, flushes, and ends the thread. */
 void store_stop(store **s);
 
@@ -158,7 +153,6 @@ struct store {
     uint64_t token;
     char address[ADDRESS_TEXT];
     char own_url[64]; /* inproc:// URL to which rank 0 connects */
-    zsocket_context *context;
     zsocket router;
     int stop_fd;
     pthread_t thread;
@@ -184,7 +178,6 @@ void store_send(store *s, const zsocket_identity *to, const rendezvous_packet *p
                 int count);
 void store_fail(store *s, status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void store_release_blobs(store *s); /* ends the current call and releases its blobs */
-void store_lost(store *s, int rank);
 void store_reject(store *s, const char *what);
 /* Formats "rank 2 (HOST, process 71)". A `size` of 128 is enough. Returns `buffer`. */
 char *store_name(const store *s, int rank, char *buffer, size_t size);
@@ -250,8 +243,7 @@ void store_decide_stop(store *s, int64_t now_ns);
 
 /* On a rank: the following functions start and stop the thread that sends the rank's status to the store at
  * `url`. */
-status status_sender_start(const rendezvous_options *options, uint64_t token, const char *key,
-                           const char *url, zsocket_context *context, status_sender **out);
+status status_sender_start(const rendezvous *r, const char *url, status_sender **out);
 void status_sender_stop(status_sender **s);
 
 #endif

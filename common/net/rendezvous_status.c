@@ -175,22 +175,21 @@ static void *run(void *argument)
     }
 }
 
-status status_sender_start(const rendezvous_options *o, uint64_t token, const char *key, const char *url,
-                           zsocket_context *context, status_sender **out)
+status status_sender_start(const rendezvous *r, const char *url, status_sender **out)
 {
     const zsocket_options options = {.type = ZMQ_DEALER,
                                      .frame_bytes = RENDEZVOUS_PACKET_CAP,
                                      .token = random_token(),
-                                     .rank = o->rank,
-                                     .key = key};
+                                     .rank = r->options.rank,
+                                     .key = r->key};
     status_sender *s = *out = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory to exchange the ranks' status");
-    s->table = o->table;
-    s->rank = o->rank;
-    s->token = token;
+    s->table = r->options.table;
+    s->rank = r->options.rank;
+    s->token = r->token;
     s->end_fd = eventfd(0, EFD_CLOEXEC);
     if (s->end_fd < 0) return fail_errno(STATUS_SYSTEM, "rendezvous: a descriptor");
-    TRY(zsocket_open(context, &options, url, NULL, 0, &s->socket));
+    TRY(zsocket_open(r->context, &options, url, NULL, 0, &s->socket));
     errno = pthread_create(&s->thread, NULL, run, s);
     s->has_thread = errno == 0;
     return s->has_thread ? STATUS_OK : fail_errno(STATUS_SYSTEM, "rendezvous: a thread");

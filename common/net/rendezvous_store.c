@@ -73,7 +73,7 @@ void store_fail(store *s, status code, const char *format, ...)
     }
 }
 
-void store_lost(store *s, int rank)
+static void lost(store *s, int rank)
 {
     char name[128];
     store_member *m = &s->members[rank];
@@ -161,7 +161,7 @@ static void probe_members(store *s)
     if (!zsocket_begin_probes(&s->router)) return;
     for (int r = 0; r < s->world; r++) {
         const store_member *m = &s->members[r];
-        if (m->joined && !m->ended && !m->lost && !zsocket_probe(&s->router, &m->identity)) store_lost(s, r);
+        if (m->joined && !m->ended && !m->lost && !zsocket_probe(&s->router, &m->identity)) lost(s, r);
     }
 }
 
@@ -208,40 +208,35 @@ static void destroy(store *s)
     free(s);
 }
 
-static status listen_at(store *s, const rendezvous_endpoints *endpoints, const char *key)
+/* Listens, then starts the thread. */
+static status start(store *s, const rendezvous *r)
 {
     const zsocket_options options = {
         .type = ZMQ_ROUTER,
         .frame_bytes = RENDEZVOUS_BLOB_MAX,
         .queue = QUEUE,
         .peer_timeout_ns = RENDEZVOUS_PEER_TIMEOUT_NS,
-        .key = key,
+        .key = r->key[0] ? r->key : NULL,
     };
-    TRY(zsocket_open(s->context, &options, endpoints->listen, s->address, sizeof s->address, &s->router));
+    if (s->stop_fd < 0) return fail_errno(STATUS_SYSTEM, "rendezvous: a descriptor");
+    if (!s->members) return fail(STATUS_SYSTEM, "rendezvous: no memory for a store of %d ranks", s->world);
+    TRY(zsocket_open(r->context, &options, r->endpoints.listen, s->address, sizeof s->address, &s->router));
     snprintf(s->own_url, sizeof s->own_url, "inproc://store-%p", (void *)s);
-    return zsocket_bind(&s->router, s->own_url, NULL, 0);
+    TRY(zsocket_bind(&s->router, s->own_url, NULL, 0));
+    errno = pthread_create(&s->thread, NULL, run, s);
+    return errno ? fail_errno(STATUS_SYSTEM, "rendezvous: a thread") : STATUS_OK;
 }
 
-status store_start(const rendezvous_options *options, const rendezvous_endpoints *endpoints, uint64_t token,
-                   const char *key, zsocket_context *context, store **out)
+status store_start(const rendezvous *r, store **out)
 {
     store *s = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory");
-    s->options = options;
-    s->world = options->world;
-    s->token = token;
-    s->context = context;
+    s->options = &r->options;
+    s->world = r->options.world;
+    s->token = r->token;
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     s->members = calloc((size_t)s->world, sizeof *s->members);
-    status result = STATUS_OK;
-    if (s->stop_fd < 0)
-        result = fail_errno(STATUS_SYSTEM, "rendezvous: a descriptor");
-    else if (!s->members)
-        result = fail(STATUS_SYSTEM, "rendezvous: no memory for a store of %d ranks", s->world);
-    else
-        result = listen_at(s, endpoints, key);
-    if (result == STATUS_OK && (errno = pthread_create(&s->thread, NULL, run, s)) != 0)
-        result = fail_errno(STATUS_SYSTEM, "rendezvous: a thread");
+    status result = start(s, r);
     if (result == STATUS_OK)
         *out = s;
     else

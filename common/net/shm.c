@@ -63,18 +63,16 @@ status shm_create(const char *name, int64_t bytes, shm_segment *out)
     int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s and a file descriptor", name, size);
-    status result = STATUS_OK;
-    if (ftruncate(fd, bytes) != 0)
-        result = fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
     /* The segment is mapped before its pages are allocated. mmap() fails if the segment exceeds ulimit -v,
      * and then no page has been allocated. */
-    if (result == STATUS_OK) result = map(fd, bytes, name, out);
-    if (result != STATUS_OK) {
+    status result =
+        ftruncate(fd, bytes) == 0
+            ? map(fd, bytes, name, out)
+            : fail_errno(STATUS_SYSTEM, "shared memory '%s' needs %s, it cannot be sized", name, size);
+    if (result != STATUS_OK)
         close(fd);
-        return result;
-    }
-    result = allocate(name, bytes, size, fd);
-    if (result != STATUS_OK) shm_close(out);
+    else if ((result = allocate(name, bytes, size, fd)) != STATUS_OK)
+        shm_close(out);
     return result;
 }
 

@@ -1,13 +1,13 @@
 #include "common/net/status_table.h"
 
 #include "common/base/doorbell.h"
+#include "common/base/least.h"
 #include "common/net/shm.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -259,10 +259,7 @@ int64_t job_stop_hold(status_table *t, int signal)
     /* The request is written before the steps are read, because job_stop_here() writes its step before it
      * reads the request. */
     if (atomic_compare_exchange_strong(&t->header->stop, &none, signal)) notify(t);
-    for (int r = 0; r < t->header->world; r++) {
-        int64_t begun = atomic_load(&t->slots[r].step);
-        if (begun > last) last = begun;
-    }
+    for (int r = 0; r < t->header->world; r++) last = greatest(last, atomic_load(&t->slots[r].step));
     return last;
 }
 
@@ -288,11 +285,6 @@ bool job_stop_here(status_table *t, int rank, int64_t step, bool async)
     while ((end = atomic_load(&h->stop_step)) == INT64_MAX) clock_sleep_ns(NS_PER_MS);
     if (step >= end) atomic_store(&slot->step, before);
     return step >= end;
-}
-
-void job_turns_enable(status_table *t)
-{
-    atomic_store_explicit(&t->header->granted, 0, memory_order_release);
 }
 
 void job_turn_wait(status_table *t, int rank, uint32_t block)

@@ -198,8 +198,7 @@ bool job_stop_here(status_table *t, int rank, int64_t step, bool async);
  *
  * Jobs that run at the same time alternate in blocks of steps. A rank calls job_turn_wait() before a block
  * and job_turn_done() after the block. Until the block is granted, the rank sleeps in the kernel (futex), and
- * its slot has the state RANK_SLEEPING. If job_turns_enable() has not been called, every block is granted. */
-void job_turns_enable(status_table *t);
+ * its slot has the state RANK_SLEEPING. Until the first call of job_turn_grant(), every block is granted. */
 void job_turn_wait(status_table *t, int rank, uint32_t block);
 void job_turn_done(status_table *t, int rank, uint32_t block);
 /* Grants blocks [0, blocks), or all blocks if `blocks` is UINT32_MAX. Called by the launcher. */

@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 int transport_link_peer(const transport *t, int link)
 {
@@ -163,14 +162,9 @@ status transport_reserve(transport *t, int messages)
 static void say_goodbye(transport *t, int64_t until_ns)
 {
     const message_header bye = {.kind = MESSAGE_BYE};
-    for (int i = 0; i < 2 * t->options.peers; i++) {
-        status result = STATUS_AGAIN;
-        while (result == STATUS_AGAIN && transport_link_up(t, i)) {
-            result = transport_send(t, i, &bye, NULL, 0, NULL);
-            if (result != STATUS_AGAIN) break;
+    for (int i = 0; i < 2 * t->options.peers; i++)
+        while (transport_link_up(t, i) && transport_send(t, i, &bye, NULL, 0, NULL) == STATUS_AGAIN)
             if (clock_now_ns() >= until_ns || transport_wait(t, until_ns) != STATUS_OK) return;
-        }
-    }
 }
 
 void transport_close(transport **t, int64_t flush_ns)

@@ -11,7 +11,6 @@
 #include "common/net/transport.h"
 
 struct transport_type {
-    const char *name;
     bool bytes_do_not_exist; /* true if frames have no memory, so that there are no checksums */
 
     void (*hub_close)(transport_hub *hub);
@@ -67,7 +66,6 @@ typedef struct transport_link {
     status broken;                /* STATUS_OK, or the error that made the link unusable */
     uint64_t sent, received;      /* sequence numbers of the next messages */
     transport_deferred *deferred; /* circular queue of options.window entries, only with an adapter */
-    message_frame *frames;        /* frames of all entries of the queue */
     int deferred_first, deferred_count;
     bool blocked; /* true if the next delayed message is due, but the implementation has no room for it */
 } transport_link;

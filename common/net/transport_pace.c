@@ -5,18 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Allocates the circular queue of a link together with the frames of all entries. */
 static status allocate_ring(const transport *t, transport_link *l)
 {
     size_t window = (size_t)t->options.window, frames = (size_t)t->options.frames;
-    l->deferred = calloc(window, sizeof *l->deferred);
-    l->frames = calloc(window * frames, sizeof *l->frames);
-    if (!l->deferred || !l->frames) {
-        free(l->deferred);
-        free(l->frames);
-        l->deferred = NULL;
-        return fail(STATUS_SYSTEM, "transport: no memory for an emulated link");
-    }
-    for (size_t i = 0; i < window; i++) l->deferred[i].frames = l->frames + i * frames;
+    l->deferred = calloc(window, sizeof *l->deferred + frames * sizeof *l->deferred->frames);
+    if (!l->deferred) return fail(STATUS_SYSTEM, "transport: no memory for an emulated link");
+    message_frame *first = (message_frame *)(l->deferred + window);
+    for (size_t i = 0; i < window; i++) l->deferred[i].frames = first + i * frames;
     return STATUS_OK;
 }
 
@@ -83,13 +79,11 @@ int64_t transport_next_due(const transport *t)
 
 void transport_drop_deferred(transport *t, transport_link *l)
 {
-    if (!l->deferred) return;
     for (; l->deferred_count > 0; l->deferred_count--, t->deferred--) {
         transport_deferred *d = &l->deferred[l->deferred_first];
         for (int i = 0; i < d->count; i++) transport_frame_released(d->ticket);
         l->deferred_first = (l->deferred_first + 1) % t->options.window;
     }
-    free(l->frames);
     free(l->deferred);
     l->deferred = NULL;
 }

@@ -374,7 +374,6 @@ static status wait_zmq(transport *t, int64_t deadline_ns)
 }
 
 const transport_type transport_zmq = {
-    .name = "zmq",
     .hub_close = hub_close,
     .open = open_zmq,
     .close = close_zmq,

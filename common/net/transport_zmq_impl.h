@@ -8,7 +8,6 @@
 #include "common/net/zmq_socket.h"
 
 #include <poll.h>
-#include <string.h>
 #include <zmq.h>
 
 typedef struct zmq_transport zmq_transport;

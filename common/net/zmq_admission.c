@@ -139,10 +139,8 @@ static status start(zsocket_context *c)
         return fail(STATUS_SYSTEM, "ZeroMQ: the keys of peers cannot be checked: %s", zmq_strerror(reason));
     }
     errno = pthread_create(&c->admission, NULL, admit, socket);
-    if (errno == 0) {
-        c->admits = true;
-        return STATUS_OK;
-    }
+    c->admits = errno == 0;
+    if (c->admits) return STATUS_OK;
     status result = fail_errno(STATUS_SYSTEM, "ZeroMQ: a thread");
     zmq_close(socket);
     return result;

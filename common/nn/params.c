@@ -2,7 +2,7 @@
 
 #include "common/base/random.h"
 #include "common/memory/plan.h"
-#include "common/reduce/half.h"
+#include "common/reduce/reduce.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -185,25 +185,6 @@ static status no_staging(int64_t bytes)
     return fail(STATUS_SYSTEM, "no memory for a copy of %lld bytes", (long long)bytes);
 }
 
-static double value_at(const void *values, dtype type, int64_t i)
-{
-    if (type == DTYPE_F64) return ((const double *)values)[i];
-    if (type == DTYPE_F32) return ((const float *)values)[i];
-    uint16_t half = ((const uint16_t *)values)[i];
-    return type == DTYPE_F16 ? f16_to_float(half) : bf16_to_float(half);
-}
-
-/* Converts any floating-point type to float32 or float64. */
-static void convert(void *to, dtype to_type, const void *from, dtype from_type, int64_t count)
-{
-    if (to_type == from_type)
-        memcpy(to, from, (size_t)(count * dtype_size(to_type)));
-    else if (to_type == DTYPE_F64)
-        for (int64_t i = 0; i < count; i++) ((double *)to)[i] = value_at(from, from_type, i);
-    else
-        for (int64_t i = 0; i < count; i++) ((float *)to)[i] = (float)value_at(from, from_type, i);
-}
-
 /* Converts a host tensor of `count` elements in PyTorch's order to the device's type and layout, and uploads
  * `part` of the result. */
 static status import_part(param_set *set, device_stream *s, const device_layout *layout, dtype host_type,
@@ -215,7 +196,7 @@ static status import_part(param_set *set, device_stream *s, const device_layout 
     if (!typed) return no_staging(bytes);
     status rc = STATUS_OK;
     void *packed = typed;
-    convert(typed, set->type, plain, host_type, count);
+    reduce_convert(set->type, typed, host_type, plain, count, 1);
     if (layout && !layout->plain) {
         packed = typed + bytes;
         TRY_GOTO(rc, device_layout_pack(set->device, layout, typed, packed), out);
@@ -275,7 +256,7 @@ static status export_tensor(const param_set *set, device_stream *s, const device
         typed = packed + bytes;
         TRY_GOTO(rc, device_layout_unpack(set->device, layout, packed, typed), out);
     }
-    convert(plain, host_type, typed, set->type, count);
+    reduce_convert(host_type, plain, set->type, typed, count, 1);
 out:
     free(packed);
     return rc;
@@ -367,18 +348,14 @@ status param_set_hash(const param_set *set, device_stream *s, uint64_t *out)
     const nn_model *m = set->model;
     float *values = malloc((size_t)largest_tensor(m) * sizeof *values);
     XXH3_state_t *state = XXH3_createState();
-    status rc = STATUS_OK;
-    if (!values || !state) {
-        rc = no_staging(largest_tensor(m) * 4);
-        goto out;
+    status rc = values && state ? STATUS_OK : no_staging(largest_tensor(m) * 4);
+    if (rc == STATUS_OK) XXH3_64bits_reset(state);
+    for (int i = 0; i < m->param_count && rc == STATUS_OK; i++) {
+        rc = param_set_export(set, s, set->params.data, i, DTYPE_F32, values);
+        if (rc == STATUS_OK)
+            XXH3_64bits_update(state, values, (size_t)m->params[i].elements * sizeof *values);
     }
-    XXH3_64bits_reset(state);
-    for (int i = 0; i < m->param_count; i++) {
-        TRY_GOTO(rc, param_set_export(set, s, set->params.data, i, DTYPE_F32, values), out);
-        XXH3_64bits_update(state, values, (size_t)m->params[i].elements * sizeof *values);
-    }
-    *out = XXH3_64bits_digest(state);
-out:
+    if (rc == STATUS_OK) *out = XXH3_64bits_digest(state);
     XXH3_freeState(state);
     free(values);
     return rc;

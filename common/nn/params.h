@@ -15,7 +15,6 @@
 #define COMMON_NN_PARAMS_H
 
 #include "common/device/device.h"
-#include "common/memory/ledger.h"
 #include "common/memory/piece.h"
 #include "common/nn/model.h"
 #include "common/nn/program.h"

@@ -192,6 +192,14 @@ status nn_program_compile(const nn_model *model, const nn_program_config *config
     return rc;
 }
 
+int nn_program_largest_sum(const nn_program *program)
+{
+    int largest = 0;
+    for (int op = 0; op < program->op_count; op++)
+        if (program->ops[op].group_reduce > largest) largest = program->ops[op].group_reduce;
+    return largest;
+}
+
 void nn_program_free(nn_program **program)
 {
     nn_program *p = *program;

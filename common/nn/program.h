@@ -126,6 +126,10 @@ typedef struct nn_program {
 status nn_program_compile(const nn_model *model, const nn_program_config *config, nn_program **out);
 void nn_program_free(nn_program **program);
 
+/* Returns the largest number of values that a layer sums over the ranks in one call of group_sum(), or 0 if
+ * no layer needs sums over the ranks. */
+int nn_program_largest_sum(const nn_program *program);
+
 /* Returns the largest number of bytes, without padding, that values use at the same time. */
 int64_t nn_program_peak_bytes(const nn_program *program);
 

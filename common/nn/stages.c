@@ -3,7 +3,6 @@
 #include "common/nn/program.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -44,21 +44,14 @@ static traffic conv2d_cost(const op_desc *op)
     const conv2d_attributes *a = &op->u.conv2d;
     double x = (double)(a->n * a->h * a->w * a->c), y = (double)(a->n * a->p * a->q * a->k);
     double weights = (double)(a->k * a->c * a->r * a->s), bias = a->bias ? (double)a->k : 0;
-    traffic t = {.flops = 2 * y * (double)(a->c * a->r * a->s)};
-    switch (op->kind) {
-    case OP_conv2d_forward:
-        t.flops += a->bias ? y : 0;
-        read_x(&t, op, x);
+    double products = 2 * y * (double)(a->c * a->r * a->s);
+    if (op->kind == OP_conv2d_backward_data) return (traffic){.flops = products, .in = y + weights, .out = x};
+    traffic t = {.flops = products + (a->bias ? y : 0)};
+    read_x(&t, op, x);
+    if (op->kind == OP_conv2d_forward) {
         t.in += weights + bias;
         t.out = y;
-        break;
-    case OP_conv2d_backward_data:
-        t.in = y + weights;
-        t.out = x;
-        break;
-    default:
-        t.flops += a->bias ? y : 0;
-        read_x(&t, op, x);
+    } else {
         t.in += y;
         write_gradient(&t, op, weights + bias);
     }
@@ -74,20 +67,18 @@ static traffic linear_cost(const op_desc *op)
     double weights = (double)(a->in * a->out), bias = a->bias ? (double)a->out : 0;
     bool keeps_slope = a->act != ACTIVATION_NONE && a->act != ACTIVATION_RELU;
     traffic t = {.flops = 2 * x * (double)a->out};
-    switch (op->kind) {
-    case OP_linear_forward:
-        t.flops += (a->bias ? y : 0) + y * flops_of[a->act].forward;
-        read_x(&t, op, x);
-        t.in += weights + bias;
-        t.out = y + (keeps_slope ? y : 0);
-        break;
-    case OP_linear_backward_data:
+    if (op->kind == OP_linear_backward_data) {
         t.in = y + weights + (op->accumulate ? x : 0);
         t.out = x;
-        break;
-    default:
+        return t;
+    }
+    read_x(&t, op, x);
+    if (op->kind == OP_linear_forward) {
+        t.flops += (a->bias ? y : 0) + y * flops_of[a->act].forward;
+        t.in += weights + bias;
+        t.out = y + (keeps_slope ? y : 0);
+    } else {
         t.flops += (a->bias ? y : 0) + y * flops_of[a->act].slope;
-        read_x(&t, op, x);
         t.in += y + (a->act != ACTIVATION_NONE ? y : 0);
         t.out = a->act != ACTIVATION_NONE ? y : 0;
         write_gradient(&t, op, weights + bias);
@@ -102,21 +93,13 @@ static traffic batchnorm_forward_cost(const op_desc *op)
     const batchnorm_attributes *a = &op->u.batchnorm;
     double x = (double)(a->n * a->h * a->w * a->c), c = (double)a->c, residual = a->residual ? x : 0;
     double normalize = 3 * x + residual + x * flops_of[a->act].forward;
-    traffic t = {.flops = normalize, .in = x + residual, .out = x, .f32_in = 4 * c};
-    switch (op->kind) {
-    case OP_batchnorm_forward: /* reads and writes the running statistics; writes mean and invstd */
-        t.flops += 4 * x;
-        t.f32_out += 4 * c;
-        break;
-    case OP_batchnorm_apply:
-        t.f32_out += 4 * c;
-        t.other_in = 8 * (2 * c + 1);
-        break;
-    case OP_batchnorm_stats: /* sums of x and x^2 */
+    if (op->kind == OP_batchnorm_stats) /* sums of x and x^2 */
         return (traffic){.flops = 3 * x, .in = x, .other_out = 8 * (2 * c + 1)};
-    default:
-        break;
-    }
+    traffic t = {.flops = normalize, .in = x + residual, .out = x, .f32_in = 4 * c};
+    if (op->kind == OP_batchnorm_forward) t.flops += 4 * x;
+    if (op->kind == OP_batchnorm_apply) t.other_in = 8 * (2 * c + 1);
+    /* Training reads and writes the running statistics, and writes mean and invstd. */
+    if (op->kind != OP_batchnorm_inference) t.f32_out = 4 * c;
     return t;
 }
 
@@ -306,17 +289,11 @@ static traffic optimizer_cost(const op_desc *op)
 
 static traffic normalization_cost(const op_desc *op)
 {
-    switch (op->kind) {
-    case OP_layernorm_forward:
-    case OP_layernorm_backward:
-        return layernorm_cost(op);
-    case OP_batchnorm_backward:
-    case OP_batchnorm_backward_stats:
-    case OP_batchnorm_backward_apply:
-        return batchnorm_backward_cost(op);
-    default:
-        return batchnorm_forward_cost(op);
-    }
+    op_kind kind = op->kind;
+    if (kind == OP_layernorm_forward || kind == OP_layernorm_backward) return layernorm_cost(op);
+    bool backward = kind == OP_batchnorm_backward || kind == OP_batchnorm_backward_stats ||
+                    kind == OP_batchnorm_backward_apply;
+    return backward ? batchnorm_backward_cost(op) : batchnorm_forward_cost(op);
 }
 
 static traffic (*const cost_of_class[OP_CLASS_COUNT])(const op_desc *op) = {

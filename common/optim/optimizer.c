@@ -93,17 +93,9 @@ double optimizer_learning_rate(const optimizer_options *o, int64_t step, int64_t
     int64_t length = o->schedule_steps ? o->schedule_steps : total_steps - o->warmup_steps;
     if (length < 1) length = 1;
     double part = at < (double)length ? at / (double)length : 1.0;
-    switch ((lr_schedule)o->schedule) {
-    case LR_CONSTANT:
-        return o->lr;
-    case LR_STEP:
-        return o->lr * pow(o->gamma, floor(at / (double)length));
-    case LR_COSINE:
-        return o->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * part));
-    case LR_LINEAR:
-        return o->lr * (1.0 - part);
-    }
-    return o->lr;
+    if (o->schedule == LR_STEP) return o->lr * pow(o->gamma, floor(at / (double)length));
+    if (o->schedule == LR_COSINE) return o->lr * 0.5 * (1.0 + cos(3.14159265358979323846 * part));
+    return o->schedule == LR_LINEAR ? o->lr * (1.0 - part) : o->lr;
 }
 
 int optimizer_state_count(const optimizer_options *o)

@@ -218,20 +218,10 @@ status pipeline_connect(pipeline *p)
     const sync_context *c = &p->context;
     const device_info *info = device_get_info(c->device);
     char name[32];
-    collective_config config = {.rank = pipeline_rank(&p->place, p->place.stage),
-                                .world = p->place.shape.stages * p->place.replicas,
-                                .job_token = c->job_token,
-                                .name = "pipeline",
-                                .pairs = true,
-                                .device = c->device,
-                                .slot = c->slot,
-                                .table = c->table,
-                                .stall_timeout_ns = c->stall_timeout_ns,
-                                .connect_timeout_ns =
-                                    c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
-                                .canceled = c->canceled,
-                                .canceled_context = c->canceled_context,
-                                .link = c->link};
+    collective_config config = process_group_collectives(c, "pipeline");
+    config.rank = pipeline_rank(&p->place, p->place.stage);
+    config.world = p->place.shape.stages * p->place.replicas;
+    config.pairs = true;
     TRY(collective_open(info->simulated ? "sim" : info->plans ? "plan" : "shm", &config, &p->world));
     snprintf(name, sizeof name, "stages %d", p->place.replica);
     TRY(open_group(p, name, UINT64_MAX, &p->chain));

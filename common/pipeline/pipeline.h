@@ -10,8 +10,6 @@
 #ifndef COMMON_PIPELINE_PIPELINE_H
 #define COMMON_PIPELINE_PIPELINE_H
 
-#include "common/net/status_table.h"
-#include "common/nn/params.h"
 #include "common/nn/stages.h"
 #include "common/pipeline/schedule.h"
 #include "common/sync/engine.h"

@@ -122,17 +122,6 @@ static status look(remote_stage *r, transport_message *out)
     return STATUS_AGAIN;
 }
 
-/* Sets the error of this thread to the error in a FAILED message, and returns the status of this error. */
-static status received_failure(const transport_message *m)
-{
-    error_record record = {.code = (status)m->header.flags};
-    message_frame text = m->header.frames > 0 ? m->frames[0] : (message_frame){0};
-    size_t length = text.bytes < sizeof record.message ? text.bytes : sizeof record.message - 1;
-    if (length > 0) memcpy(record.message, text.data, length);
-    if (record.code <= STATUS_AGAIN || record.code >= STATUS_COUNT) record.code = STATUS_PEER;
-    return error_adopt(&record);
-}
-
 /* Sends a request and waits for its reply. Before the request has been sent, the only valid message from
  * the remote stage is a failure. */
 static status exchange(remote_stage *r, const message_header *request, message_frame from, message_kind kind,
@@ -151,7 +140,7 @@ static status exchange(remote_stage *r, const message_header *request, message_f
     bool fits = out->kind == kind && out->step == request->step && out->key == request->key &&
                 out->frames == 1 && out->dtype == (int)to.type && m.frames[0].bytes == bytes;
     if (out->kind == MESSAGE_FAILED)
-        rc = received_failure(&m);
+        rc = message_failure(out, out->frames > 0 ? m.frames[0] : (message_frame){0});
     else if (fits && sent == STATUS_OK)
         memcpy(to.data, m.frames[0].data, bytes);
     else

@@ -158,9 +158,11 @@ static void failed(void *context, const error_record *error)
 static const sync_agent_ops agent_ops = {
     .progress = progress, .wait = wait_for_work, .wake = wake, .failed = failed};
 
-status process_group_start_agent(process_group *g)
+status process_group_start(process_group *g, collective_world *world)
 {
     const process_group_config *c = &g->config;
+    g->world = world;
+    if (c->stream_order) return STATUS_OK;
     sync_agent_config config = {.ops = &agent_ops,
                                 .context = g,
                                 .device = c->device,

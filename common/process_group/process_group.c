@@ -164,6 +164,27 @@ status process_group_give_up(process_group *g, status code)
 
 /* ---- open and close ----------------------------------------------------------------------------- */
 
+collective_config process_group_collectives(const sync_context *c, const char *name)
+{
+    return (collective_config){
+        .rank = c->rank,
+        .world = c->world,
+        .job_token = c->job_token,
+        .name = name,
+        .device = c->device,
+        .share_gpu = c->share_gpu,
+        .slot = c->slot,
+        .table = c->table,
+        .lost = c->lost,
+        .lost_context = c->lost_context,
+        .canceled = c->canceled,
+        .canceled_context = c->canceled_context,
+        .stall_timeout_ns = c->stall_timeout_ns,
+        .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
+        .link = c->link,
+    };
+}
+
 static status open_queue(process_group *g, call_queue *q, int most)
 {
     uint64_t records = g->config.stream_order ? PROCESS_GROUP_AHEAD : FEWEST_RECORDS;
@@ -195,13 +216,6 @@ status process_group_open(const process_group_config *config, process_group **ou
     status rc = open_all(g);
     if (rc != STATUS_OK) process_group_close(out);
     return rc;
-}
-
-status process_group_start(process_group *g, collective_world *world)
-{
-    g->world = world;
-    if (g->config.stream_order) return STATUS_OK;
-    return process_group_start_agent(g);
 }
 
 void process_group_stop(process_group *g)

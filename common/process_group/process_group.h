@@ -112,6 +112,9 @@ typedef struct process_group_config {
     int most[PROCESS_GROUP_QUEUES]; /* Largest number of calls that are posted and have not begun. */
 } process_group_config;
 
+/* Returns the configuration of the collectives between the ranks of an engine. `name` names the world. */
+collective_config process_group_collectives(const sync_context *context, const char *name);
+
 /* Opens queues, fences and the communication stream. */
 status process_group_open(const process_group_config *config, process_group **out);
 status process_group_start(process_group *g, collective_world *world);

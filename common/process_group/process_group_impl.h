@@ -75,9 +75,6 @@ call_record *process_group_enter(process_group *g, call_queue *q, const process_
 status process_group_finish(const process_group *g, const process_call *p);
 void process_group_ended(const process_group *g, const call_record *c);
 
-/* agent.c */
-status process_group_start_agent(process_group *g);
-
 /* stream.c */
 status process_group_post_in_order(process_group *g, const process_call *p, process_work *out);
 status process_group_wait_in_order(process_group *g, process_work w);

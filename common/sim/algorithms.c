@@ -254,12 +254,7 @@ int64_t sim_plan_messages(const sim_plan *plan)
 {
     const sim_rings *r = plan->rings;
     int each = r->ranks / r->machines;
-    switch (plan->algorithm) {
-    case SIM_TREE:
+    if (plan->algorithm == SIM_TREE)
         return 2; /* one message to the parent and, on average, one message to a child */
-    case SIM_HIERARCHICAL:
-        return 2 * (each - 1) + 2 * (r->machines - 1);
-    default:
-        return 2 * (r->ranks - 1);
-    }
+    return 2 * (plan->algorithm == SIM_HIERARCHICAL ? each - 1 + r->machines - 1 : r->ranks - 1);
 }

@@ -32,9 +32,7 @@ static status parse(const char *text, sim_composed *o)
     if (file) o->topology = file + strlen("topology=");
     while (*text && text != file) {
         char key[64];
-        size_t length = strcspn(text, ",");
-        snprintf(key, sizeof key, "%.*s", (int)length, text);
-        text += length + (text[length] == ',');
+        text_next_word(&text, ',', key, sizeof key);
         o->nvlink = o->nvlink || strcmp(key, "nvlink") == 0;
         if (strncmp(key, "per-host=", 9) == 0)
             TRY(text_parse_int("--per-host", key + 9, 1, SIM_GPUS_MOST, &o->gpus));
@@ -80,19 +78,9 @@ static void spread(sim_host *h)
     }
 }
 
-/* Finds the node, or adds it. */
-static int node(sim_wiring *w, sim_node_kind kind, int index)
-{
-    for (int i = 0; i < w->node_count; i++)
-        if (w->nodes[i].kind == kind && w->nodes[i].index == index) return i;
-    w->nodes[w->node_count] = (sim_node){kind, index};
-    w->counts[kind]++;
-    return w->node_count++;
-}
-
 static void add_link(sim_wiring *w, sim_node a, sim_node b, sim_link_kind kind, int count)
 {
-    int from = node(w, a.kind, a.index), to = node(w, b.kind, b.index);
+    int from = sim_wiring_node(w, a.kind, a.index), to = sim_wiring_node(w, b.kind, b.index);
     w->links[w->link_count++] = (sim_link){from, to, kind, count};
 }
 

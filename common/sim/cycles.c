@@ -1,7 +1,6 @@
 #include "common/sim/rings.h"
 
 #include <assert.h>
-#include <stdbool.h>
 #include <string.h>
 
 enum { STEPS_MOST = 400000 };

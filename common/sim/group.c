@@ -1,6 +1,5 @@
 #include "common/sim/group.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,24 +123,20 @@ static status open_all(sim_group *g, const int *ranks)
     g->members = calloc(slots, sizeof *g->members);
     g->ranks = calloc(slots, sizeof *g->ranks);
     sim_place *gpus = calloc(slots, sizeof *gpus);
-    status rc;
-    if (!g->members || !g->ranks || !gpus) {
-        rc = fail(STATUS_SYSTEM, "no memory for a group of %d ranks", g->count);
-        goto out;
-    }
-    for (int i = 0; i < g->count; i++) {
+    bool enough = g->members && g->ranks && gpus;
+    status rc = enough ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for a group of %d ranks", g->count);
+    for (int i = 0; enough && i < g->count; i++) {
         g->ranks[i] = ranks[i];
         gpus[i] = simulation_gpu(g->simulation, ranks[i]);
         if (ranks[i] < simulation_present(g->simulation)) g->present++;
     }
-    TRY_GOTO(rc, sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings), out);
-    use_core_for_others(g, g->rings->uses, g->rings->use_count);
-    TRY_GOTO(rc, sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g), out);
-    g->hops = g->rings->use_count;
-    rc = sim_flow_init(&g->simulation->network, &g->flow, ranks[0], g->hops, NULL, on_arrived, g);
-out:
+    if (rc == STATUS_OK) rc = sim_rings_open(g->simulation->topology, gpus, g->count, &g->rings);
     free(gpus);
-    return rc;
+    TRY(rc);
+    use_core_for_others(g, g->rings->uses, g->rings->use_count);
+    TRY(sim_event_init(&g->simulation->queue, &g->begin, ranks[0], on_begin, g));
+    g->hops = g->rings->use_count;
+    return sim_flow_init(&g->simulation->network, &g->flow, ranks[0], g->hops, NULL, on_arrived, g);
 }
 
 status sim_group_open(simulation *s, const char *name, const int *ranks, int count, sim_group **out)

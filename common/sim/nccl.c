@@ -18,15 +18,8 @@ static double constant(const sim_rings *r, sim_constant c, int index)
 
 static double steps_of(const sim_rings *r, sim_collective c)
 {
-    switch (c) {
-    case SIM_ALL_REDUCE:
-        return 2.0 * (r->ranks - 1);
-    case SIM_REDUCE_SCATTER:
-    case SIM_ALL_GATHER:
-        return r->ranks - 1;
-    default:
-        return r->ranks;
-    }
+    if (c == SIM_ALL_REDUCE) return 2.0 * (r->ranks - 1);
+    return c == SIM_REDUCE_SCATTER || c == SIM_ALL_GATHER ? r->ranks - 1 : r->ranks;
 }
 
 /* ---- latency, in microseconds ----------------------------------------------------------------- */
@@ -88,14 +81,9 @@ static double most(const sim_rings *r, sim_constant c, double channels)
 
 double sim_nccl_bus(const sim_rings *r, sim_protocol p, double bus)
 {
-    switch (p) {
-    case SIM_LL:
-        return fmin(bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
-    case SIM_LL128:
-        return fmin(bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
-    default:
-        return bus;
-    }
+    if (p == SIM_LL) return fmin(bus * 0.5, most(r, SIM_NCCL_LL_MOST, 1));
+    if (p == SIM_LL128) return fmin(bus * 0.92, most(r, SIM_NCCL_RING_LL128_MOST, r->channels));
+    return bus;
 }
 
 static double tree_bus(const sim_rings *r, sim_protocol p)

@@ -57,19 +57,15 @@ status sim_network_init(sim_network *n, sim_queue *queue, const double *capaciti
 {
     int32_t slots = count > 0 ? count : 1;
     *n = (sim_network){.queue = queue, .resource_count = count};
-    status rc;
-    if (!resize(&n->resources, slots, sizeof *n->resources) || !resize(&n->dirty, slots, sizeof *n->dirty) ||
-        !resize(&n->part, slots, sizeof *n->part) || !resize(&n->links, slots, sizeof *n->links) ||
-        !resize(&n->filling, slots, sizeof *n->filling)) {
-        rc = fail(STATUS_SYSTEM, "no memory for %d links", count);
-        goto failed;
-    }
-    for (int32_t i = 0; i < count; i++)
+    bool enough = resize(&n->resources, slots, sizeof *n->resources) &&
+                  resize(&n->dirty, slots, sizeof *n->dirty) && resize(&n->part, slots, sizeof *n->part) &&
+                  resize(&n->links, slots, sizeof *n->links) &&
+                  resize(&n->filling, slots, sizeof *n->filling);
+    for (int32_t i = 0; enough && i < count; i++)
         n->resources[i] = (sim_resource){.capacity = capacities[i], .place = -1};
-    TRY_GOTO(rc, sim_event_init(queue, &n->solve, SIM_RANK_LAST, sim_network_solve, n), failed);
-    return STATUS_OK;
-failed:
-    sim_network_deinit(n);
+    status rc = enough ? sim_event_init(queue, &n->solve, SIM_RANK_LAST, sim_network_solve, n)
+                       : fail(STATUS_SYSTEM, "no memory for %d links", count);
+    if (rc != STATUS_OK) sim_network_deinit(n);
     return rc;
 }
 

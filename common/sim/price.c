@@ -80,9 +80,8 @@ static double whole(roofline r)
 
 double sim_price_op(const sim_profile *p, sim_precision precision, const op_desc *op)
 {
-    enum { PS_PER_NS = 1000 };
     const recorded_attributes *r = &op->u.recorded;
-    if (op->kind == OP_recorded) return PS_PER_NS * (double)(r->kernel_ns + r->idle_ns);
+    if (op->kind == OP_recorded) return (double)SIM_NS * (double)(r->kernel_ns + r->idle_ns);
     return whole(roofline_of(p, precision, op));
 }
 

@@ -53,7 +53,8 @@ typedef struct sim_node {
 } sim_node;
 
 typedef enum sim_link_kind { SIM_LINK_PCIE, SIM_LINK_NVLINK, SIM_LINK_SOCKET } sim_link_kind;
-extern const char *const sim_link_names[]; /* "pcie" */
+extern const char *const sim_link_names[];  /* "pcie" */
+extern const sim_constant sim_link_rates[]; /* constant that has the rate of a link of each kind */
 
 /* A connection of two nodes in both directions, which consists of `count` parallel links. */
 typedef struct sim_link {
@@ -82,6 +83,9 @@ typedef struct sim_wiring {
     int link_count;
     const char *source;
 } sim_wiring;
+
+/* Finds a node, or adds it. Returns its index in `nodes`, or -1 if there is no room. */
+int sim_wiring_node(sim_wiring *w, sim_node_kind kind, int index);
 
 /* The options from which a wiring was composed (cluster.h). */
 typedef struct sim_composed {

@@ -22,7 +22,19 @@ const char *const sim_node_names[SIM_NODE_KINDS] = {[SIM_NODE_GPU] = "gpu",
                                                     [SIM_NODE_NIC] = "nic"};
 const char *const sim_link_names[] = {
     [SIM_LINK_PCIE] = "pcie", [SIM_LINK_NVLINK] = "nvlink", [SIM_LINK_SOCKET] = "socket"};
+const sim_constant sim_link_rates[] = {
+    [SIM_LINK_PCIE] = SIM_PCIE, [SIM_LINK_NVLINK] = SIM_NVLINK, [SIM_LINK_SOCKET] = SIM_SOCKET_LINK};
 enum { LINK_KINDS = sizeof sim_link_names / sizeof sim_link_names[0] };
+
+int sim_wiring_node(sim_wiring *w, sim_node_kind kind, int index)
+{
+    for (int i = 0; i < w->node_count; i++)
+        if (w->nodes[i].kind == kind && w->nodes[i].index == index) return i;
+    if (w->node_count == SIM_NODES_MOST) return -1;
+    w->nodes[w->node_count] = (sim_node){kind, index};
+    w->counts[kind]++;
+    return w->node_count++;
+}
 
 /* Finds the node with a name such as "gpu3", or adds it. */
 static status find_node(const profile_file *f, sim_wiring *w, const char *name, int *out)
@@ -38,17 +50,9 @@ static status find_node(const profile_file *f, sim_wiring *w, const char *name, 
     if (index < 0 || index >= SIM_NODES_MOST || *end || !isdigit((unsigned char)name[letters]))
         return profile_bad(f, "topology: expected gpuN, switchN, socketN, nvswitchN or nicN, got '%s'",
                            name ? name : "");
-    for (int i = 0; i < w->node_count; i++) {
-        if (w->nodes[i].kind != (sim_node_kind)kind || w->nodes[i].index != index) continue;
-        *out = i;
-        return STATUS_OK;
-    }
-    if (w->node_count == SIM_NODES_MOST)
-        return profile_bad(f, "topology: expected at most %d nodes", SIM_NODES_MOST);
-    w->nodes[w->node_count] = (sim_node){(sim_node_kind)kind, (int)index};
-    w->counts[kind]++;
-    *out = w->node_count++;
-    return STATUS_OK;
+    *out = sim_wiring_node(w, (sim_node_kind)kind, (int)index);
+    if (*out >= 0) return STATUS_OK;
+    return profile_bad(f, "topology: expected at most %d nodes", SIM_NODES_MOST);
 }
 
 /* Reads a link, which is ["gpu0", "switch0", "pcie"] or ["gpu0", "switch0", "pcie", N] with N parallel
@@ -259,13 +263,11 @@ static status need(const profile_file *f, const sim_profile *p, sim_constant c, 
 
 status profile_check_constants(const profile_file *f, const sim_profile *p)
 {
-    static const sim_constant rates[] = {
-        [SIM_LINK_PCIE] = SIM_PCIE, [SIM_LINK_NVLINK] = SIM_NVLINK, [SIM_LINK_SOCKET] = SIM_SOCKET_LINK};
     for (int c = 0; c < SIM_CONSTANT_COUNT; c++)
         if (sim_constant_table[c].needed) TRY(need(f, p, (sim_constant)c, ""));
     const sim_wiring *w = &p->wiring;
     for (int i = 0; i < w->link_count; i++)
-        TRY(need(f, p, rates[w->links[i].kind], ", and the topology has links of this kind"));
+        TRY(need(f, p, sim_link_rates[w->links[i].kind], ", and the topology has links of this kind"));
     if (w->nics == 0) return STATUS_OK;
     TRY(need(f, p, SIM_NIC, ", and the topology has network adapters"));
     return need(f, p, SIM_NETWORK_LATENCY, ", and the topology has network adapters");

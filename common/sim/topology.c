@@ -7,8 +7,6 @@
 /* Costs of links. The costs make the cheapest path prefer NVLink to PCIe, and PCIe to the link between
  * sockets. */
 static const int link_costs[] = {[SIM_LINK_PCIE] = 8, [SIM_LINK_NVLINK] = 1, [SIM_LINK_SOCKET] = 12};
-static const sim_constant link_rates[] = {
-    [SIM_LINK_PCIE] = SIM_PCIE, [SIM_LINK_NVLINK] = SIM_NVLINK, [SIM_LINK_SOCKET] = SIM_SOCKET_LINK};
 enum { UNREACHED = 1 << 28 };
 
 /* ---- resources -------------------------------------------------------------------------------- */
@@ -30,7 +28,8 @@ static void set_capacities(sim_topology *t)
         double *c = t->capacities + (size_t)m * (size_t)t->per_machine;
         for (int l = 0; l < t->w->link_count; l++) {
             const sim_link *link = &t->w->links[l];
-            c[2 * l] = c[2 * l + 1] = link->count * sim_profile_get(p, link_rates[link->kind]) * SIM_GB_PER_S;
+            c[2 * l] = c[2 * l + 1] =
+                link->count * sim_profile_get(p, sim_link_rates[link->kind]) * SIM_GB_PER_S;
         }
         for (int s = 0; s < t->w->sockets; s++)
             c[memory_of(t, s)] = sim_profile_get(p, SIM_HOST_MEMORY) * SIM_GB_PER_S;

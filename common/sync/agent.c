@@ -95,12 +95,9 @@ status sync_agent_open(const sync_agent_config *config, sync_agent **out)
     } else {
         rc = start_thread(agent);
     }
-    if (rc != STATUS_OK) {
-        free(agent);
-        return rc;
-    }
-    *out = agent;
-    return STATUS_OK;
+    if (rc != STATUS_OK) free(agent);
+    *out = rc == STATUS_OK ? agent : NULL;
+    return rc;
 }
 
 void sync_agent_close(sync_agent **pointer)

@@ -1,5 +1,6 @@
 #include "common/sync/anatomy.h"
 
+#include "common/base/least.h"
 #include "common/sync/engine.h"
 #include "common/sync/queue.h"
 
@@ -91,8 +92,8 @@ static void insert(anatomy *a, anatomy_span span)
     while (first > 0 && a->spans[first - 1].end_ns >= span.begin_ns) first--;
     int last = first;
     for (; last < a->span_count && a->spans[last].begin_ns <= span.end_ns; last++) {
-        if (a->spans[last].begin_ns < span.begin_ns) span.begin_ns = a->spans[last].begin_ns;
-        if (a->spans[last].end_ns > span.end_ns) span.end_ns = a->spans[last].end_ns;
+        span.begin_ns = least(span.begin_ns, a->spans[last].begin_ns);
+        span.end_ns = greatest(span.end_ns, a->spans[last].end_ns);
     }
     if (last == first && a->span_count == a->span_capacity) {
         lose(a);
@@ -107,10 +108,8 @@ static int64_t covered(const anatomy *a, anatomy_span within)
 {
     int64_t sum = 0;
     for (int i = 0; i < a->span_count; i++) {
-        int64_t begin = a->spans[i].begin_ns, end = a->spans[i].end_ns;
-        if (begin < within.begin_ns) begin = within.begin_ns;
-        if (end > within.end_ns) end = within.end_ns;
-        if (end > begin) sum += end - begin;
+        int64_t begin = greatest(a->spans[i].begin_ns, within.begin_ns);
+        sum += greatest(0, least(a->spans[i].end_ns, within.end_ns) - begin);
     }
     return sum;
 }

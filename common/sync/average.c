@@ -75,8 +75,9 @@ static status average_on_gpu(const sync_average *a, int index, piece p)
                          : device_convert(on->stream, out, a->type, out, a->type, p.count, a->after);
 }
 
-status sync_average_ranges(const sync_average *a, int thread, int first, piece_list ranges)
+status sync_average_ranges(void *average, int thread, int first, piece_list ranges)
 {
+    const sync_average *a = average;
     int64_t size = dtype_size(a->type);
     if (a->on->on_host) {
         piece p = ranges.pieces[0];

@@ -37,8 +37,8 @@ typedef struct sync_average {
     void *landing;
 } sync_average;
 
-/* Averages the elements of `ranges`, on a thread of sync_run_ranges(). */
-status sync_average_ranges(const sync_average *a, int thread, int first, piece_list ranges);
+/* Averages the elements of `ranges`, on a thread of sync_run_ranges(). `average` is a sync_average. */
+status sync_average_ranges(void *average, int thread, int first, piece_list ranges);
 
 /* Copies `elements` elements to GPU memory and divides the copies by `divisor`. `data` is in GPU memory if
  * `local` is true, else in host memory. */

@@ -2,7 +2,7 @@
 
 #include "common/trace/trace.h"
 
-#include "common/base/clock.h"
+#include "common/base/least.h"
 #include "common/base/log.h"
 #include "common/sync/staged.h"
 
@@ -184,9 +184,8 @@ void sync_drop_gradients(sync_engine *e)
 
 static piece common_part(piece a, piece b)
 {
-    int64_t begin = a.offset > b.offset ? a.offset : b.offset;
-    int64_t a_end = a.offset + a.count, b_end = b.offset + b.count, end = a_end < b_end ? a_end : b_end;
-    return (piece){begin, end > begin ? end - begin : 0};
+    int64_t begin = greatest(a.offset, b.offset), end = least(a.offset + a.count, b.offset + b.count);
+    return (piece){begin, greatest(0, end - begin)};
 }
 
 status sync_find_nonfinite(optimizer *o, device_stream *s, const param_set *set, const void *grads,

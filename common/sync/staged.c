@@ -119,9 +119,7 @@ static status open_traffic(sync_staged *g)
 {
     const sync_context *c = &g->gpu;
     int params = g->params->model->param_count;
-    for (int i = 0; i < c->program->op_count; i++)
-        if (c->program->ops[i].group_reduce > g->sum_capacity)
-            g->sum_capacity = c->program->ops[i].group_reduce;
+    g->sum_capacity = nn_program_largest_sum(c->program);
     g->uploaded = calloc((size_t)params + 1, sizeof *g->uploaded);
     g->sums = calloc((size_t)g->sum_capacity + 1, sizeof *g->sums);
     if (!g->uploaded || !g->sums) return fail(STATUS_SYSTEM, "no memory for an engine's staged copy");

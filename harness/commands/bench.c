@@ -8,25 +8,31 @@
 #include "harness/launch/launch.h"
 #include "harness/launch/processors.h"
 #include "harness/report/fit.h"
+#include "harness/report/report.h"
 #include "harness/result/output.h"
 #include "harness/result/run_result.h"
 #include "ring/bench/bench.h"
 
 #include <limits.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct bench_options {
+typedef struct bench_setup {
     int64_t gpus;
     const char *json;
     bool tune, fit;
     int64_t timeout_ns;
-} bench_options;
 
-#define FIELD(name) offsetof(bench_options, name)
+    ring_bench_options ring;
+    char operations[256];
+    ring_bench_row *rows;
+    int row_count;
+    bool only_json, out_of_memory, wrong;
+} bench_setup;
+
+#define FIELD(name) offsetof(bench_setup, name)
 static const option bench_option_list[] = {
     {"gpus", OPTION_INT, FIELD(gpus), .letter = 'g', .alias = "ngpus", .argument = "N", .initial = "2",
      .low = 1, .high = 64, .help = "ranks, each a CPU process"},
@@ -40,24 +46,12 @@ static const option bench_option_list[] = {
     {"timeout", OPTION_DURATION, FIELD(timeout_ns), .argument = "TIME", .initial = "60s",
      .help = "longest time to connect, and for a call"},
 };
-static const option_table bench_option_table = {"Benchmark", bench_option_list,
-                                                sizeof bench_option_list / sizeof bench_option_list[0]};
-
-typedef struct bench_setup {
-    bench_options options;
-    ring_bench_options ring;
-    char operations[256];
-    ring_bench_row *rows;
-    int row_count, row_capacity;
-    bool only_json, out_of_memory, wrong;
-} bench_setup;
 
 static size_t bind_bench(void *options, option_binding *bindings)
 {
     bench_setup *s = options;
-    bindings[0] = (option_binding){.table = &bench_option_table, .storage = &s->options};
-    bindings[1] = (option_binding){.table = &ring_bench_option_table, .storage = &s->ring};
-    return 2;
+    bindings[0] = (option_binding){.table = &ring_bench_option_table, .storage = &s->ring};
+    return 1;
 }
 
 /* Joins the words: "all-reduce broadcast" becomes "all_reduce,broadcast". */
@@ -79,16 +73,12 @@ static status name_operations(bench_setup *s, const char **words, int count)
 static void take_row(void *context, const ring_bench_row *row)
 {
     bench_setup *s = context;
-    if (s->row_count == s->row_capacity) {
-        int more = s->row_capacity ? 2 * s->row_capacity : 64;
-        ring_bench_row *rows = realloc(s->rows, (size_t)more * sizeof *rows);
-        if (!rows) {
-            s->out_of_memory = true;
-            return;
-        }
-        s->rows = rows;
-        s->row_capacity = more;
+    ring_bench_row *rows = realloc(s->rows, (size_t)(s->row_count + 1) * sizeof *rows);
+    if (!rows) {
+        s->out_of_memory = true;
+        return;
     }
+    s->rows = rows;
     s->rows[s->row_count++] = *row;
     if (s->only_json) return;
     text_buffer line = {0};
@@ -146,15 +136,9 @@ static status print_fits(const bench_setup *s, text_buffer *out)
     return STATUS_OK;
 }
 
-/* Returns JSON null for infinity, which JSON cannot represent. */
-static json_t *real_or_null(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
-
 static status write_json(const bench_setup *s)
 {
-    json_t *rows = json_array(), *fits = s->options.fit ? json_array() : NULL;
+    json_t *rows = json_array(), *fits = s->fit ? json_array() : NULL;
     status rc = STATUS_OK;
     for (int i = 0; i < s->row_count && rc == STATUS_OK; i++) {
         const ring_bench_row *row = &s->rows[i];
@@ -162,19 +146,19 @@ static status write_json(const bench_setup *s)
         json_array_append_new(rows, ring_bench_json(row));
         if (!fits || !begins_series(s, i)) continue;
         rc = fit_series(s, i, &f);
-        json_array_append_new(fits,
-                              json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:i}", "collective",
-                                        row->collective, "algorithm", row->algorithm, "latency_s",
-                                        f.latency_s, "latency_low_s", f.latency_interval.low,
-                                        "latency_high_s", f.latency_interval.high, "bandwidth_bytes_per_s",
-                                        real_or_null(f.bandwidth_bytes_per_s), "bandwidth_low_bytes_per_s",
-                                        real_or_null(f.bandwidth_interval.low), "bandwidth_high_bytes_per_s",
-                                        real_or_null(f.bandwidth_interval.high), "r_squared", f.r_squared,
-                                        "points", f.points));
+        json_array_append_new(
+            fits,
+            json_pack("{s:s, s:s, s:f, s:f, s:f, s:o, s:o, s:o, s:f, s:i}", "collective", row->collective,
+                      "algorithm", row->algorithm, "latency_s", f.latency_s, "latency_low_s",
+                      f.latency_interval.low, "latency_high_s", f.latency_interval.high,
+                      "bandwidth_bytes_per_s", report_json_number(f.bandwidth_bytes_per_s),
+                      "bandwidth_low_bytes_per_s", report_json_number(f.bandwidth_interval.low),
+                      "bandwidth_high_bytes_per_s", report_json_number(f.bandwidth_interval.high),
+                      "r_squared", f.r_squared, "points", f.points));
     }
     json_t *result =
         json_pack("{s:i, s:o, s:o*}", "schema_version", RESULT_SCHEMA_VERSION, "rows", rows, "fits", fits);
-    if (rc == STATUS_OK) return output_json(result, s->options.json);
+    if (rc == STATUS_OK) return output_json(result, s->json);
     json_decref(result);
     return rc;
 }
@@ -192,10 +176,10 @@ static status bench_rank0(bench_setup *s, const ring_bench_config *config)
     if (s->out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
     if (!s->only_json) {
         ring_bench_footer(s->rows, s->row_count, &text);
-        if (s->options.fit) TRY(print_fits(s, &text));
+        if (s->fit) TRY(print_fits(s, &text));
         TRY(output_text(&text));
     }
-    if (s->options.json) TRY(write_json(s));
+    if (s->json) TRY(write_json(s));
     return s->wrong ? fail(STATUS_MISMATCH, "bench: found wrong values") : STATUS_OK;
 }
 
@@ -214,21 +198,16 @@ static status run_rank(bench_setup *s, const launch_environment *e)
     ring_bench_config config = {.rank = e->rank,
                                 .world = e->world,
                                 .job_token = e->token,
-                                .timeout_ns = s->options.timeout_ns,
+                                .timeout_ns = s->timeout_ns,
                                 .options = &s->ring};
     status rc;
-    if (s->options.tune)
+    if (s->tune)
         rc = tune(&config);
     else if (e->rank == 0)
         rc = bench_rank0(s, &config);
     else
         rc = ring_bench(&config, take_row, s);
-    if (rc == STATUS_OK) {
-        rank_slot_finish(e->slot);
-    } else {
-        job_fail(e->table, e->rank, rc, error_message());
-        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* The launcher prints the error once. */
-    }
+    launch_environment_end_rank(e, rc);
     return rc;
 }
 
@@ -236,28 +215,24 @@ static status check_fit(const bench_setup *s)
 {
     int sizes = 0;
     for (int64_t bytes = s->ring.begin; bytes <= s->ring.end && sizes < 3; bytes *= s->ring.factor) sizes++;
-    if (!s->options.fit || sizes >= 3) return STATUS_OK;
+    if (!s->fit || sizes >= 3) return STATUS_OK;
     return fail(STATUS_USAGE, "--fit: expected 3 sizes or more, got %d", sizes);
 }
 
 static status run_launcher(const bench_setup *s, command_line *line)
 {
-    TRY(ring_bench_check(&s->ring, (int)s->options.gpus));
+    TRY(ring_bench_check(&s->ring, (int)s->gpus));
     TRY(check_fit(s));
     if (strstr(s->ring.collectives, "mpi"))
         return fail(
             STATUS_USAGE,
             "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness bench ...",
-            (int)s->options.gpus);
-    if (s->options.json) TRY(output_probe(s->options.json));
-    launch_job job = {.name = "bench", .world = (int)s->options.gpus};
-    launch_options options = {0};
-    launch_outcome outcome;
-    options.jobs = &job;
-    options.job_count = 1;
-    options.argv = line->argv;
+            (int)s->gpus);
+    if (s->json) TRY(output_probe(s->json));
+    launch_job job = {.name = "bench", .world = (int)s->gpus};
     /* A rank does not change its status slot while it measures a message size, which may take long. */
-    options.stall_timeout_ns = 10 * s->options.timeout_ns;
+    launch_options options = {
+        .jobs = &job, .job_count = 1, .argv = line->argv, .stall_timeout_ns = 10 * s->timeout_ns};
     log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
              host_processors());
     /* Two ranks bound to the same processor would measure the scheduler. */
@@ -265,12 +240,9 @@ static status run_launcher(const bench_setup *s, command_line *line)
     cpu_set_t *sets = NULL;
     TRY(bind_plan(bind, (bind_group){job.world, 1}, &sets));
     job.processors = sets;
-    status rc = launch_run(&options, &outcome);
+    status rc = launch_run_and_log(&options, &line->exit_code);
     free(sets);
-    TRY(rc);
-    if (outcome.cause[0]) log_error("%s", outcome.cause);
-    line->exit_code = outcome.exit_code;
-    return STATUS_OK;
+    return rc;
 }
 
 static status run_bench(command_line *line)
@@ -278,7 +250,7 @@ static status run_bench(command_line *line)
     bench_setup *s = line->options;
     launch_environment e;
     TRY(name_operations(s, line->words, line->word_count));
-    s->only_json = command_is_stdout(s->options.json);
+    s->only_json = command_is_stdout(s->json);
     TRY(launch_environment_open(getenv("OMPI_COMM_WORLD_RANK") != NULL, &e));
     status rc = e.origin == LAUNCH_BY_HAND ? run_launcher(s, line) : run_rank(s, &e);
     launch_environment_close(&e);
@@ -286,10 +258,12 @@ static status run_bench(command_line *line)
     return rc;
 }
 
-const command command_bench = {.name = "bench",
-                               .usage = "[all-reduce|broadcast|...] [options]",
-                               .summary = "time collectives between processes, with nccl-tests' columns",
-                               .options_size = sizeof(bench_setup),
-                               .bind = bind_bench,
-                               .most_words = INT_MAX,
-                               .run = run_bench};
+const command command_bench = {
+    .name = "bench",
+    .usage = "[all-reduce|broadcast|...] [options]",
+    .summary = "time collectives between processes, with nccl-tests' columns",
+    .options_size = sizeof(bench_setup),
+    .table = {"Benchmark", bench_option_list, sizeof bench_option_list / sizeof bench_option_list[0]},
+    .bind = bind_bench,
+    .most_words = INT_MAX,
+    .run = run_bench};

@@ -10,12 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct buckets_options {
+typedef struct buckets_setup {
     const char *policy, *limits, *workload, *json;
     bool first_step;
-} buckets_options;
 
-#define FIELD(name) offsetof(buckets_options, name)
+    model_options model;
+    ring_options ring;
+    shared_options shared;
+} buckets_setup;
+
+#define FIELD(name) offsetof(buckets_setup, name)
 static const option buckets_option_list[] = {
     {"policy", OPTION_TEXT, FIELD(policy), .argument = "NAME", .initial = "ddp",
      .help = "policy of the ring, see `harness policies`"},
@@ -29,24 +33,14 @@ static const option buckets_option_list[] = {
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write {\"bytes\": [...], \"tensors\": [...]} instead (- for stdout)"},
 };
-static const option_table buckets_option_table = {"Buckets", buckets_option_list,
-                                                  sizeof buckets_option_list / sizeof buckets_option_list[0]};
-
-typedef struct buckets_setup {
-    buckets_options options;
-    model_options model;
-    ring_options ring;
-    shared_options shared;
-} buckets_setup;
 
 static size_t bind_buckets(void *options, option_binding *bindings)
 {
     buckets_setup *s = options;
-    bindings[0] = (option_binding){.table = &buckets_option_table, .storage = &s->options};
-    bindings[1] = (option_binding){.table = &model_option_table, .storage = &s->model};
-    bindings[2] = (option_binding){.table = &ring_option_table, .storage = &s->ring};
-    bindings[3] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
-    return 4;
+    bindings[0] = (option_binding){.table = &model_option_table, .storage = &s->model};
+    bindings[1] = (option_binding){.table = &ring_option_table, .storage = &s->ring};
+    bindings[2] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
+    return 3;
 }
 
 static status parse_limits(const char *text, bucket_plan *plan)
@@ -63,13 +57,13 @@ static status assign(const buckets_setup *s, const nn_program *p, bucket_schedul
 {
     ring_settings settings = {0};
     bucket_plan *plan = &settings.policy.later.buckets;
-    if (!s->options.limits) {
-        TRY(ring_settings_resolve(&s->ring, s->shared.divide, s->options.policy, &settings));
-        return ring_program_buckets(&settings, p, !s->options.first_step, out);
+    if (!s->limits) {
+        TRY(ring_settings_resolve(&s->ring, s->shared.divide, s->policy, &settings));
+        return ring_program_buckets(&settings, p, !s->first_step, out);
     }
     plan->rule = BUCKET_REACH_BYTES;
     plan->order = s->ring.order > 0 ? (bucket_order)(s->ring.order - 1) : BUCKET_ORDER_READY;
-    TRY(parse_limits(s->options.limits, plan));
+    TRY(parse_limits(s->limits, plan));
     return ring_program_buckets(&settings, p, true, out);
 }
 
@@ -112,16 +106,6 @@ static void to_text(const nn_program *p, const bucket_schedule *list, text_buffe
                 (long long)total, m->param_count, reversed ? "exact reverse" : "another than reverse");
 }
 
-static status build(const buckets_setup *s, nn_model **out)
-{
-    workload w;
-    if (!s->options.workload) return model_build(&s->model, out);
-    status rc = workload_open(s->options.workload, &w);
-    if (rc == STATUS_OK) *out = workload_take_model(&w);
-    workload_free(&w);
-    return rc;
-}
-
 static status run_buckets(command_line *line)
 {
     const buckets_setup *s = line->options;
@@ -130,12 +114,12 @@ static status run_buckets(command_line *line)
     bucket_schedule list = {0};
     nn_program_config config = {.batch = 2, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     status rc;
-    TRY_GOTO(rc, build(s, &m), out);
+    TRY_GOTO(rc, s->workload ? workload_replay(s->workload, 1, &m) : model_build(&s->model, &m), out);
     config.batch = m->recording ? m->recording->batch : config.batch;
     TRY_GOTO(rc, nn_program_compile(m, &config, &p), out);
     TRY_GOTO(rc, assign(s, p, &list), out);
-    if (s->options.json)
-        rc = output_json(to_json(&list), s->options.json);
+    if (s->json)
+        rc = output_json(to_json(&list), s->json);
     else
         to_text(p, &list, line->out);
 out:
@@ -145,9 +129,11 @@ out:
     return rc;
 }
 
-const command command_buckets = {.name = "buckets",
-                                 .usage = "[options]",
-                                 .summary = "show how a policy puts a model's gradients into buckets",
-                                 .options_size = sizeof(buckets_setup),
-                                 .bind = bind_buckets,
-                                 .run = run_buckets};
+const command command_buckets = {
+    .name = "buckets",
+    .usage = "[options]",
+    .summary = "show how a policy puts a model's gradients into buckets",
+    .options_size = sizeof(buckets_setup),
+    .table = {"Buckets", buckets_option_list, sizeof buckets_option_list / sizeof buckets_option_list[0]},
+    .bind = bind_buckets,
+    .run = run_buckets};

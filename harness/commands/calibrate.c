@@ -33,8 +33,6 @@ static const option option_list[] = {
      .help = "file of the profile [this-machine.json, or this-gpu.json for cuda, in the folder where harness "
              "looks for profiles]"},
 };
-static const option_table calibrate_option_table = {"Calibrate", option_list,
-                                                    sizeof option_list / sizeof option_list[0]};
 
 static void show_efficiencies(const double efficiency[][2], text_buffer *out)
 {
@@ -134,9 +132,10 @@ static status run_calibrate(command_line *line)
     return STATUS_OK;
 }
 
-const command command_calibrate = {.name = "calibrate",
-                                   .usage = "[options]",
-                                   .summary = "measure this machine and write a profile of it",
-                                   .options_size = sizeof(calibrate_options),
-                                   .table = &calibrate_option_table,
-                                   .run = run_calibrate};
+const command command_calibrate = {
+    .name = "calibrate",
+    .usage = "[options]",
+    .summary = "measure this machine and write a profile of it",
+    .options_size = sizeof(calibrate_options),
+    .table = {"Calibrate", option_list, sizeof option_list / sizeof option_list[0]},
+    .run = run_calibrate};

@@ -1,7 +1,6 @@
 /* harness collectives: starts ranks, which are processes, and shows what each collective operation does. */
 #include "harness/commands/commands.h"
 
-#include "common/base/log.h"
 #include "harness/commands/demonstrations.h"
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
@@ -31,23 +30,19 @@ static const option option_list[] = {
      .help = "how long ranks wait for each other"},
     {"list", OPTION_FLAG, FIELD(list), .help = "list the demonstrations"},
 };
-static const option_table collectives_option_table = {"Collectives", option_list,
-                                                      sizeof option_list / sizeof option_list[0]};
 
 /* Finds the demonstrations that the words name, or all. */
 static status choose(const collectives_options *o, const command_line *line, int chosen[DEMONSTRATIONS],
                      int *count)
 {
-    const char *names[DEMONSTRATIONS];
     *count = line->word_count > 0 ? line->word_count : DEMONSTRATIONS;
     if (o->mistake != NO_MISTAKE && line->word_count > 0)
         return fail(STATUS_USAGE, "collectives: unexpected argument '%s' with --mistake", line->words[0]);
-    for (int i = 0; i < DEMONSTRATIONS; i++) names[i] = demonstration_name(i);
     for (int i = 0; i < *count; i++) {
         chosen[i] = i;
         if (line->word_count > 0)
-            TRY(text_parse_choice("collectives", line->words[i], names, sizeof *names, DEMONSTRATIONS,
-                                  &chosen[i]));
+            TRY(text_parse_choice("collectives", line->words[i], &demonstrations[0].name,
+                                  sizeof demonstrations[0], DEMONSTRATIONS, &chosen[i]));
     }
     return STATUS_OK;
 }
@@ -57,7 +52,7 @@ static status run_all(const demonstrator *d, const collectives_options *o, const
     int chosen[DEMONSTRATIONS], count;
     if (o->mistake != NO_MISTAKE) return demonstrate_mistake(d, (group_mistake)o->mistake);
     TRY(choose(o, line, chosen, &count));
-    for (int i = 0; i < count; i++) TRY(demonstrate(d, chosen[i]));
+    for (int i = 0; i < count; i++) TRY(demonstrate(d, &demonstrations[chosen[i]]));
     return STATUS_OK;
 }
 
@@ -77,12 +72,7 @@ static status run_rank(const collectives_options *o, const launch_environment *e
     /* No rank may end while others wait for it. */
     if (rc == STATUS_OK)
         rc = collective_run(d.all, &(collective_call){.kind = COLLECTIVE_BARRIER, .type = DTYPE_F64});
-    if (rc == STATUS_OK) {
-        rank_slot_finish(e->slot);
-    } else {
-        job_fail(e->table, e->rank, rc, error_message());
-        if (e->origin == LAUNCH_BY_HARNESS) error_clear(); /* The launcher prints the error once. */
-    }
+    launch_environment_end_rank(e, rc);
     if (d.all) collective_group_close(&d.all);
     if (d.world) collective_close(&d.world);
     return rc;
@@ -102,16 +92,12 @@ static status run_launcher(const collectives_options *o, command_line *line)
         TRY(output_text(line->out));
     }
     launch_job job = {.name = "collectives", .world = (int)o->gpus};
-    launch_outcome outcome;
     launch_options options = {.jobs = &job,
                               .job_count = 1,
                               .argv = line->argv,
                               .stall_timeout_ns = 10 * o->timeout_ns,
                               .connect_timeout_ns = o->timeout_ns};
-    TRY(launch_run(&options, &outcome));
-    if (outcome.cause[0]) log_error("%s", outcome.cause);
-    line->exit_code = outcome.exit_code;
-    return STATUS_OK;
+    return launch_run_and_log(&options, &line->exit_code);
 }
 
 static status run_collectives(command_line *line)
@@ -119,7 +105,7 @@ static status run_collectives(command_line *line)
     const collectives_options *o = line->options;
     launch_environment e;
     for (int i = 0; i < DEMONSTRATIONS && o->list; i++)
-        text_append(line->out, "%-16s %s\n", demonstration_name(i), demonstration_title(i));
+        text_append(line->out, "%-16s %s\n", demonstrations[i].name, demonstrations[i].title);
     if (o->list) return STATUS_OK;
     bool started = launch_environment_is_started();
     if (started && options_given(&line->bindings[0], "gpus"))
@@ -134,10 +120,11 @@ static status run_collectives(command_line *line)
     return rc;
 }
 
-const command command_collectives = {.name = "collectives",
-                                     .usage = "[NAME...] [options]",
-                                     .summary = "show what all_reduce, all_gather, send and others do",
-                                     .options_size = sizeof(collectives_options),
-                                     .table = &collectives_option_table,
-                                     .most_words = DEMONSTRATIONS,
-                                     .run = run_collectives};
+const command command_collectives = {
+    .name = "collectives",
+    .usage = "[NAME...] [options]",
+    .summary = "show what all_reduce, all_gather, send and others do",
+    .options_size = sizeof(collectives_options),
+    .table = {"Collectives", option_list, sizeof option_list / sizeof option_list[0]},
+    .most_words = DEMONSTRATIONS,
+    .run = run_collectives};

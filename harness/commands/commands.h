@@ -9,7 +9,8 @@
 
 typedef struct command_line {
     int argc;
-    char **argv; /* "harness", the command's name, and argc words of the user. */
+    /* "harness", the command's name, argc words of the user, and room for COMMAND_OWN_WORDS more words. */
+    char **argv;
     void *options;
     option_binding *bindings;
     const char **words; /* [word_count]: words that are not options. */
@@ -20,18 +21,19 @@ typedef struct command_line {
 
 /* Value of most_words for a command that reads argv itself. The fields of its `options` then only hold the
  * default values. */
-enum { COMMAND_READS_ITSELF = -1, COMMAND_MOST_BINDINGS = 8 };
+enum { COMMAND_READS_ITSELF = -1, COMMAND_MOST_BINDINGS = 8, COMMAND_OWN_WORDS = 8 };
 
 typedef struct command {
     const char *name;
     const char *usage; /* Text after the command's name in the usage line. */
     const char *summary;
     size_t options_size; /* Size of the struct `options`, which is zeroed. */
-    /* Table of the options, or NULL. The help prints `about` before the table and `notes` after it. */
-    const option_table *table;
+    /* Table of the options that are fields of the struct, which may be empty. The help prints `about` before
+     * the tables and `notes` after them. */
+    option_table table;
     const char *about, *notes;
-    /* Binds the struct's fields to several tables. Returns the number of bindings, at most
-     * COMMAND_MOST_BINDINGS. This pointer is NULL if `table` is the only table. */
+    /* Binds fields of the struct to further tables. Returns the number of bindings, less than
+     * COMMAND_MOST_BINDINGS. NULL if `table` is the only table. */
     size_t (*bind)(void *options, option_binding *bindings);
     int most_words;
     status (*run)(command_line *line);

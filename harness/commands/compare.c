@@ -33,8 +33,6 @@ static const option option_list[] = {
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the comparison as JSON there (- for stdout, without the text)"},
 };
-static const option_table compare_option_table = {"Comparison", option_list,
-                                                  sizeof option_list / sizeof option_list[0]};
 
 /* Parses "5%" or "0.05" to 0.05. Sets *out to -1 if `text` is NULL. */
 static status read_share(const char *text, double *out)
@@ -79,9 +77,7 @@ static status run_why(command_line *line)
     TRY(why_explain(line->words[0], line->words[1], (char *const *)line->words + 2, line->word_count - 2,
                     &explanation));
     if (!command_is_stdout(o->json)) why_report(explanation, line->out);
-    status rc = o->json ? output_json(json_incref(explanation), o->json) : STATUS_OK;
-    json_decref(explanation);
-    return rc;
+    return output_json(explanation, o->json);
 }
 
 static status run_compare(command_line *line)
@@ -103,9 +99,7 @@ static status run_compare(command_line *line)
     }
     if (!command_is_stdout(o->json)) compare_report(comparison, line->out);
     if (above >= 0 && compare_is_slower(comparison, above)) line->exit_code = 1;
-    status rc = o->json ? output_json(json_incref(comparison), o->json) : STATUS_OK;
-    json_decref(comparison);
-    return rc;
+    return output_json(comparison, o->json);
 }
 
 const command command_compare = {
@@ -113,7 +107,7 @@ const command command_compare = {
     .usage = "A B | --builds A B -o DIR -- OPTIONS | --why A B -- OPTIONS",
     .summary = "decide whether two results, sweeps or builds differ",
     .options_size = sizeof(compare_options),
-    .table = &compare_option_table,
+    .table = {"Comparison", option_list, sizeof option_list / sizeof option_list[0]},
     .about = "\nA and B: a run's JSON, a folder of them, or a sweep's folder.\n",
     .notes = "\nexamples:\n"
              "  harness compare before.json after.json\n"

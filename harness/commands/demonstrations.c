@@ -12,20 +12,9 @@
 
 enum { MOST_RANKS = COLLECTIVE_MOST_SHARED_RANKS, LINE = 1024 };
 
-/* The texts of a rank's line. */
-typedef struct shown {
+struct shown {
     char before[LINE / 2 - 16], after[LINE / 2 - 16];
-} shown;
-
-typedef struct demonstration {
-    const char *name, *title;
-    status (*run)(const struct demonstration *of, const demonstrator *d, shown *s);
-    /* Arguments of run_call(): the call, and the number of elements, or 0 for one per rank. */
-    collective_kind kind;
-    reduce_op op;
-    int64_t count;
-    double (*value)(int rank, int element);
-} demonstration;
+};
 
 static void show(char *text, size_t size, const double *values, int64_t count)
 {
@@ -35,22 +24,9 @@ static void show(char *text, size_t size, const double *values, int64_t count)
         used += (size_t)snprintf(text + used, size - used, "%s%g", i ? " " : "", values[i]);
 }
 
-static double one(int rank, int element)
+static double value_of(passed_values values, int rank, int element)
 {
-    (void)rank;
-    (void)element;
-    return 1;
-}
-
-static double rank_plus_one(int rank, int element)
-{
-    (void)element;
-    return rank + 1;
-}
-
-static double rank_and_element(int rank, int element)
-{
-    return 10 * rank + element;
+    return values == ONE ? 1 : values == RANK_PLUS_ONE ? rank + 1 : 10 * rank + element;
 }
 
 /* Runs a call on float64 values, and shows the values that the rank passes and the values that it gets. */
@@ -64,7 +40,7 @@ static status run_call(const demonstration *of, const demonstrator *d, shown *s)
                             .in.base = in,
                             .out.base = out};
     int64_t passed = collective_in_extent(&call, d->size, d->rank).count;
-    for (int i = 0; i < passed; i++) in[i] = of->value(d->rank, i);
+    for (int i = 0; i < passed; i++) in[i] = value_of(of->values, d->rank, i);
     TRY(collective_run(d->all, &call));
     show(s->before, sizeof s->before, in, passed);
     show(s->after, sizeof s->after, out, collective_out_extent(&call, d->size, d->rank).count);
@@ -180,20 +156,20 @@ static status run_groups(const demonstration *of, const demonstrator *d, shown *
 }
 
 #define CALL(kind_) .run = run_call, .kind = COLLECTIVE_##kind_
-static const demonstration demonstrations[] = {
-    {"ones", "all_reduce of ones", CALL(ALL_REDUCE), .count = 1, .value = one},
-    {"all_reduce", "all_reduce (sum) of rank + 1", CALL(ALL_REDUCE), .count = 1, .value = rank_plus_one},
+const demonstration demonstrations[] = {
+    {"ones", "all_reduce of ones", CALL(ALL_REDUCE), .count = 1, .values = ONE},
+    {"all_reduce", "all_reduce (sum) of rank + 1", CALL(ALL_REDUCE), .count = 1, .values = RANK_PLUS_ONE},
     {"mean", "all_reduce (mean) of rank + 1", CALL(ALL_REDUCE), .op = REDUCE_MEAN, .count = 1,
-     .value = rank_plus_one},
+     .values = RANK_PLUS_ONE},
     {"max", "all_reduce (max) of rank + 1", CALL(ALL_REDUCE), .op = REDUCE_MAX, .count = 1,
-     .value = rank_plus_one},
-    {"reduce", "reduce (sum) to rank 0", CALL(REDUCE), .count = 1, .value = rank_plus_one},
-    {"broadcast", "broadcast from rank 0", CALL(BROADCAST), .count = 1, .value = rank_plus_one},
-    {"all_gather", "all_gather", CALL(ALL_GATHER), .value = rank_plus_one},
-    {"reduce_scatter", "reduce_scatter (sum)", CALL(REDUCE_SCATTER), .value = rank_and_element},
-    {"gather", "gather to rank 0", CALL(GATHER), .value = rank_plus_one},
-    {"scatter", "scatter from rank 0", CALL(SCATTER), .value = rank_and_element},
-    {"all_to_all", "all_to_all", CALL(ALL_TO_ALL), .value = rank_and_element},
+     .values = RANK_PLUS_ONE},
+    {"reduce", "reduce (sum) to rank 0", CALL(REDUCE), .count = 1, .values = RANK_PLUS_ONE},
+    {"broadcast", "broadcast from rank 0", CALL(BROADCAST), .count = 1, .values = RANK_PLUS_ONE},
+    {"all_gather", "all_gather", CALL(ALL_GATHER), .values = RANK_PLUS_ONE},
+    {"reduce_scatter", "reduce_scatter (sum)", CALL(REDUCE_SCATTER), .values = RANK_AND_ELEMENT},
+    {"gather", "gather to rank 0", CALL(GATHER), .values = RANK_PLUS_ONE},
+    {"scatter", "scatter from rank 0", CALL(SCATTER), .values = RANK_AND_ELEMENT},
+    {"all_to_all", "all_to_all", CALL(ALL_TO_ALL), .values = RANK_AND_ELEMENT},
     {"send", "send and recv: 999 from each even rank to the next", .run = run_send},
     {"shape", "send to each other rank: first the shape, then the data", .run = run_shape},
     {"barrier", "barrier", .run = run_barrier},
@@ -201,7 +177,6 @@ static const demonstration demonstrations[] = {
     {"group_barrier", "barrier in each half of the ranks, rank 0 late", .run = run_groups,
      .kind = COLLECTIVE_BARRIER},
 };
-_Static_assert(sizeof demonstrations / sizeof demonstrations[0] == DEMONSTRATIONS, "one row each");
 
 /* Gathers the lines of all ranks, and prints them on rank 0. */
 static status print_lines(const demonstration *of, const demonstrator *d, const shown *s)
@@ -228,22 +203,11 @@ static status print_lines(const demonstration *of, const demonstrator *d, const 
     return rc;
 }
 
-status demonstrate(const demonstrator *d, int number)
+status demonstrate(const demonstrator *d, const demonstration *of)
 {
-    const demonstration *of = &demonstrations[number];
     shown s = {"", ""};
     TRY(of->run(of, d, &s));
     return print_lines(of, d, &s);
-}
-
-const char *demonstration_name(int number)
-{
-    return demonstrations[number].name;
-}
-
-const char *demonstration_title(int number)
-{
-    return demonstrations[number].title;
 }
 
 /* ---- mistakes ------------------------------------------------------------------------------------ */

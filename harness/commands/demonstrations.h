@@ -11,14 +11,26 @@ typedef struct demonstrator {
     int rank, size;
 } demonstrator;
 
-enum { DEMONSTRATIONS = 16 };
+/* Values that a rank passes. */
+typedef enum passed_values { ONE, RANK_PLUS_ONE, RANK_AND_ELEMENT } passed_values;
 
-/* Name of a demonstration on the command line, and what it shows in one line. */
-const char *demonstration_name(int number);
-const char *demonstration_title(int number);
+typedef struct shown shown; /* Texts of a rank's line. */
+
+typedef struct demonstration {
+    const char *name, *title; /* Name on the command line, and what the demonstration shows in one line. */
+    status (*run)(const struct demonstration *of, const demonstrator *d, shown *s);
+    /* Arguments of run_call(): the call, and the number of elements, or 0 for one per rank. */
+    collective_kind kind;
+    reduce_op op;
+    int64_t count;
+    passed_values values;
+} demonstration;
+
+enum { DEMONSTRATIONS = 16 };
+extern const demonstration demonstrations[DEMONSTRATIONS];
 
 /* Runs a demonstration. Rank 0 prints its title, and a line per rank with the values before and after. */
-status demonstrate(const demonstrator *d, int number);
+status demonstrate(const demonstrator *d, const demonstration *of);
 
 typedef enum group_mistake { NO_MISTAKE, MISTAKE_OUTSIDE, MISTAKE_ORDER, MISTAKE_MISSING } group_mistake;
 /* Names, which end with NULL, and descriptions. Both are indexed by group_mistake. */

@@ -8,7 +8,6 @@ static const option option_list[] = {
     {"json", OPTION_TEXT, 0, .argument = "FILE",
      .help = "also write the figures there (- for stdout, only these)"},
 };
-static const option_table explain_option_table = {"Explain", option_list, 1};
 
 static status run_explain(command_line *line)
 {
@@ -18,10 +17,6 @@ static status run_explain(command_line *line)
         return fail(STATUS_USAGE, "explain: expected a trace of torch.profiler; see harness explain --help");
     if (*json) TRY(output_probe(*json));
     TRY(torch_explain(line->words, line->word_count, &figures, line->out));
-    if (!*json) {
-        json_decref(figures);
-        return STATUS_OK;
-    }
     if (command_is_stdout(*json)) text_free(line->out);
     return output_json(figures, *json);
 }
@@ -31,7 +26,7 @@ const command command_explain = {
     .usage = "TRACE.json[.gz]... [--json FILE]",
     .summary = "show what a step of a trace of torch.profiler spends its time on",
     .options_size = sizeof(const char *),
-    .table = &explain_option_table,
+    .table = {"Explain", option_list, 1},
     .about = "\nShows the parts of the typical step, its collectives, and faults that the trace\n"
              "proves: gradients exchanged in every micro-batch, gradients that become ready\n"
              "at the end, a GPU that waits for its host, FSDP with a single unit, a rank that\n"

@@ -18,8 +18,6 @@ static const option option_list[] = {
     {"scale", OPTION_DOUBLE, FIELD(scale), .argument = "FACTOR", .initial = "1", .low = 1e-6, .high = 1e6,
      .help = "multiply the times of kernels, e.g. by 0.5 for a GPU twice as fast; idle times stay"},
 };
-static const option_table import_option_table = {"Import", option_list,
-                                                 sizeof option_list / sizeof option_list[0]};
 
 static status run_import(command_line *line)
 {
@@ -45,7 +43,7 @@ const command command_import = {
     .usage = "TRACE.json[.gz]... [-o job.json] [options]",
     .summary = "make a workload from a trace of torch.profiler",
     .options_size = sizeof(import_options),
-    .table = &import_option_table,
+    .table = {"Import", option_list, sizeof option_list / sizeof option_list[0]},
     .about = "\nReads traces that export_chrome_trace() of torch.profiler has written, also\n"
              "compressed by gzip. Several traces must be ranks of one job; the lowest rank's\n"
              "is imported. Record a few steps with record_shapes=True, which stores sizes of\n"

@@ -64,10 +64,11 @@ static status run_here(run_config *c, run_plan *plan, char *const *words, run_jo
         TRY(run_plan_make(c, plan));
     }
     TRY(run_config_check_host(c, plan->largest_job_bytes));
-    if (!c->run.quiet && c->repetition == 0)
+    if (c->repetition == 0 && !c->run.quiet) {
         log_info("%s%s", cuda ? "" : "no CUDA device found: ", plan->hardware_note);
-    if (c->repetition == 0 && !c->run.quiet) note_images(c, plan);
-    if (c->repetition == 0 && !c->run.quiet) note_duration(c, plan);
+        note_images(c, plan);
+        note_duration(c, plan);
+    }
     if (c->repetition == 0) warn_of_openmp();
     TRY(run_jobs_run(c, plan, words, jobs));
     if (jobs->outcome.cause[0]) log_error("%s", jobs->outcome.cause);
@@ -130,24 +131,28 @@ status command_run_repeated(run_config *c, run_plan *plan, char *const *words, j
     return rc;
 }
 
-status command_read_run_words(const command_line *line, char ***words, int *count, run_config *checked)
+status command_read_run_words(command_line *line, run_config *checked)
 {
+    char **words = line->argv + 2;
     int unexpected = 0;
-    *words = calloc((size_t)line->argc + COMMAND_OWN_WORDS + 1, sizeof **words);
-    if (!*words) return fail(STATUS_SYSTEM, "no memory for the command line");
-    TRY(options_take(line->bindings, 1, line->argc, line->argv + 2, *words, count));
+    TRY(options_take(line->bindings, 1, line->argc, words, words, &line->argc));
     TRY(run_config_init(checked));
-    TRY(options_parse(checked->bindings, BINDING_COUNT, *count, *words, line->words, &unexpected));
+    TRY(options_parse(checked->bindings, BINDING_COUNT, line->argc, words, line->words, &unexpected));
     if (unexpected == 0) return run_config_name_cluster(checked);
     return fail(STATUS_USAGE, "%s: unexpected argument '%s'; see harness %s --help", line->argv[1],
                 line->words[0], line->argv[1]);
 }
 
-status command_parse_run_words(char **words, int count, char *const own[], int own_count, run_config *out)
+status command_parse_job(const command_line *line, const char *policy, const char *device, const char *gpus,
+                         run_config *out)
 {
-    memcpy(words + count, own, (size_t)own_count * sizeof *own);
+    int engine, own_count = gpus ? 8 : 6;
+    TRY(engine_of_policy(policy, &engine));
+    const char *const own[] = {
+        "--mode", engine_table[engine]->name, "--policy", policy, "--device", device, "--gpus", gpus};
+    memcpy(line->argv + 2 + line->argc, own, (size_t)own_count * sizeof *own);
     TRY(run_config_init(out));
-    return run_config_parse(out, count + own_count, words);
+    return run_config_parse(out, line->argc + own_count, line->argv + 2);
 }
 
 status command_refuse_options(const run_config *c, const char *const *names, const char *with)
@@ -161,9 +166,12 @@ status command_refuse_options(const run_config *c, const char *const *names, con
 
 status command_refuse_unused(const run_config *c, const bool uses[ENGINE_COUNT])
 {
-    int engine;
-    const char *name = run_config_unused(c, uses, &engine);
-    return name ? fail(STATUS_USAGE, "--%s: expected a policy of %s, got none", name,
-                       engine_table[engine]->name)
-                : STATUS_OK;
+    for (int e = 0; e < ENGINE_COUNT; e++) {
+        const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
+        for (size_t i = 0; i < b->table->count && !uses[e]; i++)
+            if (options_given(b, b->table->options[i].name))
+                return fail(STATUS_USAGE, "--%s: expected a policy of %s, got none",
+                            b->table->options[i].name, engine_table[e]->name);
+    }
+    return STATUS_OK;
 }

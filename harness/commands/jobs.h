@@ -19,14 +19,14 @@ status command_run_repeated(run_config *config, run_plan *plan, char *const *wor
 status command_build_result(const run_config *config, const run_plan *plan, const run_job *jobs,
                             char *const *words, int64_t started_at_s, json_t **out);
 
-/* Reads the command's options into line->bindings[0]. Reads the options of `harness run` into (*words)[0 ..
- * *count), which the caller frees, and parses them into `checked`. *words has room for COMMAND_OWN_WORDS more
- * words. */
-enum { COMMAND_OWN_WORDS = 8 };
-status command_read_run_words(const command_line *line, char ***words, int *count, run_config *checked);
+/* Moves the command's options from the line to line->bindings[0]. The line then has only the options of
+ * `harness run`, which are parsed into `checked`. */
+status command_read_run_words(command_line *line, run_config *checked);
 
-/* Parses the words, followed by `own`, into `out`. */
-status command_parse_run_words(char **words, int count, char *const own[], int own_count, run_config *out);
+/* Parses the options of the line, followed by the policy, its engine, the device and, unless `gpus` is NULL,
+ * the number of ranks of one job, into `out`. */
+status command_parse_job(const command_line *line, const char *policy, const char *device, const char *gpus,
+                         run_config *out);
 
 /* Refuses the options of `harness run` in `names`, which ends with NULL. */
 status command_refuse_options(const run_config *c, const char *const *names, const char *with);

@@ -30,8 +30,6 @@ static const option lab_option_list[] = {
     {"hidden", OPTION_TEXT, FIELD(hidden), .argument = "DIR",
      .help = "folder with more tests of the instructor, see labs/INSTRUCTOR.md"},
 };
-static const option_table lab_option_table = {"Labs", lab_option_list,
-                                              sizeof lab_option_list / sizeof lab_option_list[0]};
 
 /* Returns `word`, the DIR of the command line, if it is given. If not, returns the lab's folder N-name. If
  * N-name must exist and does not, returns the present folder. */
@@ -136,11 +134,11 @@ static status run_lab(command_line *line)
     return action == CHECK ? check(l, folder, line) : autograder(l, line->options);
 }
 
-const command command_lab = {.name = "lab",
-                             .usage =
-                                 "list | start N [DIR] | check N [DIR] | pack [DIR] | autograder N [options]",
-                             .summary = "teaching labs: start one, check it, hand it in",
-                             .options_size = sizeof(lab_options),
-                             .table = &lab_option_table,
-                             .most_words = 3,
-                             .run = run_lab};
+const command command_lab = {
+    .name = "lab",
+    .usage = "list | start N [DIR] | check N [DIR] | pack [DIR] | autograder N [options]",
+    .summary = "teaching labs: start one, check it, hand it in",
+    .options_size = sizeof(lab_options),
+    .table = {"Labs", lab_option_list, sizeof lab_option_list / sizeof lab_option_list[0]},
+    .most_words = 3,
+    .run = run_lab};

@@ -9,8 +9,6 @@
 
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { GIB = 1 << 30 };
 
@@ -18,43 +16,27 @@ enum { GIB = 1 << 30 };
  * precisions. The memory of these GPUs is not a limit here. */
 #define ANY_MACHINE "dgx-a100-80g"
 
-typedef struct memory_options {
-    const char *policies, *profile, *json;
-} memory_options;
-
 typedef struct memory_command {
-    memory_options options;
-    run_config config; /* Configuration that all rows share, and later the configuration of one row. */
-    char **words;      /* [word_count]: options of `harness run`. */
-    int word_count;
-    char device[4200]; /* value of --device */
+    const char *policy_names, *profile, *json;
+
+    run_config config;  /* Configuration that all rows share, and later the configuration of one row. */
+    command_line *line; /* Has only options of `harness run` after read_words(). */
+    char device[4200];  /* value of --device */
     policy_list policies;
     char all[96];
 } memory_command;
 
-#define FIELD(name) offsetof(memory_options, name)
+#define FIELD(name) offsetof(memory_command, name)
 static const option option_list[] = {
-    {"policy", OPTION_TEXT, FIELD(policies), .argument = "LIST",
+    {"policy", OPTION_TEXT, FIELD(policy_names), .argument = "LIST",
      .help = "policies of both engines, see `harness policies`; with keys: ddp:order=ready,zero3:group=8 "
              "[the list below]"},
     {"profile", OPTION_TEXT, FIELD(profile), .argument = "NAME", .help = "short for --device sim:NAME"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there (- for stdout, without the table)"},
 };
-static const option_table memory_option_table = {"Memory", option_list,
-                                                 sizeof option_list / sizeof option_list[0]};
 
 /* ---- planning ------------------------------------------------------------------------------------------ */
-
-static status configure(const memory_command *m, const char *policy, run_config *out)
-{
-    int engine;
-    TRY(engine_of_policy(policy, &engine));
-    char *const own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
-                         (char *)"--policy", (char *)policy,
-                         (char *)"--device", (char *)m->device};
-    return command_parse_run_words(m->words, m->word_count, own, 6, out);
-}
 
 /* Adds the plan of a policy to `jobs`. Sets *workload for the first policy; the caller owns it. */
 static status plan_policy(memory_command *m, const char *policy, json_t *jobs, json_t **workload)
@@ -63,7 +45,7 @@ static status plan_policy(memory_command *m, const char *policy, json_t *jobs, j
     run_plan plan = {0};
     json_t *planned = NULL;
     *config = (run_config){0};
-    status rc = configure(m, policy, config);
+    status rc = command_parse_job(m->line, policy, m->device, NULL, config);
     if (rc == STATUS_OK) rc = run_plan_make(config, &plan);
     if (rc == STATUS_OK) rc = ledger_plan_make(config, &plan, &planned);
     if (rc == STATUS_OK) {
@@ -114,8 +96,8 @@ static status list_all(memory_command *m)
     run_config *c = &m->config;
     int each;
     size_t used = (size_t)snprintf(m->all, sizeof m->all, "dp,sync,ddp,zero1,zero2,zero3,fsdp");
-    if (m->options.policies) return STATUS_OK;
-    m->options.policies = m->all;
+    if (m->policy_names) return STATUS_OK;
+    m->policy_names = m->all;
     c->run.device = m->device;
     if (!run_config_is_virtual(c)) return STATUS_OK;
     TRY(run_config_per_machine(c, &each));
@@ -124,22 +106,22 @@ static status list_all(memory_command *m)
     return STATUS_OK;
 }
 
-static status read_words(memory_command *m, const command_line *line)
+static status read_words(memory_command *m)
 {
     static const char *const of_one_job[] = {"mode", "plan",       "trace", "trace-steps",
                                              "save", "rendezvous", NULL};
-    TRY(command_read_run_words(line, &m->words, &m->word_count, &m->config));
+    TRY(command_read_run_words(m->line, &m->config));
     bool has_gpu = m->config.run.gpu, has_device = has_gpu || options_given(&m->config.bindings[0], "device");
-    if (has_device && m->options.profile)
+    if (has_device && m->profile)
         return fail(STATUS_USAGE, "--%s: unexpected with --profile", has_gpu ? "gpu" : "device");
     snprintf(m->device, sizeof m->device, "%s%s", has_device ? "" : "sim:",
-             has_device           ? m->config.run.device
-             : m->options.profile ? m->options.profile
-                                  : ANY_MACHINE);
+             has_device   ? m->config.run.device
+             : m->profile ? m->profile
+                          : ANY_MACHINE);
     TRY(command_refuse_options(&m->config, of_one_job,
                                "memory, which prints one row per policy of --policy"));
     TRY(list_all(m));
-    TRY(policy_list_parse(m->options.policies, &m->policies));
+    TRY(policy_list_parse(m->policy_names, &m->policies));
     return command_refuse_unused(&m->config, m->policies.uses);
 }
 
@@ -160,9 +142,8 @@ static status plan_all(memory_command *m, json_t **out)
     }
     if (rc == STATUS_OK && !workload) rc = error_adopt(&refusal); /* No policy can run. */
     if (rc == STATUS_OK) {
-        json_object_set(workload, "jobs", jobs);
-        json_object_set(workload, "refused", refused);
-        json_object_set(workload, "gpus", gpus);
+        json_object_update_new(workload,
+                               json_pack("{s:O, s:O, s:O}", "jobs", jobs, "refused", refused, "gpus", gpus));
         *out = json_incref(workload);
     }
     json_decref(workload);
@@ -172,26 +153,19 @@ static status plan_all(memory_command *m, json_t **out)
     return rc;
 }
 
-static status answer(memory_command *m, const command_line *line)
-{
-    json_t *result = NULL;
-    TRY(read_words(m, line));
-    const char *json = m->options.json;
-    if (json) TRY(output_probe(json));
-    TRY(plan_all(m, &result));
-    if (!command_is_stdout(json)) report_memory_of_policies(result, line->out);
-    status rc = json ? output_result(json_incref(result), json) : STATUS_OK;
-    json_decref(result);
-    if (rc != STATUS_OK)
-        output_text(line->out); /* The table is printed even if the file could not be written. */
-    return rc;
-}
-
 static status run_memory(command_line *line)
 {
     memory_command *m = line->options;
-    status rc = answer(m, line);
-    free(m->words);
+    json_t *result = NULL;
+    m->line = line;
+    TRY(read_words(m));
+    const char *json = m->json;
+    if (json) TRY(output_probe(json));
+    TRY(plan_all(m, &result));
+    if (!command_is_stdout(json)) report_memory_of_policies(result, line->out);
+    status rc = output_result(result, json);
+    if (rc != STATUS_OK)
+        output_text(line->out); /* The table is printed even if the file could not be written. */
     return rc;
 }
 
@@ -200,7 +174,7 @@ const command command_memory = {
     .usage = "[options] [options of run]",
     .summary = "memory per rank under every policy, and the GPUs that it fits on",
     .options_size = sizeof(memory_command),
-    .table = &memory_option_table,
+    .table = {"Memory", option_list, sizeof option_list / sizeof option_list[0]},
     .notes = "\nPolicies by default: dp, sync, ddp, zero1, zero2, zero3, fsdp; on several full\n"
              "machines also zero3 in groups of the GPUs of each machine. All other options\n"
              "are options of harness run, such as the model, the batch and --gpus. Without\n"

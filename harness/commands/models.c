@@ -17,14 +17,11 @@ static const option option_list[] = {
      .high = NN_MOST_STAGES,
      .help = "cut the model NAME into P stages of about equal cost, and list the stages"},
 };
-static const option_table models_option_table = {"Models", option_list,
-                                                 sizeof option_list / sizeof option_list[0]};
 
 static size_t bind_models(void *options, option_binding *bindings)
 {
-    bindings[0] = (option_binding){.table = &models_option_table, .storage = options};
-    bindings[1] = (option_binding){.table = &model_option_table, .storage = options};
-    return 2;
+    bindings[0] = (option_binding){.table = &model_option_table, .storage = options};
+    return 1;
 }
 
 static status compile_one(const model_options *options, nn_model **model, nn_program **program)
@@ -172,6 +169,7 @@ const command command_models = {.name = "models",
                                 .usage = "[NAME] [options]",
                                 .summary = "list the models, or the layers or stages of one",
                                 .options_size = sizeof(models_options),
+                                .table = {"Models", option_list, sizeof option_list / sizeof option_list[0]},
                                 .bind = bind_models,
                                 .most_words = 1,
                                 .run = run_models};

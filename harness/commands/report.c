@@ -31,8 +31,6 @@ static const option option_list[] = {
     {"verbose", OPTION_FLAG, FIELD(verbose), .letter = 'v',
      .help = "print the tables of a run after the verdict"},
 };
-static const option_table report_option_table = {"Report", option_list,
-                                                 sizeof option_list / sizeof option_list[0]};
 
 /* Makes the table of a sweep from its results, because the folder has no table.json. */
 static status read_sweep(const char *folder, json_t **out)
@@ -102,6 +100,14 @@ static status add_results(const char *path, json_t *result, json_t *results)
                   : fail(STATUS_DATA, "%s: expected the JSON of harness run, or a sweep's folder", path);
 }
 
+static bool are_equal(const json_t *a, const json_t *b, const char *const keys[3])
+{
+    bool equal = true;
+    for (int k = 0; k < 3; k++)
+        equal = equal && json_equal(json_object_get(a, keys[k]), json_object_get(b, keys[k]));
+    return equal;
+}
+
 static bool has_job(const json_t *result, const json_t *job)
 {
     static const char *const same[] = {"name", "policy", "settings"};
@@ -109,10 +115,7 @@ static bool has_job(const json_t *result, const json_t *job)
     json_t *other;
     json_array_foreach(json_object_get(result, "jobs"), i, other)
     {
-        bool equal = true;
-        for (int k = 0; k < 3; k++)
-            equal = equal && json_equal(json_object_get(job, same[k]), json_object_get(other, same[k]));
-        if (equal) return true;
+        if (are_equal(job, other, same)) return true;
     }
     return false;
 }
@@ -122,9 +125,7 @@ static bool has_job(const json_t *result, const json_t *job)
 static bool joins(const json_t *into, const json_t *result)
 {
     static const char *const same[] = {"workload", "hardware_note", "simulated"};
-    bool equal = json_is_true(json_object_get(result, "simulated"));
-    for (int k = 0; k < 3; k++)
-        equal = equal && json_equal(json_object_get(into, same[k]), json_object_get(result, same[k]));
+    bool equal = json_is_true(json_object_get(result, "simulated")) && are_equal(into, result, same);
     size_t i;
     json_t *job;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
@@ -166,8 +167,7 @@ static status load_runs(const command_line *line, json_t *results)
 }
 
 /* Writes the figures of all results. From the second result on, file names begin with the result's number. */
-static status write_figures(const json_t *results, const char *folder, const char *extension,
-                            const char *(*write)(const json_t *result, int number, text_buffer *out))
+static status write_figures(const json_t *results, const char *folder, bool csv)
 {
     size_t i;
     json_t *result;
@@ -176,10 +176,10 @@ static status write_figures(const json_t *results, const char *folder, const cha
     {
         text_buffer out = {0};
         const char *name;
-        for (int number = 0; (name = write(result, number, &out)); number++) {
+        for (int number = 0; (name = report_figure_file(result, number, csv, &out)); number++) {
             char path[PATH_MAX], which[24] = "";
             if (i > 0) snprintf(which, sizeof which, "%zu-", i + 1);
-            snprintf(path, sizeof path, "%s/%s%s.%s", folder, which, name, extension);
+            snprintf(path, sizeof path, "%s/%s%s.%s", folder, which, name, csv ? "csv" : "svg");
             if (out.length > 0) TRY(output_file(&out, path));
             text_free(&out);
         }
@@ -190,8 +190,8 @@ static status write_figures(const json_t *results, const char *folder, const cha
 static status write_pages(const report_command *c, const json_t *results)
 {
     text_buffer out = {0};
-    if (c->svg) TRY(write_figures(results, c->svg, "svg", report_figure_svg));
-    if (c->csv) TRY(write_figures(results, c->csv, "csv", report_figure_csv));
+    if (c->svg) TRY(write_figures(results, c->svg, false));
+    if (c->csv) TRY(write_figures(results, c->csv, true));
     if (!c->page) return STATUS_OK;
     report_page(results, &out);
     return output_file(&out, c->page);
@@ -221,6 +221,6 @@ const command command_report = {.name = "report",
                                 .usage = "FILE... [options]",
                                 .summary = "show a run, plan or reproduction from JSON: text, page, figures",
                                 .options_size = sizeof(report_command),
-                                .table = &report_option_table,
+                                .table = {"Report", option_list, sizeof option_list / sizeof option_list[0]},
                                 .most_words = 64,
                                 .run = run_report};

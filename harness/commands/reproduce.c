@@ -11,7 +11,6 @@
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct reproduce_options {
@@ -47,8 +46,6 @@ static const option option_list[] = {
     {"markdown", OPTION_TEXT, FIELD(markdown), .argument = "FILE", .help = "write Markdown there"},
 };
 _Static_assert(SIM_DRAWS == 16, "the initial value of --draws");
-static const option_table reproduce_option_table = {"Reproduce", option_list,
-                                                    sizeof option_list / sizeof option_list[0]};
 
 static status find(const char *name, const reproduction **out)
 {
@@ -103,9 +100,14 @@ static status reproduce_table(const reproduce_options *o, const char *name, text
     else if (strcmp(device, "sim") != 0)
         return fail(STATUS_USAGE,
                     "--device: expected sim:PROFILE, or cuda or cpu for torch-vs-apex, got '%s'", device);
+    reproduction_run run = {.profile = profile,
+                            .dp_host = o->dp_host,
+                            .calibration_only = o->calibration_only,
+                            .draws = (int)o->draws,
+                            .link = o->link ? o->link : "4Gbit/s,50us",
+                            .rounds = o->repeat ? (int)o->repeat : 3};
     reproduction_report report = {0};
-    status rc = reproduce(what, profile, o->dp_host, o->calibration_only, (int)o->draws,
-                          o->link ? o->link : "4Gbit/s,50us", o->repeat ? (int)o->repeat : 3, &report);
+    status rc = reproduce(what, &run, &report);
     if (rc == STATUS_OK) rc = print(&report, o, out);
     reproduction_free(&report);
     return rc;
@@ -193,8 +195,7 @@ static status reproduce_result(reproduce_options *o, const char *path, command_l
 
 static bool is_file(const char *word)
 {
-    size_t length = strlen(word);
-    return strchr(word, '/') || (length > 5 && strcmp(word + length - 5, ".json") == 0);
+    return strchr(word, '/') || (word[0] && text_ends_with(word + 1, ".json"));
 }
 
 static status run_reproduce(command_line *line)
@@ -210,11 +211,11 @@ static status run_reproduce(command_line *line)
                 line->word_count);
 }
 
-const command command_reproduce = {.name = "reproduce",
-                                   .usage = "TABLE | FILE.json [options]",
-                                   .summary =
-                                       "compare published tables with virtual devices; run a result again",
-                                   .options_size = sizeof(reproduce_options),
-                                   .table = &reproduce_option_table,
-                                   .most_words = INT_MAX,
-                                   .run = run_reproduce};
+const command command_reproduce = {
+    .name = "reproduce",
+    .usage = "TABLE | FILE.json [options]",
+    .summary = "compare published tables with virtual devices; run a result again",
+    .options_size = sizeof(reproduce_options),
+    .table = {"Reproduce", option_list, sizeof option_list / sizeof option_list[0]},
+    .most_words = INT_MAX,
+    .run = run_reproduce};

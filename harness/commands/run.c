@@ -28,9 +28,8 @@ typedef struct run_command {
 
 static status write_page(json_t *result, const char *path)
 {
-    json_t *results = json_array();
+    json_t *results = json_pack("[O]", result);
     text_buffer page = {0};
-    json_array_append(results, result);
     report_page(results, &page);
     json_decref(results);
     return output_file(&page, path);
@@ -40,7 +39,7 @@ static status write_page(json_t *result, const char *path)
  */
 static status add_next(const run_command *c, json_t *result)
 {
-    const json_t *job = run_result_job(result, report_text_at(result, "verdict.faster"));
+    const json_t *job = report_job(result, report_text_at(result, "verdict.faster"));
     int engine = c->config.run.mode;
     json_t *next;
     if (!run_config_is_virtual(&c->config) || engine == ENGINE_NONE || c->config.run.plan ||
@@ -65,8 +64,7 @@ static status deliver(const run_command *c, json_t *result)
         report_run(result, c->config.run.verbose, &text);
     status drawn =
         c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
-    status written = json ? output_result(result, json) : STATUS_OK;
-    if (!json) json_decref(result);
+    status written = output_result(result, json);
     status printed = output_text(&text); /* The report is printed even if a file could not be written. */
     return written != STATUS_OK ? written : drawn != STATUS_OK ? drawn : printed;
 }

@@ -34,8 +34,6 @@ static const option option_list[] = {
      .help = "folder of the results; an interrupted sweep continues there"},
     {"dry-run", OPTION_FLAG, FIELD(dry_run), .help = "print the runs, and run nothing"},
 };
-static const option_table sweep_option_table = {"Sweep", option_list,
-                                                sizeof option_list / sizeof option_list[0]};
 
 /* Returns the value of option `name` if words[*at] is this option, else NULL. The value follows '=', or is
  * the next word. If it is the next word, increments *at. */
@@ -75,15 +73,12 @@ static status take_axes(sweep *s, const json_t *option)
 static status take_option(sweep_command *c, option_binding *own, const char *name, const json_t *option)
 {
     option_binding all[1 + BINDING_COUNT] = {*own};
-    const char *text = json_string_value(json_object_get(option, "text")),
-               *first = json_string_value(json_array_get(json_object_get(option, "texts"), 0));
-    if (strcmp(name, "config") == 0) return fail(STATUS_USAGE, "--config: expected no option of that name");
+    const char *text = json_string_value(json_object_get(option, "text"));
     if (text && strcmp(name, "mode") == 0 && strchr(text, ','))
         return sweep_has_option(&c->sweep, name) ? STATUS_OK : vary_mode(&c->sweep, text);
     if (options_given(own, name)) return STATUS_OK;
     memcpy(all + 1, c->checked.bindings, sizeof c->checked.bindings);
-    TRY(options_set(all, 1 + BINDING_COUNT, name, text ? text : first));
-    if (!text) return fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
+    TRY(config_file_set(all, 1 + BINDING_COUNT, name, option));
     if (all[0].given != own->given) return STATUS_OK;
     json_array_append_new(c->file_words, json_sprintf("--%s=%s", name, text));
     return STATUS_OK;
@@ -212,7 +207,7 @@ const command command_sweep = {
     .usage = "--vary NAME=V,V,... -o DIR [options of run]",
     .summary = "run over a grid of option values, and show which is best",
     .options_size = sizeof(sweep_command),
-    .table = &sweep_option_table,
+    .table = {"Sweep", option_list, sizeof option_list / sizeof option_list[0]},
     .notes = "  --mode ENGINE,...       as --vary mode=ENGINE,... [ps,ring]\n"
              "  --config FILE           options of sweep and run by their long names, TOML (FILE.toml)\n"
              "                          or JSON; vary is a text or a list of texts\n"

@@ -1,7 +1,7 @@
 /* harness verify FILE.json ...: compares this program's engines with golden trajectories. */
 #include "harness/commands/commands.h"
 
-#include "harness/options/engines.h"
+#include "harness/options/run_options.h"
 #include "harness/result/output.h"
 #include "harness/verify/verify.h"
 #include "ps/policy.h"
@@ -12,18 +12,23 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct verify_options {
+typedef struct verify_setup {
     const char *device;
     int mode;
     const char *policy;
     int64_t threads;
     bool tf32, bf16, cuda_graph;
-} verify_options;
+
+    shared_options shared;
+    _Alignas(16) char engines[ENGINE_COUNT][ENGINE_OPTIONS_SIZE];
+    const char *policies[ENGINE_COUNT];
+    bool loss_given; /* --dp-loss */
+} verify_setup;
 
 enum { MODE_AUTO, MODE_ENGINE /* First engine. */, MODE_BOTH = MODE_ENGINE + ENGINE_BOTH };
 static const char *const mode_names[] = {"auto", ENGINE_LIST(ENGINE_MODE) "both", NULL};
 
-#define FIELD(name) offsetof(verify_options, name)
+#define FIELD(name) offsetof(verify_setup, name)
 static const option verify_option_list[] = {
     {"device", OPTION_TEXT, FIELD(device), .argument = "NAME", .initial = "cpu",
      .help = "cpu, cuda (all ranks on one GPU), or reference (float64, within 1e-9)"},
@@ -42,35 +47,21 @@ static const option verify_option_list[] = {
      .help = "cuda: record the passes of the second step as CUDA graphs, and launch the graphs from the "
              "third step on"},
 };
-static const option_table verify_option_table = {"Verify", verify_option_list,
-                                                 sizeof verify_option_list / sizeof verify_option_list[0]};
-
-enum { OPTIONS_SIZE = 512 };
-
-typedef struct verify_setup {
-    verify_options options;
-    shared_options shared;
-    _Alignas(16) char engines[ENGINE_COUNT][OPTIONS_SIZE];
-    const char *policies[ENGINE_COUNT];
-    bool loss_given; /* --dp-loss */
-} verify_setup;
 
 static size_t bind_verify(void *options, option_binding *bindings)
 {
     verify_setup *s = options;
-    bindings[0] = (option_binding){.table = &verify_option_table, .storage = &s->options};
-    bindings[1] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
+    bindings[0] = (option_binding){.table = &shared_option_table, .storage = &s->shared};
     for (int e = 0; e < ENGINE_COUNT; e++)
-        bindings[2 + e] = (option_binding){.table = engine_table[e]->options, .storage = s->engines[e]};
-    return 2 + ENGINE_COUNT;
+        bindings[1 + e] = (option_binding){.table = engine_table[e]->options, .storage = s->engines[e]};
+    return 1 + ENGINE_COUNT;
 }
 
 static bool engine_takes_part(const verify_setup *s, const golden_file *f, int engine)
 {
-    if (s->options.mode == MODE_AUTO)
-        return engine_in_both(engine) && (engine == ENGINE_NONE) == (f->world == 1);
-    if (s->options.mode == MODE_BOTH) return engine_in_both(engine) && engine != ENGINE_NONE;
-    return engine == s->options.mode - MODE_ENGINE;
+    if (s->mode == MODE_AUTO) return engine_in_both(engine) && (engine == ENGINE_NONE) == (f->world == 1);
+    if (s->mode == MODE_BOTH) return engine_in_both(engine) && engine != ENGINE_NONE;
+    return engine == s->mode - MODE_ENGINE;
 }
 
 /* Returns the policy to compare with. If the file has one loss over the targets of all ranks, returns the
@@ -78,7 +69,7 @@ static bool engine_takes_part(const verify_setup *s, const golden_file *f, int e
  * Returns NULL if the engine has no policy dp. */
 static const char *policy_for(const verify_setup *s, const golden_file *f, int engine)
 {
-    if (!f->global_loss || s->options.policy) return s->policies[engine];
+    if (!f->global_loss || s->policy) return s->policies[engine];
     return engine == ENGINE_PS ? "dp" : NULL;
 }
 
@@ -88,7 +79,7 @@ static void fit_options(verify_setup *s, const golden_file *f)
 {
     ps_options *ps = (ps_options *)s->engines[ENGINE_PS];
     bool of_replicas = f->world > 1 && f->model.sequence > 0 && !f->global_loss;
-    if (!s->options.policy && !s->loss_given) ps->dp_loss = of_replicas ? 1 + PS_DP_LOSS_REPLICA : 0;
+    if (!s->policy && !s->loss_given) ps->dp_loss = of_replicas ? 1 + PS_DP_LOSS_REPLICA : 0;
 }
 
 typedef struct verdict {
@@ -100,15 +91,14 @@ typedef struct verdict {
 static status verify_engine(const verify_setup *s, const golden_file *f, int engine, verdict *v)
 {
     const char *name = engine_table[engine]->name;
-    bool tf32 = s->options.tf32, bf16 = s->options.bf16;
     comparison c;
     verify_config config = {.file = f,
-                            .device = s->options.device,
-                            .threads = (int)s->options.threads,
-                            .precision = tf32   ? DEVICE_PRECISION_TF32
-                                         : bf16 ? DEVICE_PRECISION_BF16
-                                                : DEVICE_PRECISION_F32,
-                            .cuda_graph = s->options.cuda_graph,
+                            .device = s->device,
+                            .threads = (int)s->threads,
+                            .precision = s->tf32   ? DEVICE_PRECISION_TF32
+                                         : s->bf16 ? DEVICE_PRECISION_BF16
+                                                   : DEVICE_PRECISION_F32,
+                            .cuda_graph = s->cuda_graph,
                             .engine = engine_table[engine],
                             .engine_options = s->engines[engine],
                             .policy = policy_for(s, f, engine),
@@ -158,13 +148,13 @@ static status verify_file(verify_setup *s, const char *path, bool *disagrees)
     return rc;
 }
 
-static status check_options(const verify_options *o)
+static status check_options(const verify_setup *s)
 {
-    bool cuda = strcmp(o->device, "cuda") == 0;
-    if (o->tf32 && !cuda) return fail(STATUS_USAGE, "--tf32: expected --device cuda, got %s", o->device);
-    if (o->cuda_graph && !cuda)
-        return fail(STATUS_USAGE, "--cuda-graph: expected --device cuda, got %s", o->device);
-    if (o->tf32 && o->bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
+    bool cuda = strcmp(s->device, "cuda") == 0;
+    if (s->tf32 && !cuda) return fail(STATUS_USAGE, "--tf32: expected --device cuda, got %s", s->device);
+    if (s->cuda_graph && !cuda)
+        return fail(STATUS_USAGE, "--cuda-graph: expected --device cuda, got %s", s->device);
+    if (s->tf32 && s->bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
     return STATUS_OK;
 }
 
@@ -174,8 +164,8 @@ static status run_verify(command_line *line)
     int disagreeing = 0;
     if (line->word_count == 0)
         return fail(STATUS_USAGE, "verify: expected one or more golden trajectories, got none");
-    TRY(check_options(&s->options));
-    TRY(engine_parse_policies(s->options.policy, s->policies, NULL));
+    TRY(check_options(s));
+    TRY(engine_parse_policies(s->policy, s->policies, NULL));
     s->loss_given = options_given(&line->bindings[2 + ENGINE_PS], "dp-loss");
     for (int i = 0; i < line->word_count; i++) {
         bool disagrees = false;
@@ -188,10 +178,12 @@ static status run_verify(command_line *line)
     return STATUS_OK;
 }
 
-const command command_verify = {.name = "verify",
-                                .usage = "[options] FILE.json ...",
-                                .summary = "compare with golden trajectories computed by PyTorch",
-                                .options_size = sizeof(verify_setup),
-                                .bind = bind_verify,
-                                .most_words = INT_MAX,
-                                .run = run_verify};
+const command command_verify = {
+    .name = "verify",
+    .usage = "[options] FILE.json ...",
+    .summary = "compare with golden trajectories computed by PyTorch",
+    .options_size = sizeof(verify_setup),
+    .table = {"Verify", verify_option_list, sizeof verify_option_list / sizeof verify_option_list[0]},
+    .bind = bind_verify,
+    .most_words = INT_MAX,
+    .run = run_verify};

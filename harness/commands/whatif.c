@@ -11,13 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct whatif_options {
+typedef struct whatif_setup {
     const char *profile, *gpus, *policy, *json, *csv;
     double step_ms, samples_per_s;
     int64_t draws;
-} whatif_options;
 
-#define FIELD(name) offsetof(whatif_options, name)
+    run_config config; /* Options of all jobs, which are parsed only to check them. */
+    run_config first;  /* Job of the first policy, in which note_effects() finds options without effect. */
+} whatif_setup;
+
+#define FIELD(name) offsetof(whatif_setup, name)
 static const option option_list[] = {
     {"profile", OPTION_TEXT, FIELD(profile), .argument = "NAME",
      .help = "profile of the machines, as in --device sim:NAME, see `harness profiles` [" SIM_DEFAULT_PROFILE
@@ -39,40 +42,26 @@ static const option option_list[] = {
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE",
      .help = "write CSV there, one line per point (- for stdout, without the table)"},
 };
-static const option_table whatif_option_table = {"What if", option_list,
-                                                 sizeof option_list / sizeof option_list[0]};
-
-typedef struct whatif_setup {
-    whatif_options options;
-    run_config config; /* Options of all jobs, which are parsed only to check them. */
-    run_config first;  /* Job of the first policy, in which note_effects() finds options without effect. */
-    char **words;      /* Options for `harness run`. */
-    int word_count;
-} whatif_setup;
 
 /* Parses the options of `harness run` once, to check the options that hold for all jobs. */
-static status read_words(whatif_setup *s, const command_line *line, whatif_question *q)
+static status read_words(whatif_setup *s, command_line *line, whatif_question *q)
 {
     static const char *const of_one_job[] = {"mode",   "plan",    "trace",       "trace-steps",  "report",
                                              "repeat", "verbose", "print-steps", "print-shapes", NULL};
     run_config *c = &s->config;
-    TRY(command_read_run_words(line, &s->words, &s->word_count, c));
-    q->words = s->words;
-    q->word_count = s->word_count;
+    TRY(command_read_run_words(line, c));
+    q->words = line->argv + 2;
+    q->word_count = line->argc;
     q->has_length = options_given(&c->bindings[0], "steps") || options_given(&c->bindings[0], "epochs");
-    if (s->options.step_ms > 0 && s->options.samples_per_s > 0)
+    if (s->step_ms > 0 && s->samples_per_s > 0)
         return fail(STATUS_USAGE, "--samples-per-s: unexpected with --step-ms");
-    if ((s->options.step_ms > 0 || s->options.samples_per_s > 0) &&
-        options_given(&c->bindings[0], "efficiency"))
+    if ((s->step_ms > 0 || s->samples_per_s > 0) && options_given(&c->bindings[0], "efficiency"))
         return fail(STATUS_USAGE,
                     "--efficiency: unexpected with a measured step of one GPU, which determines it");
-    q->step_ms = s->options.step_ms;
-    if (s->options.samples_per_s > 0) q->step_ms = 1e3 * (double)c->data.batch / s->options.samples_per_s;
-    q->draws = (int)s->options.draws;
-    q->quiet = c->run.quiet;
-    q->recorded = c->run.workload != NULL;
-    q->stages = (int)c->run.stages;
-    q->devices = run_config_devices(c);
+    q->step_ms = s->step_ms;
+    if (s->samples_per_s > 0) q->step_ms = 1e3 * (double)c->data.batch / s->samples_per_s;
+    q->draws = (int)s->draws;
+    q->config = c;
     q->slow_rank = -1;
     for (const char *at = c->shared.slow; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         if (atoi(at) > q->slow_rank) q->slow_rank = atoi(at);
@@ -83,9 +72,9 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
 {
     const run_config *c = &s->config;
     bool device = options_given(&c->bindings[0], "device") || c->run.gpu;
-    q->profile = s->options.profile ? s->options.profile : SIM_DEFAULT_PROFILE;
+    q->profile = s->profile ? s->profile : SIM_DEFAULT_PROFILE;
     if (!device) return STATUS_OK;
-    if (s->options.profile)
+    if (s->profile)
         return fail(STATUS_USAGE, "--%s: unexpected with --profile", c->run.gpu ? "gpu" : "device");
     if (!run_config_is_virtual(c))
         return fail(STATUS_USAGE, "--device: expected sim:PROFILE, got %s", c->run.device);
@@ -95,65 +84,51 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
 
 /* Notes on stderr which options have no effect, as `harness run` does. Looks only at the job of the first
  * policy. */
-static status note_effects(whatif_setup *s, const whatif_question *q)
+static status note_effects(whatif_setup *s, const command_line *line, const whatif_question *q)
 {
-    int engine;
     char device[4200], gpus[16];
-    TRY(engine_of_policy(q->policies.names[0], &engine));
     snprintf(device, sizeof device, "sim:%s", q->profile);
     snprintf(gpus, sizeof gpus, "%d", q->gpus[q->size_count - 1]);
-    char *const own[] = {(char *)"--mode",   (char *)engine_table[engine]->name,
-                         (char *)"--policy", (char *)q->policies.names[0],
-                         (char *)"--device", device,
-                         (char *)"--gpus",   gpus};
-    TRY(command_parse_run_words(s->words, s->word_count, own, sizeof own / sizeof own[0], &s->first));
+    TRY(command_parse_job(line, q->policies.names[0], device, gpus, &s->first));
     if (!s->first.run.quiet) option_effects_note(&s->first);
     return STATUS_OK;
 }
 
-static status print(const whatif_options *o, const whatif_question *q, const whatif_answer *answer,
+static status print(const whatif_setup *s, const whatif_question *q, const whatif_answer *answer,
                     text_buffer *out)
 {
     text_buffer csv = {0};
-    if (o->json) TRY(output_json(whatif_json(q, answer), o->json));
-    if (o->csv) {
+    if (s->json) TRY(output_json(whatif_json(q, answer), s->json));
+    if (s->csv) {
         whatif_csv(q, answer, &csv);
-        TRY(output_file(&csv, o->csv));
+        TRY(output_file(&csv, s->csv));
     }
-    if (!command_is_stdout(o->json) && !command_is_stdout(o->csv)) whatif_text(q, answer, out);
+    if (!command_is_stdout(s->json) && !command_is_stdout(s->csv)) whatif_text(q, answer, out);
     return STATUS_OK;
 }
 
 static const char every_policy[] = "dp,ddp,zero1,zero2,zero3,fsdp,sync";
 
-static status answer(whatif_setup *s, command_line *line)
-{
-    const whatif_options *o = &s->options;
-    whatif_question q = {0};
-    TRY(read_words(s, line, &q));
-    TRY(find_profile(s, &q));
-    if (command_is_stdout(o->json) && command_is_stdout(o->csv))
-        return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
-    TRY(whatif_parse_gpus(o->gpus, &q));
-    q.server_per_rank = strcmp(o->policy, "all") == 0;
-    TRY(policy_list_parse(q.server_per_rank ? every_policy : o->policy, &q.policies));
-    TRY(command_refuse_unused(&s->config, q.policies.uses));
-    if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
-    TRY(note_effects(s, &q));
-    whatif_answer *answer = calloc(1, sizeof *answer);
-    if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
-    status rc = whatif_ask(&q, answer);
-    if (rc == STATUS_OK) rc = print(o, &q, answer, line->out);
-    whatif_answer_close(answer);
-    free(answer);
-    return rc;
-}
-
 static status run_whatif(command_line *line)
 {
     whatif_setup *s = line->options;
-    status rc = answer(s, line);
-    free(s->words);
+    whatif_question q = {0};
+    TRY(read_words(s, line, &q));
+    TRY(find_profile(s, &q));
+    if (command_is_stdout(s->json) && command_is_stdout(s->csv))
+        return fail(STATUS_USAGE, "--csv -: unexpected with --json -");
+    TRY(whatif_parse_gpus(s->gpus, &q));
+    q.server_per_rank = strcmp(s->policy, "all") == 0;
+    TRY(policy_list_parse(q.server_per_rank ? every_policy : s->policy, &q.policies));
+    TRY(command_refuse_unused(&s->config, q.policies.uses));
+    if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
+    TRY(note_effects(s, line, &q));
+    whatif_answer *answer = calloc(1, sizeof *answer);
+    if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
+    status rc = whatif_ask(&q, answer);
+    if (rc == STATUS_OK) rc = print(s, &q, answer, line->out);
+    whatif_answer_close(answer);
+    free(answer);
     return rc;
 }
 
@@ -162,7 +137,7 @@ const command command_whatif = {
     .usage = "[options] [options of run]",
     .summary = "step time, scaling and memory on machines that one does not have",
     .options_size = sizeof(whatif_setup),
-    .table = &whatif_option_table,
+    .table = {"What if", option_list, sizeof option_list / sizeof option_list[0]},
     .notes =
         "\nAll other options are options of harness run on a virtual device: --model,\n--batch, --nodes, "
         "--link RATE[,LATENCY] (of each network adapter), --adapters N,\n--oversubscription X, --gpu NAME "

@@ -6,7 +6,6 @@
 #include "harness/sweep/sweep.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>

@@ -44,17 +44,6 @@ static status deflate_bytes(const text_buffer *in, text_buffer *out)
     return rc == Z_STREAM_END ? STATUS_OK : fail(STATUS_SYSTEM, "lab: no memory for the archive");
 }
 
-static status write_file(const char *path, const text_buffer *b)
-{
-    atomic_file file;
-    if (b->out_of_memory) return fail(STATUS_SYSTEM, "lab: no memory for the archive");
-    TRY(atomic_file_open(path, &file));
-    status rc = atomic_file_append(&file, b->data, b->length);
-    if (rc == STATUS_OK) return atomic_file_commit(&file);
-    atomic_file_abandon(&file);
-    return rc;
-}
-
 /* ---- zip ---- */
 
 typedef struct zip {
@@ -105,23 +94,33 @@ static status zip_add_file(zip *z, const char *path, const char *name, bool exec
     return rc;
 }
 
-/* Adds the files of a folder, and of its subfolders. */
-static status zip_add_folder(zip *z, const char *path, const char *name)
+/* Returns true if an entry of a folder goes into the archive. Sets *s to the result of stat(). */
+typedef bool entry_filter(const char *path, const char *name, struct stat *s);
+
+static bool is_visible(const char *path, const char *name, struct stat *s)
+{
+    return name[0] != '.' && stat(path, s) == 0;
+}
+
+/* Adds the entries of a folder that `wanted` accepts. `name` is the folder's name in the archive, or "". Adds
+ * the files of subfolders, too. */
+static status zip_add_folder(zip *z, const char *path, const char *name, entry_filter *wanted)
 {
     struct dirent **entries;
     int count = scandir(path, &entries, NULL, alphasort);
-    status rc = count < 0 ? fail_errno(STATUS_DATA, "%s", path) : STATUS_OK;
+    if (count < 0) return fail_errno(STATUS_DATA, "%s", path);
+    status rc = STATUS_OK;
     for (int i = 0; i < count; i++) {
         char inner_path[PATH_MAX], inner_name[PATH_MAX];
         struct stat s;
         snprintf(inner_path, sizeof inner_path, "%s/%s", path, entries[i]->d_name);
-        snprintf(inner_name, sizeof inner_name, "%s/%s", name, entries[i]->d_name);
-        if (rc == STATUS_OK && entries[i]->d_name[0] != '.' && stat(inner_path, &s) == 0)
-            rc = S_ISDIR(s.st_mode) ? zip_add_folder(z, inner_path, inner_name)
+        snprintf(inner_name, sizeof inner_name, "%s%s%s", name, name[0] ? "/" : "", entries[i]->d_name);
+        if (rc == STATUS_OK && wanted(inner_path, entries[i]->d_name, &s))
+            rc = S_ISDIR(s.st_mode) ? zip_add_folder(z, inner_path, inner_name, wanted)
                                     : zip_add_file(z, inner_path, inner_name, false);
         free(entries[i]);
     }
-    if (count >= 0) free(entries);
+    free(entries);
     return rc;
 }
 
@@ -129,42 +128,30 @@ static status zip_write(zip *z, const char *path)
 {
     uint16_t counts[] = {0, 0, (uint16_t)z->count, (uint16_t)z->count}, comment = 0;
     uint32_t where[] = {(uint32_t)z->directory.length, (uint32_t)z->files.length};
-    z->files.out_of_memory = z->files.out_of_memory || z->directory.out_of_memory;
     append(&z->files, z->directory.data, z->directory.length);
     append(&z->files, "PK\5\6", 4);
     append(&z->files, counts, sizeof counts);
     append(&z->files, where, sizeof where);
     append(&z->files, &comment, sizeof comment);
-    return write_file(path, &z->files);
+    if (z->files.out_of_memory || z->directory.out_of_memory)
+        return fail(STATUS_SYSTEM, "lab: no memory for the archive");
+    return atomic_file_write(path, z->files.data, z->files.length);
 }
 
 /* ---- what students hand in ---- */
 
-static bool is_handed_in(const char *name)
+static bool is_handed_in(const char *path, const char *name, struct stat *s)
 {
     static const char *const endings[] = {".c", ".h", ".txt", ".md", ".csv", ".json", ".svg", ".pdf"};
-    const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && name[0] != '.' && i < sizeof endings / sizeof endings[0]; i++)
-        if (strcmp(dot, endings[i]) == 0) return true;
+    for (size_t i = 0; name[0] != '.' && i < sizeof endings / sizeof endings[0]; i++)
+        if (text_ends_with(name, endings[i])) return lstat(path, s) == 0 && S_ISREG(s->st_mode);
     return false;
 }
 
 status grader_pack(const char *folder, const char *path)
 {
-    struct dirent **entries;
-    char name[PATH_MAX];
-    struct stat s;
     zip z = {0};
-    int count = scandir(folder, &entries, NULL, alphasort);
-    if (count < 0) return fail_errno(STATUS_DATA, "%s", folder);
-    status rc = STATUS_OK;
-    for (int i = 0; i < count; i++) {
-        snprintf(name, sizeof name, "%s/%s", folder, entries[i]->d_name);
-        if (rc == STATUS_OK && is_handed_in(entries[i]->d_name) && lstat(name, &s) == 0 && S_ISREG(s.st_mode))
-            rc = zip_add_file(&z, name, entries[i]->d_name, false);
-        free(entries[i]);
-    }
-    free(entries);
+    status rc = zip_add_folder(&z, folder, "", is_handed_in);
     if (rc == STATUS_OK && z.count == 0) rc = fail(STATUS_DATA, "%s: expected files of a lab", folder);
     if (rc == STATUS_OK) rc = zip_write(&z, path);
     text_free(&z.files);
@@ -239,12 +226,12 @@ status grader_autograder(const lab *l, int format, const char *hidden, const cha
     status rc = zip_add(&z, "setup.sh", &set_up, true);
     if (rc == STATUS_OK) rc = zip_add(&z, gradescope ? "run_autograder" : "run.sh", &run, true);
     if (rc == STATUS_OK) rc = zip_add_file(&z, "/proc/self/exe", "bin/harness", true);
-    if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "share/psring/labs");
+    if (rc == STATUS_OK) rc = zip_add_folder(&z, labs, "share/psring/labs", is_visible);
     if (rc == STATUS_OK) rc = zip_add_wine(&z);
     snprintf(profiles, sizeof profiles, "%s/common/sim/profiles", data);
     if (access(profiles, R_OK) != 0) snprintf(profiles, sizeof profiles, "%s/profiles", data);
-    if (rc == STATUS_OK) rc = zip_add_folder(&z, profiles, "share/psring/profiles");
-    if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden");
+    if (rc == STATUS_OK) rc = zip_add_folder(&z, profiles, "share/psring/profiles", is_visible);
+    if (rc == STATUS_OK && hidden) rc = zip_add_folder(&z, hidden, "hidden", is_visible);
     if (rc == STATUS_OK) rc = zip_write(&z, path);
     text_free(&z.files);
     text_free(&z.directory);

@@ -47,7 +47,7 @@ bool is_within(double value, double expected, double tolerance)
     return fabs(value - expected) <= tolerance * fabs(expected);
 }
 
-static const char *given_answer(const grader *g, lab_test *t, const char *key)
+const char *test_given_answer(const grader *g, lab_test *t, const char *key)
 {
     const char *given = grader_answer(g, key);
     if (given && given[0]) return given;
@@ -57,7 +57,7 @@ static const char *given_answer(const grader *g, lab_test *t, const char *key)
 
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint)
 {
-    const char *given = given_answer(g, t, key);
+    const char *given = test_given_answer(g, t, key);
     /* The answer, in which a single space replaces each run of spaces, tabs and commas. */
     char words[256] = "", *end = words;
     if (!given) return false;
@@ -77,7 +77,7 @@ bool test_answer_text(const grader *g, lab_test *t, const char *key, const char 
 void test_answers(const grader *g, lab_test *t, double points, const lab_answer *answers, int count)
 {
     for (const lab_answer *a = answers; a < answers + count; a++) {
-        const char *given = given_answer(g, t, a->key);
+        const char *given = test_given_answer(g, t, a->key);
         char *end;
         if (!given) continue;
         double value = strtod(given, &end);
@@ -202,12 +202,6 @@ static status check_compiles(grader *g)
     return end_test(g, t);
 }
 
-static status run_part(grader *g, lab_test *t, const lab_part *p)
-{
-    t->variant = p->variant;
-    return p->run(g, t);
-}
-
 /* Fails a test that needs the student's code if this code does not compile. */
 static bool can_run(const grader *g, lab_test *t)
 {
@@ -219,7 +213,8 @@ static bool can_run(const grader *g, lab_test *t)
 static status check_part(grader *g, const lab_part *p)
 {
     lab_test *t = begin_test(g, p->key, p->title, p->points);
-    if (p->answers || can_run(g, t)) TRY(run_part(g, t, p));
+    t->variant = p->variant;
+    if (p->answers || can_run(g, t)) TRY(p->run(g, t));
     return end_test(g, t);
 }
 
@@ -233,7 +228,8 @@ static status run_hidden(grader *g, lab_test *t, const char *words)
         if (strcmp(p->key, key) != 0 || p->answers) continue;
         uint64_t seed = g->seed;
         g->seed = random_fnv1a64(id);
-        status rc = run_part(g, t, p);
+        t->variant = p->variant;
+        status rc = p->run(g, t);
         g->seed = seed;
         return rc;
     }

@@ -123,6 +123,8 @@ bool is_near(float got, double want, double tolerance);
 /* Fails the test, which loses its points, and adds a message to its details. The first line of the message
  * says what was found and what was expected. */
 void test_fail(lab_test *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Returns the student's answer. Fails the test and returns NULL if there is none yet. */
+const char *test_given_answer(const grader *g, lab_test *t, const char *key);
 /* Compare answers to questions with the expected ones. A wrong answer fails `t` with a message that does not
  * give the answer away. test_answers() adds `points` to the score for each right answer. */
 bool test_answer_text(const grader *g, lab_test *t, const char *key, const char *expected, const char *hint);

@@ -25,14 +25,10 @@ static emulated draw_link(uint64_t start, uint64_t index)
 
 static double expected(int which, int ranks, double bytes, emulated l)
 {
-    switch (which) {
-    case MESSAGE:
-        return l.latency + bytes / l.bandwidth;
-    case RING:
-        return 2 * (ranks - 1) * (l.latency + bytes / ranks / l.bandwidth);
-    default:
-        return ranks == 1 ? 0 : 2 * (l.latency + (ranks - 1) * bytes / l.bandwidth);
-    }
+    return which == MESSAGE ? l.latency + bytes / l.bandwidth
+           : which == RING  ? 2 * (ranks - 1) * (l.latency + bytes / ranks / l.bandwidth)
+           : ranks == 1     ? 0
+                            : 2 * (l.latency + (ranks - 1) * bytes / l.bandwidth);
 }
 
 /* ---- the fit ---- */

@@ -105,10 +105,9 @@ static double number(const grader *g, const char *key)
 /* Reads the choice. Returns false, with the reason in `t`, if the choice is not in the grid. */
 static bool read_choice(const grader *g, lab_test *t, choice *c)
 {
-    const char *policy = grader_answer(g, "policy");
-    if (!policy || !policy[0])
-        test_fail(t, "answers.txt: policy: no answer yet");
-    else if (strcmp(policy, "ddp") != 0 && strcmp(policy, "sync") != 0)
+    const char *policy = test_given_answer(g, t, "policy");
+    if (!policy) return false;
+    if (strcmp(policy, "ddp") != 0 && strcmp(policy, "sync") != 0)
         test_fail(t, "answers.txt: policy: expected ddp or sync, got '%s'", policy);
     else if (!is_one_of(number(g, "batch"), batches, 3))
         test_fail(t, "answers.txt: batch: expected 16, 32 or 64");

@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { CLASSES = sizeof(lab_memory) / sizeof(int64_t), CASES = 4, HIDDEN = 64, POSITIONS = 1024, STEPS = 30 };
 

@@ -218,19 +218,12 @@ static ring_question draw(uint64_t seed)
     return q;
 }
 
-/* Returns the sum of the handout's ring: chunk c starts at rank c and travels to the right, (((x_c +
- * x_c+1) + x_c+2) + ...). */
-static float ring_sum(const ring_question *q)
+/* Returns the sum of the values of all ranks in the order first, first + 1, ..., which wraps around. In the
+ * handout's ring, chunk c starts at rank c and travels to the right: (((x_c + x_c+1) + x_c+2) + ...). */
+static float sum_from(const ring_question *q, int first)
 {
-    volatile float sum = q->value[q->chunk];
-    for (int k = 1; k < q->size; k++) sum += q->value[(q->chunk + k) % q->size];
-    return sum;
-}
-
-static float rank_order_sum(const ring_question *q)
-{
-    volatile float sum = q->value[0];
-    for (int r = 1; r < q->size; r++) sum += q->value[r];
+    volatile float sum = q->value[first];
+    for (int k = 1; k < q->size; k++) sum += q->value[(first + k) % q->size];
     return sum;
 }
 
@@ -255,8 +248,8 @@ static status run_why(grader *g, lab_test *t)
     char order[64] = "", *end = order;
     for (int k = 0; k < q.size; k++) end += sprintf(end, "%s%d", k ? " " : "", (q.chunk + k) % q.size);
     const lab_answer answers[] = {
-        {"ring_sum", ring_sum(&q), 0, "round after every addition, in the order above"},
-        {"rank_order_sum", rank_order_sum(&q), 0, "round after every addition, rank 0 first"},
+        {"ring_sum", sum_from(&q, q.chunk), 0, "round after every addition, in the order above"},
+        {"rank_order_sum", sum_from(&q, 0), 0, "round after every addition, rank 0 first"},
         {"equal_up_to", 2, 0, "a + b = b + a holds in floating point; (a + b) + c = a + (b + c) does not"},
     };
     double each = t->points / 4;

@@ -197,18 +197,6 @@ status ring_relay_send_input(students *s, int64_t count)
     return STATUS_OK;
 }
 
-static ring_traffic traffic_of(const relay *y)
-{
-    ring_traffic most = {0};
-    for (int r = 0; r < y->size; r++) {
-        const ring_traffic *of = &y->rank[r].traffic;
-        if (of->sent_bytes > most.sent_bytes) most.sent_bytes = of->sent_bytes;
-        if (of->messages > most.messages) most.messages = of->messages;
-        if (of->memory_bytes > most.memory_bytes) most.memory_bytes = of->memory_bytes;
-    }
-    return most;
-}
-
 /* Runs one all-reduce of `count` elements among the processes through the relay. */
 static status run_case(students *s, int64_t count, ring_traffic *most)
 {
@@ -218,8 +206,12 @@ static status run_case(students *s, int64_t count, ring_traffic *most)
     TRY(ring_relay_send_input(s, count));
     status rc = students_serve(s, on_message, &y);
     if (rc == STATUS_OK && !s->t->failed) check_results(s, &y);
-    *most = traffic_of(&y);
+    *most = (ring_traffic){0};
     for (int r = 0; r < y.size; r++) {
+        const ring_traffic *of = &y.rank[r].traffic;
+        if (of->sent_bytes > most->sent_bytes) most->sent_bytes = of->sent_bytes;
+        if (of->messages > most->messages) most->messages = of->messages;
+        if (of->memory_bytes > most->memory_bytes) most->memory_bytes = of->memory_bytes;
         free(y.rank[r].link);
         free(y.rank[r].next);
         free(y.rank[r].result);

@@ -1,6 +1,7 @@
 #include "harness/labs/students.h"
 
 #include "common/base/clock.h"
+#include "harness/launch/launch.h"
 #include "labs/runner/confine.h"
 
 #include <errno.h>
@@ -295,12 +296,9 @@ static bool receive(students *s, int rank)
 static bool all_wait(const students *s)
 {
     for (int r = 0; r < s->count; r++) {
-        char path[32], line[256];
-        snprintf(path, sizeof path, "/proc/%d/stat", (int)s->process[r].pid);
-        FILE *file = fopen(path, "re");
-        const char *name_ends = file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
-        if (file) fclose(file);
-        if (!name_ends || !name_ends[1] || strchr("RD", name_ends[2])) return false;
+        unsigned flags;
+        char state = launch_process_state(s->process[r].pid, &flags);
+        if (!state || strchr("RD", state)) return false;
     }
     return true;
 }

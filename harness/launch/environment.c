@@ -207,6 +207,15 @@ void launch_environment_close(launch_environment *e)
     e->slot = NULL;
 }
 
+void launch_environment_end_rank(const launch_environment *e, status rc)
+{
+    if (rc == STATUS_OK)
+        rank_slot_finish(e->slot);
+    else
+        job_fail(e->table, e->rank, rc, error_message());
+    if (e->origin == LAUNCH_BY_HARNESS) error_clear();
+}
+
 void launch_environment_count(int *world, int *local_world)
 {
     *world = *local_world = 0;

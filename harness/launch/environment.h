@@ -57,6 +57,10 @@ status launch_environment_read_key_file(void);
 status launch_environment_open(bool manager, launch_environment *out);
 void launch_environment_close(launch_environment *e);
 
+/* Marks the rank's slot as finished, or records the failure `rc`. Clears the error of a rank that
+ * launch_run() started, because the launcher prints it. */
+void launch_environment_end_rank(const launch_environment *e, status rc);
+
 /* Reads a key, such as HARNESS_KEY, and removes it from the environment. Leaves `out` unchanged if the
  * variable is not set. Returns STATUS_CONFIG if the key is malformed. */
 status launch_environment_key(const char *name, char out[NET_KEY_TEXT]);

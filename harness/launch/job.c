@@ -147,7 +147,14 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
     launch_job jobs[JOB_COUNT];
     cpu_set_t *processors[JOB_COUNT] = {NULL};
     run_progress progress = run_progress_begin(c, plan, numbers);
-    launch_options options = {0};
+    launch_options options = {.jobs = jobs,
+                              .job_count = count,
+                              .argv = argv,
+                              .take_turns = count > 1,
+                              .stall_timeout_ns = c->shared.stall_timeout_ns,
+                              .connect_timeout_ns = c->run.connect_timeout_ns,
+                              .progress = c->run.quiet ? NULL : run_progress_show,
+                              .context = &progress};
     status rc;
     for (int i = 0; i < count; i++) {
         int j = numbers[i], e = job_engine(j), world = run_config_world(c, j), servers = 0;
@@ -161,14 +168,6 @@ static status launch(const run_config *c, const run_plan *plan, char *const *arg
                                .processors = processors[i],
                                .environment = deliveries[j].environment};
     }
-    options.jobs = jobs;
-    options.job_count = count;
-    options.argv = argv;
-    options.take_turns = count > 1;
-    options.stall_timeout_ns = c->shared.stall_timeout_ns;
-    options.connect_timeout_ns = c->run.connect_timeout_ns;
-    options.progress = c->run.quiet ? NULL : run_progress_show;
-    options.context = &progress;
     rc = launch_run(&options, &out->outcome);
     run_progress_end(&progress);
     bool failed = rc == STATUS_OK && out->outcome.exit_code != 0;

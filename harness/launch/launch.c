@@ -257,3 +257,12 @@ done:
     close_launcher(&l);
     return result;
 }
+
+status launch_run_and_log(const launch_options *options, int *exit_code)
+{
+    launch_outcome outcome;
+    TRY(launch_run(options, &outcome));
+    if (outcome.cause[0]) log_error("%s", outcome.cause);
+    *exit_code = outcome.exit_code;
+    return STATUS_OK;
+}

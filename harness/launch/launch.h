@@ -89,9 +89,14 @@ void stop_signals_block(sigset_t *out, sigset_t *before);
 status stop_signals_open(status_table *t);
 void stop_signals_close(void);
 
+/* Returns the state letter and the flags of a process from /proc/PID/stat, or 0 if the process is gone. */
+char launch_process_state(pid_t pid, unsigned *flags);
+
 /* Runs the jobs to their end. Must be called on the main thread before there are other threads, because the
  * ranks end when the calling thread ends. Returns STATUS_OK if the ranks could be started. `out` receives how
  * the ranks ended. */
 status launch_run(const launch_options *options, launch_outcome *out);
+/* Runs the jobs, logs the cause of a failure, and sets *exit_code to the exit code of the program. */
+status launch_run_and_log(const launch_options *options, int *exit_code);
 
 #endif

@@ -101,7 +101,7 @@ status launch_spawn_job(launcher *l, job_run *j)
     TRY(net_key_draw(j->key));
     snprintf(j->rendezvous, sizeof j->rendezvous, "ipc://@psring-%016" PRIx64, random_token());
     TRY(status_table_create(j->token, j->job->world, &j->table));
-    if (l->options.take_turns) job_turns_enable(j->table);
+    if (l->options.take_turns) job_turn_grant(j->table, 0);
     for (int rank = 0; rank < j->job->world; rank++) TRY(spawn(l, j, rank));
     return STATUS_OK;
 }

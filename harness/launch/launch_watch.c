@@ -7,9 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Reads the state letter and the flags from /proc/PID/stat, after the last ')', because the process name in
- * parentheses may contain any character. Returns 0 if the process is gone. */
-static char state_of(pid_t pid, unsigned *flags)
+/* Reads after the last ')', because the process name in parentheses may contain any character. */
+char launch_process_state(pid_t pid, unsigned *flags)
 {
     char path[64], text[512], state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
@@ -24,7 +23,7 @@ bool launch_is_dying(const rank_process *p)
 {
     const unsigned exiting = 4; /* PF_EXITING of the kernel */
     unsigned flags = 0;
-    char state = p->pidfd < 0 ? 0 : state_of(p->pid, &flags);
+    char state = p->pidfd < 0 ? 0 : launch_process_state(p->pid, &flags);
     return state == 'Z' || (state && flags & exiting);
 }
 
@@ -42,7 +41,7 @@ static void look(launcher *l, int job, int64_t now_ns)
         if (!p->owes || p->status.progress != before.progress || changed) p->changed_ns = now_ns;
         p->age_ns = now_ns - p->changed_ns;
         unsigned flags;
-        char state = p->owes && p->age_ns >= STRAGGLER_NS ? state_of(p->pid, &flags) : 0;
+        char state = p->owes && p->age_ns >= STRAGGLER_NS ? launch_process_state(p->pid, &flags) : 0;
         p->stopped = state == 'T' || state == 't';
     }
 }

@@ -50,14 +50,10 @@ status run_node(const run_config *c, char *const *argv, int *exit_code)
                  (long long)c->run.node_rank, (long long)c->run.nnodes, node.first_rank,
                  node.first_rank + c->local_ranks - 1, node.address, node.port);
     char gpus[32], **words = run_jobs_command(c, argv, gpus);
-    launch_outcome outcome;
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line of the ranks");
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "1000", 0); /* as in job.c */
-    status rc =
-        launch_run(&(launch_options){.jobs = &job, .job_count = 1, .argv = words, .node = &node}, &outcome);
+    const launch_options options = {.jobs = &job, .job_count = 1, .argv = words, .node = &node};
+    status rc = launch_run_and_log(&options, exit_code);
     free(words);
-    TRY(rc);
-    if (outcome.cause[0]) log_error("%s", outcome.cause);
-    *exit_code = outcome.exit_code;
-    return STATUS_OK;
+    return rc;
 }

@@ -10,10 +10,9 @@
 
 /* Options that only affect the output or how processes connect. run_config_given() leaves these options
  * out. */
-static const char *const of_output[] = {
-    "config",          "json",    "trace",       "trace-steps",  "save",        "save-every", "report",
-    "quiet",           "verbose", "print-steps", "print-shapes", "log-level",   "plan",       "rendezvous",
-    "connect-timeout", "nnodes",  "node-rank",   "master-addr",  "master-port", NULL};
+static const char of_output[] = "config json trace trace-steps save save-every report quiet verbose "
+                                "print-steps print-shapes log-level plan "
+                                "rendezvous connect-timeout nnodes node-rank master-addr master-port";
 
 json_t *run_config_given(const run_config *c, bool with_chosen)
 {
@@ -154,6 +153,15 @@ status config_file_read(const char *path, const json_t **out)
     return rc;
 }
 
+status config_file_set(option_binding *bindings, size_t count, const char *name, const json_t *option)
+{
+    const char *text = json_string_value(json_object_get(option, "text")),
+               *first = json_string_value(json_array_get(json_object_get(option, "texts"), 0));
+    if (strcmp(name, "config") == 0) return fail(STATUS_USAGE, "--config: expected no option of that name");
+    TRY(options_set(bindings, count, name, text ? text : first));
+    return text ? STATUS_OK : fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
+}
+
 status run_config_read(run_config *c, const char *path)
 {
     const json_t *options;
@@ -161,15 +169,6 @@ status run_config_read(run_config *c, const char *path)
     const char *name;
     TRY(config_file_read(path, &options));
     json_object_foreach((json_t *)options, name, option)
-    {
-        const char *text = json_string_value(json_object_get(option, "text")),
-                   *first = json_string_value(json_array_get(json_object_get(option, "texts"), 0));
-        status rc = strcmp(name, "config") == 0
-                        ? fail(STATUS_USAGE, "--config: expected no option of that name")
-                        : options_set(c->bindings, BINDING_COUNT, name, text ? text : first);
-        if (rc == STATUS_OK && !text)
-            rc = fail(STATUS_DATA, "%s: expected a text, a number, true or false", name);
-        TRY(config_file_failed(path, option, rc));
-    }
+        TRY(config_file_failed(path, option, config_file_set(c->bindings, BINDING_COUNT, name, option)));
     return STATUS_OK;
 }

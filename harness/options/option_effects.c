@@ -74,8 +74,7 @@ static const option_effect table[] = {
     {"repeat", EVERY, SIM, EFFECT_NOTHING, "all runs in virtual time are identical"},
     {"progress", DP, CUDA, EFFECT_NOTHING, "a separate thread copies between GPU and host"},
     {"jitter nodes adapters oversubscription gpu per-host nvlink topology efficiency draw loader-workers "
-     "dp-host "
-     "dp-gather workload workload-out",
+     "dp-host dp-gather workload workload-out",
      EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
      "only dp has replicas in one process"},
@@ -87,16 +86,13 @@ static const option_effect table[] = {
     {"link", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring, ps or both"},
     /* ---- ring ---- */
     {"bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers bucket-view allreduce-fp32 "
-     "predivide collective "
-     "algorithm collective-table find-unused-parameters static-graph "
-     "reduce-micro-batches comm-hook powersgd-rank powersgd-start join reshard "
-     "mixed-precision group",
+     "predivide collective algorithm collective-table find-unused-parameters static-graph "
+     "reduce-micro-batches comm-hook powersgd-rank powersgd-start join reshard mixed-precision group",
      NO_ENGINE | PS, ALL, EFFECT_REFUSED, "--mode ring or both"},
     {"allreduce-fp32", RING, CPU | CUDA | SIM, EFFECT_NOTHING, "gradients are float32"},
     /* ---- parameter server ---- */
     {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer "
-     "server-threads "
-     "dp-loss dp-lifetimes keep-grads payload transport interface",
+     "server-threads dp-loss dp-lifetimes keep-grads payload transport interface",
      NO_ENGINE | RING, ALL, EFFECT_REFUSED, "--mode ps or both"},
     {"consistency staleness partition-bytes credit-bytes priority servers server-placement server-optimizer",
      DP, ALL, EFFECT_REFUSED_BY_ENGINE, "ps=sync, ssp or async"},
@@ -122,9 +118,8 @@ static const option_effect table[] = {
      EVERY, SIM, EFFECT_NOTHING, NO_VALUES},
     {"nnodes node-rank master-addr master-port", NO_ENGINE, ALL, EFFECT_REFUSED, "--mode ring or ps"},
     {"threads bind eval-every target-loss target-accuracy rendezvous connect-timeout isolated progress "
-     "nnodes node-rank master-addr master-port "
-     "augment loader-threads on-nonfinite save save-every load collective collective-table transport "
-     "interface",
+     "nnodes node-rank master-addr master-port augment loader-threads on-nonfinite save save-every load "
+     "collective collective-table transport interface",
      EVERY, SIM, EFFECT_UNAVAILABLE, "a real device"},
     /* ---- a plan ---- */
     {"steps epochs warmup eval-every target-loss target-accuracy", EVERY, PLAN, EFFECT_NOTHING,
@@ -139,30 +134,21 @@ static const option_effect table[] = {
     {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"node-rank master-addr master-port", SEVERAL, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"tf32 seed threads bind loss-reduction progress jitter nodes adapters oversubscription gpu per-host "
-     "nvlink topology efficiency draw loader-workers "
-     "dp-host "
-     "dp-gather sampler drop-last augment loader-threads lr dampening nesterov weight-decay beta1 beta2 eps "
-     "lr-schedule lr-warmup lr-steps lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save "
-     "save-every load bucket-cap-mb first-bucket-mb message-size order launch broadcast-buffers "
-     "allreduce-fp32 predivide collective algorithm collective-table find-unused-parameters static-graph "
-     "reduce-micro-batches powersgd-start join partition-bytes credit-bytes priority server-threads payload "
-     "transport interface",
+     "nvlink topology efficiency draw loader-workers dp-host dp-gather sampler drop-last augment "
+     "loader-threads lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps "
+     "lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save save-every load bucket-cap-mb "
+     "first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide collective "
+     "algorithm collective-table find-unused-parameters static-graph reduce-micro-batches powersgd-start "
+     "join partition-bytes credit-bytes priority server-threads payload transport interface",
      EVERY, PLAN, EFFECT_NOTHING, "it changes no memory"},
 };
-
-static bool names(const char *list, const char *option)
-{
-    size_t length = strlen(option);
-    for (const char *at = list; (at = strstr(at, option)) != NULL; at += length)
-        if ((at == list || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
-    return false;
-}
 
 /* Returns the row of an option, or NULL if the option has an effect. */
 static const option_effect *effect_of(const char *option, unsigned engine, unsigned device)
 {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
-        if (table[i].engines & engine && table[i].devices & device && names(table[i].options, option))
+        if (table[i].engines & engine && table[i].devices & device &&
+            run_option_is_among(option, table[i].options))
             return &table[i];
     return NULL;
 }

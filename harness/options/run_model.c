@@ -7,13 +7,13 @@
 
 status run_config_read_workload(run_config *c)
 {
-    static const char *const fixed[] = {"batch", "data", "bf16", "tf32", "stages", "workload-out", NULL};
     workload w;
     if (!c->run.workload) return STATUS_OK;
     for (int b = 0; b < BINDING_COUNT; b++)
         for (size_t i = 0; i < c->bindings[b].table->count; i++) {
             const char *name = c->bindings[b].table->options[i].name;
-            bool recorded = c->bindings[b].table == &model_option_table || run_option_is_among(name, fixed);
+            bool recorded = c->bindings[b].table == &model_option_table ||
+                            run_option_is_among(name, "batch data bf16 tf32 stages workload-out");
             if (recorded && options_given(&c->bindings[b], name))
                 return fail(STATUS_USAGE, "--%s: unexpected with --workload, which determines it", name);
         }
@@ -44,49 +44,33 @@ static void fit_model(model_options *m, const model_entry *entry, const data_for
 
 enum { SYNTHETIC_SAMPLES = 50000 };
 
-/* Builds the model of --workload. */
-static status replay(const run_config *c, nn_model **model)
-{
-    workload w;
-    status rc = workload_open(c->run.workload, &w);
-    if (rc == STATUS_OK) {
-        workload_scale(&w, c->run.efficiency);
-        *model = workload_take_model(&w);
-    }
-    workload_free(&w);
-    return rc;
-}
-
 status run_config_build(const run_config *c, dataset **set, nn_model **model, model_options *resolved)
 {
-    model_options options = c->model;
     const model_entry *entry;
     dataset_config config = {.spec = c->data.data, .seed = c->run.seed};
     int64_t step = c->data.batch * c->run.gpus;
     if (step > SYNTHETIC_SAMPLES)
         config.synthetic_samples[DATA_TRAIN] = step; /* A step needs a full batch for every rank. */
-    data_form form;
     *set = NULL;
     *model = NULL;
+    model_options options = *resolved = c->model;
     if (c->run.workload) {
-        TRY(replay(c, model));
-        form = data_form_of_model(*model);
-        config.model = &form;
-        *resolved = options;
-        return dataset_open(&config, set);
-    }
-    TRY(model_find(options.name, &entry));
-    bool features = entry->input == NN_INPUT_FEATURES && strncmp(c->data.data, "synthetic:", 10) == 0;
-    if (features || strcmp(c->data.data, "synthetic") == 0) { /* the model says what the targets are */
-        if (run_config_is_on_cpu(c) && !options.image) options.image = entry->defaults.small_image;
+        TRY(workload_replay(c->run.workload, c->run.efficiency, model));
+    } else {
+        TRY(model_find(options.name, &entry));
+        bool features = entry->input == NN_INPUT_FEATURES && strncmp(c->data.data, "synthetic:", 10) == 0;
+        bool by_model = features || strcmp(c->data.data, "synthetic") == 0; /* the model sets the targets */
+        if (!by_model) {
+            TRY(dataset_open(&config, set));
+            fit_model(&options, entry, &dataset_describe(*set)->form);
+        } else if (run_config_is_on_cpu(c) && !options.image) {
+            options.image = entry->defaults.small_image;
+        }
         TRY(model_resolve(&options, resolved));
         TRY(model_build(&options, model));
-        form = data_form_of_model(*model);
-        config.model = &form;
-        return dataset_open(&config, set);
     }
-    TRY(dataset_open(&config, set));
-    fit_model(&options, entry, &dataset_describe(*set)->form);
-    TRY(model_resolve(&options, resolved));
-    return model_build(&options, model);
+    if (*set) return STATUS_OK;
+    data_form form = data_form_of_model(*model);
+    config.model = &form;
+    return dataset_open(&config, set);
 }

@@ -2,7 +2,6 @@
 
 #include "common/base/text.h"
 #include "common/device/cuda/cuda_module.h"
-#include "common/net/link.h"
 #include "common/net/status_table.h"
 #include "common/pipeline/schedule.h"
 #include "common/sim/profile.h"
@@ -51,18 +50,6 @@ status run_config_per_machine(const run_config *c, int *out)
     *out = (int)c->run.gpus / machines;
     sim_profile_free(&p);
     return STATUS_OK;
-}
-
-const char *run_config_unused(const run_config *c, const bool uses[ENGINE_COUNT], int *engine)
-{
-    for (int e = 0; e < ENGINE_COUNT; e++) {
-        const option_binding *b = &c->bindings[BINDING_COUNT - ENGINE_COUNT + e];
-        for (size_t i = 0; i < b->table->count && !uses[e]; i++) {
-            *engine = e;
-            if (options_given(b, b->table->options[i].name)) return b->table->options[i].name;
-        }
-    }
-    return NULL;
 }
 
 bool run_config_is_on_cpu(const run_config *c)
@@ -391,38 +378,20 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     return STATUS_OK;
 }
 
-bool run_option_is_among(const char *name, const char *const *names)
+bool run_option_is_among(const char *name, const char *names)
 {
-    while (*names && strcmp(name, *names) != 0) names++;
-    return *names != NULL;
+    size_t length = strlen(name);
+    for (const char *at = names; (at = strstr(at, name)) != NULL; at += length)
+        if ((at == names || at[-1] == ' ') && (at[length] == ' ' || at[length] == '\0')) return true;
+    return false;
 }
 
 void run_config_text(const run_config *c, text_buffer *out)
 {
-    static const char *const where_only[] = {"config",
-                                             "json",
-                                             "quiet",
-                                             "verbose",
-                                             "repeat",
-                                             "log-level",
-                                             "rendezvous",
-                                             "connect-timeout",
-                                             "report",
-                                             "remote-stage",
-                                             "serve-stage",
-                                             "stall-timeout",
-                                             "threads",
-                                             "bind",
-                                             "loader-threads",
-                                             "interface",
-                                             "print-steps",
-                                             "print-shapes",
-                                             "nnodes",
-                                             "node-rank",
-                                             "master-addr",
-                                             "master-port",
-                                             NULL};
-    static const char *const paths[] = {"save", "load", "trace", NULL};
+    static const char where_only[] =
+        "config json quiet verbose repeat log-level rendezvous connect-timeout report remote-stage "
+        "serve-stage stall-timeout threads bind loader-threads interface print-steps print-shapes nnodes "
+        "node-rank master-addr master-port";
     for (int b = 0; b < BINDING_COUNT; b++) {
         const option_table *table = c->bindings[b].table;
         for (size_t i = 0; i < table->count; i++) {
@@ -432,7 +401,7 @@ void run_config_text(const run_config *c, text_buffer *out)
             options_format(&c->bindings[b], i, value, sizeof value);
             if (strcmp(name, "data") == 0 && strncmp(value, "synthetic", strlen("synthetic")) != 0)
                 value[strcspn(value, ":")] = '\0';
-            bool path = run_option_is_among(name, paths);
+            bool path = run_option_is_among(name, "save load trace");
             text_append(out, "%s = %s\n", name, path && value[0] ? "given" : value);
         }
     }

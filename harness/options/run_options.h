@@ -117,8 +117,8 @@ status run_config_read_workload(run_config *config);
  * is the model's options with all defaults filled in. */
 status run_config_build(const run_config *config, dataset **set, nn_model **model, model_options *resolved);
 
-/* Returns true if the option is one of `names`, which end with NULL. */
-bool run_option_is_among(const char *name, const char *const *names);
+/* Returns true if the option is one of `names`, which blanks separate. */
+bool run_option_is_among(const char *name, const char *names);
 
 /* Returns the options that were given, by their long names, as in a file for --config. If `with_chosen`, adds
  * the device, gpus and steps that the program chose, so that a run with this file repeats the run. Leaves out
@@ -130,6 +130,10 @@ json_t *run_config_given(const run_config *config, bool with_chosen);
  * is a list, and "line" and "column" of the key. *out stays valid until the process ends. Fails with
  * STATUS_DATA, and the message has the file and the line. */
 status config_file_read(const char *path, const json_t **out);
+
+/* Sets option `name` to its value in a file. Fails with STATUS_DATA if the value is a list, and with
+ * STATUS_USAGE if the option or its value is not valid. */
+status config_file_set(option_binding *bindings, size_t count, const char *name, const json_t *option);
 
 /* Adds file, line and column of an option to the message of a failure. Returns `rc`. */
 status config_file_failed(const char *path, const json_t *option, status rc);
@@ -143,10 +147,6 @@ status run_config_requirements(const run_config *config, int engine, int world, 
 
 /* Returns the precision of matmuls, a device_precision. */
 int run_config_precision(const run_config *config);
-
-/* Returns an option that the user gave although only an unused engine reads the option, or NULL. Sets *engine
- * to the unused engine. `uses` is true for each engine that the run uses. */
-const char *run_config_unused(const run_config *config, const bool uses[ENGINE_COUNT], int *engine);
 
 /* Computes how many ranks of a virtual job are on one machine. */
 status run_config_per_machine(const run_config *config, int *out);

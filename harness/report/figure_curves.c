@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- loss ------------------------------------------------------------------------------------------- */
@@ -61,8 +60,7 @@ static json_t *collect_losses(const json_t *result)
                     report_number_at(job, "loss_last"));
     }
     text_append(&summary, ".");
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 typedef struct end_label {
@@ -95,13 +93,12 @@ static void draw_end_labels(svg *s, end_label *labels, size_t count)
 static void draw_losses(const json_t *table, svg *s, size_t across, cell_format format, const char *what)
 {
     enum { MOST_LINES = 8, HOVERS = 40 };
-    double left = 52, right = s->width - 118, top = 30, bottom = 240, low = INFINITY, high = -INFINITY,
-           from = INFINITY;
+    double left = 52, right = s->width - 118, top = 30, bottom = 240, low = INFINITY,
+           high = figure_largest(table, LOSS), from = INFINITY;
     size_t rows = figure_rows(table), count = 0;
     end_label labels[MOST_LINES];
     for (size_t r = 0; r < rows; r++) {
         low = fmin(low, figure_number(table, r, LOSS));
-        high = fmax(high, figure_number(table, r, LOSS));
         from = fmin(from, figure_number(table, r, across));
     }
     svg_axis x = svg_axis_of(format, across == TIME ? 0 : from, figure_largest(table, across),
@@ -205,8 +202,7 @@ static json_t *collect_sweep_losses(const json_t *sweep)
                 "Training loss of %zu points against time: the mean over the steps that ended since the "
                 "point before.",
                 shown);
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 const report_figure figure_sweep_losses = {.name = "sweep-losses",
@@ -235,23 +231,17 @@ static json_t *collect_staleness(const json_t *result)
     json_array_foreach(jobs, i, job)
     {
         const report_reads s = report_reads_of(job);
-        double all = 0, late = 0;
-        int largest = 0;
+        double late = 0;
         if (!(s.largest > 0)) continue;
-        for (int b = 0; b < s.used; b++) {
-            all += s.bins[b];
-            late += b * s.bins[b];
-            if (s.bins[b] > 0) largest = b;
-        }
+        for (int b = 0; b < s.used; b++) late += b * s.bins[b];
         short_text name = figure_job_name(job);
-        for (int b = 0; b <= largest; b++)
-            figure_add(table, "sfffs", name.text, (double)b, s.bins[b], s.bins[b] / all,
+        for (int b = 0; b < s.used; b++)
+            figure_add(table, "sfffs", name.text, (double)b, s.bins[b], s.bins[b] / s.reads,
                        figure_job_color(jobs, i));
         text_append(&summary, "%sReads of %s are %.2f updates late on average, at most %d.",
-                    summary.length ? " " : "", name.text, late / all, largest);
+                    summary.length ? " " : "", name.text, late / s.reads, s.used - 1);
     }
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 static void draw_staleness(const json_t *table, svg *s)

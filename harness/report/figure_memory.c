@@ -25,17 +25,6 @@ static const figure_column columns[] = {{"job", "", .format = FIGURE_TEXT},
                                         {"workspace_bytes", "workspace", CELL_BYTES, "other"},
                                         {"batch_bytes", "batch", CELL_BYTES, "data"}};
 
-/* Counts the consecutive ranks, from `first` on, whose memory at the peak is equal. */
-static size_t alike(const json_t *ranks, size_t first)
-{
-    const json_t *peak = report_at(json_array_get(ranks, first), "memory.peak_classes");
-    size_t end = first + 1;
-    while (end < json_array_size(ranks) &&
-           json_equal(peak, report_at(json_array_get(ranks, end), "memory.peak_classes")))
-        end++;
-    return end - first;
-}
-
 static void add_row(json_t *table, const json_t *job, const char *label, size_t count, const json_t *member,
                     double least)
 {
@@ -59,7 +48,7 @@ static void collect_job(const json_t *job, json_t *table)
     char label[48];
     size_t i;
     for (size_t first = 0, count; first < json_array_size(ranks); first += count) {
-        count = alike(ranks, first);
+        count = report_alike(ranks, first, "memory.peak_classes");
         int length = snprintf(label, sizeof label, "%zu", first);
         if (count > 1) snprintf(label + length, sizeof label - (size_t)length, "–%zu", first + count - 1);
         add_row(table, job, label, count, json_array_get(ranks, first),
@@ -91,8 +80,7 @@ static json_t *collect(const json_t *result)
                         report_number_at(job, "memory_imbalance.rank"), report_value(CELL_BYTES, above).text);
     }
     text_append(&summary, ".");
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 static bool is_server(const char *label)

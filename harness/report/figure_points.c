@@ -173,9 +173,8 @@ json_t *points_table(const json_t *sweep, const char *x, const char *y, int *cou
     }
     text_append(&summary, "Median samples/s of %zu points over %s%s%s.", figure_rows(table), x,
                 y ? " and " : "", y ? y : "");
-    figure_summary(table, &summary);
     *count = all.count;
-    return table;
+    return figure_summary(table, &summary);
 }
 
 json_t *points_grid(const json_t *sweep)

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 /* ---- the exclusive parts of a step ------------------------------------------------------------- */
 
@@ -30,21 +29,17 @@ static json_t *collect_parts(const json_t *result)
     size_t i;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        double step = report_number_at(job, "phases.step_s.mean_s");
+        double step = report_phase(job, "step_s");
         if (isnan(step)) continue;
         short_text name = figure_job_name(job);
         json_t *row = figure_add(table, "s", name.text);
-        for (size_t c = STEP; c < COUNT_OF(step_columns); c++) {
-            char path[64];
-            snprintf(path, sizeof path, "phases.%s.mean_s", step_columns[c].key);
-            figure_put(row, report_number_at(job, path));
-        }
+        for (size_t c = STEP; c < COUNT_OF(step_columns); c++)
+            figure_put(row, report_phase(job, step_columns[c].key));
         text_append(&summary, "%s%s %s", summary.length ? ", " : "A step takes ", name.text,
                     report_value(CELL_TIME, step).text);
     }
     text_append(&summary, "; means over ranks and measured steps.");
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 /* Writes the name and the value of a part on the part's bar. If both do not fit, writes the value if it fits,
@@ -132,7 +127,7 @@ static json_t *collect_throughput(const json_t *result)
     json_t *table = figure_table(columns, COUNT_OF(columns)), *job;
     text_buffer summary = {0};
     size_t i;
-    double single = rate_of(result, report_find(jobs, "name", "none"));
+    double single = rate_of(result, report_job(result, "none"));
     json_array_foreach(jobs, i, job)
     {
         double rate = rate_of(result, job), world = report_number_at(job, "world_size");
@@ -148,8 +143,7 @@ static json_t *collect_throughput(const json_t *result)
     }
     text_append(&summary, ".%s",
                 isnan(single) ? "" : " Ideal is one rank without communication, times the ranks.");
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 /* Draws the column of a job around `center`. Returns the number of lines of the job's name. */

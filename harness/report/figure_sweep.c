@@ -60,7 +60,7 @@ static void draw_curves(const json_t *table, svg *s)
     axis_values x = axis_of_column(table, X);
     svg_key keys[MOST_SERIES];
     size_t count = keys_of(table, SERIES, COLOR, keys);
-    double left = 56, top = svg_legend(s, keys, count, 0, 12, s->width) + 30, bottom = top + 230,
+    double left = 56, top = svg_legend(s, keys, count) + 30, bottom = top + 230,
            pitch = (s->width - left) / x.count;
     svg_axis axis = svg_axis_of(CELL_RATE, 0, fmax(figure_largest(table, RATE), figure_largest(table, HIGH)),
                                 5, bottom, top);
@@ -170,39 +170,25 @@ const report_figure figure_sweep_heat = {
 
 enum { WIN_X, WIN_Y, WINNER, FACTOR, NEXT, WIN_COLOR };
 
-/* Returns true if a point was measured in real time. Virtual runs have no spread. */
-static bool is_measured(const json_t *sweep)
-{
-    size_t i;
-    json_t *point;
-    json_array_foreach(json_object_get(sweep, "points"), i, point)
-    {
-        if (!json_is_true(json_object_get(point, "simulated"))) return true;
-    }
-    return false;
-}
-
 /* Finds the rows of a cell with the highest and the second highest rate. Returns false if the cell has fewer
  * than two rates. */
 static bool find_best(const json_t *points, const char *x, const char *y, size_t *best, size_t *next)
 {
-    double most = NAN, second = NAN;
-    for (size_t r = 0; r < figure_rows(points); r++) {
+    const size_t none = figure_rows(points);
+    *best = *next = none;
+    for (size_t r = 0; r < none; r++) {
         double rate = figure_number(points, r, RATE);
         if (strcmp(figure_label(points, r, X), x) != 0 || strcmp(figure_label(points, r, Y), y) != 0 ||
             isnan(rate))
             continue;
-        if (isnan(most) || rate > most) {
-            second = most;
+        if (*best == none || rate > figure_number(points, *best, RATE)) {
             *next = *best;
-            most = rate;
             *best = r;
-        } else if (isnan(second) || rate > second) {
-            second = rate;
+        } else if (*next == none || rate > figure_number(points, *next, RATE)) {
             *next = r;
         }
     }
-    return !isnan(second);
+    return *next != none;
 }
 
 static json_t *collect_winners(const json_t *sweep)
@@ -220,7 +206,7 @@ static json_t *collect_winners(const json_t *sweep)
     json_t *table = figure_table(columns, COUNT_OF(columns));
     for (int j = 0; names.count > 1 && j < y.count; j++)
         for (int i = 0; i < x.count; i++) {
-            size_t best = 0, next = 0;
+            size_t best, next;
             if (!find_best(points, x.texts[i], y.texts[j], &best, &next)) continue;
             figure_add(table, "sssfss", x.texts[i], y.texts[j], figure_label(points, best, SERIES),
                        figure_number(points, best, RATE) / figure_number(points, next, RATE),
@@ -234,14 +220,15 @@ static json_t *collect_winners(const json_t *sweep)
                     wins, figure_rows(table));
     }
     text_append(&summary, ".");
+    const json_t *all = json_object_get(sweep, "points");
     double rounds = report_number_at(sweep, "rounds");
-    if (is_measured(sweep) && rounds < SIGNIFICANCE_LEAST_ROUNDS)
+    /* Virtual runs have no spread. */
+    if (report_count_true(all, "simulated") < json_array_size(all) && rounds < SIGNIFICANCE_LEAST_ROUNDS)
         text_append(&summary,
                     " %s decide the colors; %d runs or more of each point show which differences are real.",
                     rounds > 1 ? "Medians of few runs" : "Single runs", SIGNIFICANCE_LEAST_ROUNDS);
-    figure_summary(table, &summary);
     json_decref(points);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 /* Returns the row of the table for a cell, or the number of rows if the cell has no row. */
@@ -359,7 +346,7 @@ static void draw_winners(const json_t *table, svg *s)
     size_t count = keys_of(table, WINNER, WIN_COLOR, keys);
     grid g = {.x = axis_of_column(table, WIN_X), .y = axis_of_column(table, WIN_Y), .left = 56, .height = 56};
     line_labels labels = {.count = 0};
-    g.top = svg_legend(s, keys, count, 0, 12, s->width) + 26;
+    g.top = svg_legend(s, keys, count) + 26;
     g.width = (s->width - g.left) / g.x.count;
     for (int numbers = 0; numbers < 2; numbers++) { /* cells, then lines, then numbers */
         for (size_t r = 0; r < figure_rows(table); r++) draw_cell(table, &g, r, numbers, s);

@@ -36,10 +36,11 @@ json_t *figure_add(json_t *table, const char *kinds, ...)
     return row;
 }
 
-void figure_summary(json_t *table, text_buffer *sentence)
+json_t *figure_summary(json_t *table, text_buffer *sentence)
 {
     json_object_set_new(table, "summary", json_string(sentence->data ? sentence->data : ""));
     text_free(sentence);
+    return table;
 }
 
 size_t figure_rows(const json_t *table)
@@ -105,7 +106,7 @@ double figure_legend(const json_t *table, svg *s)
         if (color[0] && figure_largest(table, c) > 0)
             keys[used++] = (svg_key){color, figure_column_text(table, c, "name")};
     }
-    return svg_legend(s, keys, used, 0, 12, s->width);
+    return svg_legend(s, keys, used);
 }
 
 short_text figure_job_name(const json_t *job)

@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static bool communicates(const json_t *job)
@@ -81,8 +80,7 @@ static json_t *collect_timeline(const json_t *result)
                     report_number_at(job, "ranks.0.timeline.step"), report_value(CELL_TIME, end - zero).text);
     }
     text_append(&summary, ". A measured step whose time is near the median's; zero is its start.");
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 enum { LANE = 18, MESSAGE = 6, MESSAGE_ROWS = 3, MARKS_WIDE = 3600, MARKS_NARROW = 1200 };
@@ -187,7 +185,7 @@ static double draw_keys(const json_t *table, svg *s)
             there = strcmp(figure_label(table, i, COLOR), all[k].color) == 0;
         if (there) used[count++] = all[k];
     }
-    return svg_legend(s, used, count, 0, 12, s->width);
+    return svg_legend(s, used, count);
 }
 
 /* Draws the rows [first, last) of a job. Returns the y below the rows. */
@@ -293,8 +291,7 @@ static json_t *collect_buckets(const json_t *result)
                         figure_rows(table) - before);
     }
     text_append(&summary, ".");
-    figure_summary(table, &summary);
-    return table;
+    return figure_summary(table, &summary);
 }
 
 enum { BUCKET_ROWS = 16 };
@@ -321,7 +318,7 @@ static void draw_bucket(const json_t *table, size_t r, const svg_axis *axis, dou
 
 static void draw_buckets(const json_t *table, svg *s)
 {
-    double left = 76, y = svg_legend(s, bucket_keys, 3, 0, 12, s->width) + 8;
+    double left = 76, y = svg_legend(s, bucket_keys, 3) + 8;
     bool shared = share_an_axis(table, FINISHED);
     for (size_t r = 0, end; r < figure_rows(table); r = end) {
         end = figure_end(table, r, 1);

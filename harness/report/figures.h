@@ -42,10 +42,11 @@ typedef struct figure_column {
 json_t *figure_table(const figure_column *columns, size_t count);
 
 /* Adds a row. `kinds` has a letter for each cell: s for a text, f for a number. figure_put() appends a number
- * to a row. NaN becomes null. Both functions return the row, borrowed. */
+ * to a row. NaN becomes null. Both functions return the row, borrowed. figure_summary() sets the summary,
+ * frees `sentence`, and returns the table. */
 json_t *figure_add(json_t *table, const char *kinds, ...);
 json_t *figure_put(json_t *row, double value);
-void figure_summary(json_t *table, text_buffer *sentence); /* frees `sentence` */
+json_t *figure_summary(json_t *table, text_buffer *sentence);
 
 size_t figure_rows(const json_t *table);
 size_t figure_columns(const json_t *table); /* number of columns, without "color" */

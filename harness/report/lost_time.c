@@ -3,7 +3,6 @@
 #include "harness/report/report.h"
 
 #include <math.h>
-#include <stdio.h>
 
 const lost_cause_info lost_causes[LOST_CAUSES] = {
     [LOST_NEIGHBORS] = {"neighbors_s", "neighbors", "neighbors", "other ranks compute"},
@@ -16,33 +15,27 @@ const lost_cause_info lost_causes[LOST_CAUSES] = {
     [LOST_DATA] = {"data_s", "data", "loading data", "waiting for the loader"},
     [LOST_PYTHON] = {"python_s", "Python", "dp's Python process", "what dp's process adds"}};
 
-static double phase(const json_t *job, const char *key)
-{
-    char path[64];
-    snprintf(path, sizeof path, "phases.%s_s.mean_s", key);
-    return report_number_at(job, path);
-}
-
 static double passes(const json_t *job)
 {
-    return phase(job, "forward") + phase(job, "backward");
+    return report_phase(job, "forward_s") + report_phase(job, "backward_s");
 }
 
 lost_time lost_time_between(const json_t *job, const json_t *alone, const json_t *isolated, int simulated)
 {
     const json_t *beside = isolated ? isolated : alone, *scheme = json_object_get(job, "without_python");
-    lost_time l = {.step_s = phase(job, "step"), .alone_s = phase(alone, "step")};
+    lost_time l = {.step_s = report_phase(job, "step_s"), .alone_s = report_phase(alone, "step_s")};
     if (!scheme) scheme = job;
-    double neighbors =
-        passes(beside) + phase(beside, "optimizer") - passes(alone) - phase(alone, "optimizer");
+    double neighbors = passes(beside) + report_phase(beside, "optimizer_s") - passes(alone) -
+                       report_phase(alone, "optimizer_s");
     l.of[LOST_NEIGHBORS] = simulated ? 0 : isolated ? neighbors : NAN;
     l.of[LOST_EXCHANGE] = passes(scheme) - passes(beside);
-    l.of[LOST_UPDATE] = phase(scheme, "optimizer") - phase(beside, "optimizer");
-    l.of[LOST_COMMUNICATION] = phase(scheme, "exposed_communication") - phase(alone, "exposed_communication");
-    l.of[LOST_WAITING] = phase(scheme, "waiting") - phase(alone, "waiting");
-    l.of[LOST_ENGINE] = phase(scheme, "other") - phase(alone, "other");
-    l.of[LOST_DATA] = phase(scheme, "data") - phase(alone, "data");
-    l.of[LOST_PYTHON] = l.step_s - phase(scheme, "step");
+    l.of[LOST_UPDATE] = report_phase(scheme, "optimizer_s") - report_phase(beside, "optimizer_s");
+    l.of[LOST_COMMUNICATION] =
+        report_phase(scheme, "exposed_communication_s") - report_phase(alone, "exposed_communication_s");
+    l.of[LOST_WAITING] = report_phase(scheme, "waiting_s") - report_phase(alone, "waiting_s");
+    l.of[LOST_ENGINE] = report_phase(scheme, "other_s") - report_phase(alone, "other_s");
+    l.of[LOST_DATA] = report_phase(scheme, "data_s") - report_phase(alone, "data_s");
+    l.of[LOST_PYTHON] = l.step_s - report_phase(scheme, "step_s");
     if (isnan(passes(scheme) + passes(beside) + passes(alone))) l.step_s = NAN;
     return l;
 }

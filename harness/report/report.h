@@ -33,9 +33,18 @@ json_t *report_json_number(double value);
 
 /* Returns the first object of an array whose text at `path` is `text`, or NULL. */
 json_t *report_find(const json_t *array, const char *path, const char *text);
+/* Returns the mean time of the phase `key`, such as "forward_s", of a job's step. NaN if it was not measured.
+ */
+double report_phase(const json_t *job, const char *key);
+/* Returns the job with the name `name` in the result of a run, or NULL. */
+const json_t *report_job(const json_t *result, const char *name);
 /* Return the smallest and the largest number at `path` of an array's objects, or NaN if there is none. */
 double report_smallest(const json_t *array, const char *path);
 double report_largest(const json_t *array, const char *path);
+/* Returns the sum of the numbers at `path` of an array's objects, or NaN if an object has no number there. */
+double report_sum(const json_t *array, const char *path);
+/* Counts the objects of an array in which the value at `path` is true. */
+size_t report_count_true(const json_t *array, const char *path);
 
 /* Returns by how much the memory of DataParallel's device 0 exceeds the memory of another device between two
  * steps, when the replicas of the next step have been made: gradients and optimizer state. Returns NaN for
@@ -64,6 +73,27 @@ typedef enum cell_format {
 short_text report_value(cell_format format, double value);
 /* Writes the value right-aligned, `width` characters wide. */
 void report_cell(int width, cell_format format, double value, text_buffer *out);
+
+/* Row of a table with a column for each element of an array. */
+typedef struct report_row {
+    const char *label;
+    cell_format format;
+    const char *path;
+    double (*value)(const json_t *column, const char *path); /* NULL to show the number at the path */
+    bool optional;                                           /* left out if no column has a value */
+} report_row;
+
+typedef struct report_layout {
+    int label_width, column_width;
+} report_layout;
+
+void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
+                 text_buffer *out);
+/* Writes the training time until --target-loss and --target-accuracy were reached, if these options were
+ * given. Writes "-" for a job that did not reach the target. `loss` and `accuracy` are the labels, with %g
+ * for the target. A label is at most layout.label_width - 1 wide; layout.label_width must be at most 64. */
+void report_target_rows(report_layout layout, const json_t *jobs, cell_format format, const char *loss,
+                        const char *accuracy, text_buffer *out);
 
 /* Writes the results of a run in at most ten lines of 80 columns (docs/measuring.md). If `verbose` is true,
  * also writes the tables, with a column per job. */
@@ -98,34 +128,37 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out);
 /* Writes one page of HTML for an array of runs' results. The page is self-contained and loads nothing. */
 void report_page(const json_t *results, text_buffer *out);
 
-/* Write figure `number` of a result, counted from 0. report_figure_svg() writes an SVG file, and
- * report_figure_csv() writes the numbers as CSV. Both append nothing if the table of the figure has no rows.
- * Both return the name of the figure, or NULL if there is no figure `number`. */
-const char *report_figure_svg(const json_t *result, int number, text_buffer *out);
-const char *report_figure_csv(const json_t *result, int number, text_buffer *out);
+/* Writes figure `number` of a result, counted from 0, as an SVG file or, if `csv` is true, its numbers as
+ * CSV. Appends nothing if the table of the figure has no rows. Returns the name of the figure, or NULL if
+ * there is no figure `number`. */
+const char *report_figure_file(const json_t *result, int number, bool csv, text_buffer *out);
 
 /* Measured steps of a job, or of one of its ranks, in order. A value belongs to a single step or, if the run
  * did not keep every step, to a stretch of steps. */
 typedef struct report_steps {
-    const json_t *of;     /* object with "step_s", "losses", ..., each an array of `size` values */
+    const json_t *of;     /* object with "step_s", "losses", ..., each an array with a value per step */
     const json_t *counts; /* number of steps in each stretch, or NULL if each value is of one step */
-    size_t size;
 } report_steps;
 report_steps report_steps_of(const json_t *job_or_rank);
 double report_steps_in(const report_steps *s, size_t i);
 /* Divides the sequence of steps into `turns` equal sections. Returns the sum of the array `key` over the
  * steps of the section with the number `turn`, counted from 0. A section may begin or end within a stretch.
  * *known is the number of steps of this section in which the value was measured. */
-double report_steps_sum(const report_steps *s, const char *key, int turn, int turns, double *known);
+double report_steps_sum(const json_t *job_or_rank, const char *key, int turn, int turns, double *known);
 
 /* report_duration() returns the seconds that all measured steps of the job's slowest rank took.
  * report_loss_between() returns the mean loss of all steps of all ranks that ended in (from, until], or NaN
- * if there are none. A rank's steps are timed from the begin of its first measured step, without gaps.
- * report_mean_staleness() returns the mean number of updates that a read missed, or NaN if the job has no
- * stale reads. */
+ * if there are none. A rank's steps are timed from the begin of its first measured step, without gaps. */
 double report_duration(const json_t *job);
 double report_loss_between(const json_t *job, double from, double until);
-double report_mean_staleness(const json_t *job);
+
+/* The parameter reads of a job's ranks, by the number of updates that a read missed. */
+typedef struct report_reads {
+    double reads, largest, mean; /* The mean is NaN if there are no reads. */
+    double bins[64];             /* Histogram, summed over the ranks. */
+    int used;
+} report_reads;
+report_reads report_reads_of(const json_t *job);
 
 /* Names a job: "none", "none (all cores)", "ps (sync)". */
 short_text report_job_name(const json_t *job);

@@ -4,8 +4,6 @@
 
 #include "harness/report/report.h"
 
-#include <stdbool.h>
-
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
 /* Appends "; all-reduce: ring, shm" (the algorithm, and the library that carries the tensors) if a job of the
@@ -16,26 +14,11 @@ void report_all_reduce(const json_t *result, text_buffer *out);
  * jobs. Appends nothing if no job exchanges gradients. */
 void report_ways(const json_t *result, const char *between, text_buffer *out);
 
-/* Row of a table with a column for each element of an array. */
-typedef struct report_row {
-    const char *label;
-    cell_format format;
-    const char *path;
-    double (*value)(const json_t *column, const char *path); /* NULL to show the number at the path */
-    bool optional;                                           /* left out if no column has a value */
-} report_row;
+/* Counts the consecutive objects of an array, from `first` on, that have equal values at `path`. */
+size_t report_alike(const json_t *array, size_t first, const char *path);
 
-typedef struct report_layout {
-    int label_width, column_width;
-} report_layout;
-
-void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
-                 text_buffer *out);
-/* Writes the training time until --target-loss and --target-accuracy were reached, if these options were
- * given. Writes "-" for a job that did not reach the target. */
-void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out);
 /* Explains how samples/s are counted if ranks do not wait for each other, and how clocks are aligned. */
-void report_notes(const json_t *jobs, text_buffer *out);
+void report_notes(const json_t *job, text_buffer *out);
 /* Writes the head of a table of jobs, with the name of each job. */
 void report_heads(report_layout layout, const json_t *jobs, const char *label, text_buffer *out);
 
@@ -73,20 +56,10 @@ double report_longest_wait(const json_t *job, const char *path);
 /* report_text.c: writes the tables of a run. */
 void report_tables(const json_t *result, text_buffer *out);
 
-/* report_memory.c: writes the memory of one job. report_dataparallel_memory() writes nothing unless the
- * policy is dp. */
+/* report_memory.c: writes the memory of one job and, if the policy is dp, its memory by phase. */
 void report_memory(const json_t *job, text_buffer *out);
-void report_dataparallel_memory(const json_t *job, text_buffer *out);
 
-/* report_loss.c: histogram of the parameter reads of a job's ranks, by the number of updates that a read
- * missed. */
-typedef struct report_reads {
-    double reads, largest, mean; /* The mean is NaN if there are no reads. */
-    double bins[64];             /* Histogram, summed over the ranks. */
-    int used;
-} report_reads;
-report_reads report_reads_of(const json_t *job);
-/* Writes nothing if no reads were counted. */
+/* report_loss.c: writes the histogram of report_reads. Writes nothing if no reads were counted. */
 void report_staleness(const json_t *job, text_buffer *out);
 
 #endif

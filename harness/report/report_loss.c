@@ -3,19 +3,13 @@
 #include "harness/report/report_impl.h"
 
 #include <math.h>
-#include <string.h>
 
 double report_duration(const json_t *job)
 {
-    double longest = 0;
-    size_t r;
-    json_t *rank;
-    json_array_foreach(json_object_get(job, "ranks"), r, rank)
-    {
-        double known;
-        report_steps steps = report_steps_of(rank);
-        longest = fmax(longest, report_steps_sum(&steps, "step_s", 0, 1, &known));
-    }
+    const json_t *ranks = json_object_get(job, "ranks");
+    double longest = 0, known;
+    for (size_t r = 0; r < json_array_size(ranks); r++)
+        longest = fmax(longest, report_steps_sum(json_array_get(ranks, r), "step_s", 0, 1, &known));
     return longest;
 }
 
@@ -62,11 +56,6 @@ report_reads report_reads_of(const json_t *job)
     }
     all.mean /= all.reads; /* NaN without reads */
     return all;
-}
-
-double report_mean_staleness(const json_t *job)
-{
-    return report_reads_of(job).mean;
 }
 
 void report_staleness(const json_t *job, text_buffer *out)

@@ -34,13 +34,9 @@ short_text report_rank_name(const json_t *job, double number)
  * their stages must be equal, too. */
 static size_t alike(const json_t *ranks, size_t first)
 {
-    const json_t *rank = json_array_get(ranks, first), *next;
-    const json_t *memory = json_object_get(rank, "memory"), *stage = json_object_get(rank, "stage");
-    size_t end = first + 1;
-    while ((next = json_array_get(ranks, end)) && json_equal(memory, json_object_get(next, "memory")) &&
-           (!stage || json_equal(stage, json_object_get(next, "stage"))))
-        end++;
-    return end - first;
+    size_t of_memory = report_alike(ranks, first, "memory"), of_stage = report_alike(ranks, first, "stage");
+    bool has_stages = json_object_get(json_array_get(ranks, first), "stage");
+    return has_stages && of_stage < of_memory ? of_stage : of_memory;
 }
 
 /* Ranks with equal memory, or a server. The table has two columns for each group: bytes at the peak and at
@@ -136,29 +132,6 @@ static void memory_table(const json_t *ranks, const json_t *servers, double unit
     }
 }
 
-void report_memory(const json_t *job, text_buffer *out)
-{
-    const json_t *ranks = json_object_get(job, "ranks");
-    memory_unit unit = unit_of(report_number_at(job, "memory_imbalance.maximum_bytes") < 1048576);
-    text_append(out, "\nMemory of %s, %s: the ledger's logical bytes at the peak and after the last step\n",
-                report_job_name(job).text, unit.name);
-    memory_table(ranks, json_object_get(job, "servers"), unit.bytes, out);
-    text_append(out, "Largest on %s in %s. Memory imbalance: max/mean %.3f, max-min %.1f %s.",
-                report_rank_name(job, report_number_at(job, "memory_imbalance.rank")).text,
-                report_text_at(job, "memory_imbalance.phase"),
-                report_number_at(job, "memory_imbalance.maximum_over_mean"),
-                report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes,
-                unit.name);
-    double pss = report_number_at(json_array_get(ranks, 0), "process.proportional_bytes");
-    if (!isnan(pss) && pss > 0)
-        text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.",
-                    pss / 1048576);
-    double used = report_number_at(json_array_get(ranks, 0), "process.device_used_bytes");
-    if (!isnan(used))
-        text_append(out, " Its GPU, as the driver reports: %.1f MiB in use by all.", used / 1048576);
-    text_append(out, "\n");
-}
-
 /* ---- DataParallel, phase by phase -------------------------------------------------------------- */
 
 double report_between_steps(const json_t *job)
@@ -187,28 +160,24 @@ static void list_sizes(const json_t *m, double unit, text_buffer *out)
 
 static void explain(const json_t *m, memory_unit unit, text_buffer *out)
 {
-    const json_t *p = NULL; /* the phase with the largest difference */
-    size_t i;
-    json_t *phase;
-    json_array_foreach(json_object_get(m, "phases"), i, phase)
-    {
-        if (!p || report_number_at(phase, "difference_bytes") > report_number_at(p, "difference_bytes"))
-            p = phase;
-    }
+    const json_t *phases = json_object_get(m, "phases");
+    double most = report_largest(phases, "difference_bytes");
+    size_t i = 0;
+    while (report_number_at(json_array_get(phases, i), "difference_bytes") < most) i++;
+    const json_t *p = json_array_get(phases, i); /* the phase with the largest difference */
     if (!p) return;
     text_append(
         out,
         "Device 0 holds most above another, %.1f %s, at '%s' (%s): it alone keeps the parameters between "
         "steps (P)",
-        report_number_at(p, "difference_bytes") / unit.bytes, unit.name, report_text_at(p, "phase"),
-        report_text_at(p, "formula"));
+        most / unit.bytes, unit.name, report_text_at(p, "phase"), report_text_at(p, "formula"));
     if (report_number_at(m, "optimizer_state_bytes") > 0) text_append(out, " and the optimizer's state (S)");
     if (report_number_at(m, "kept_gradients_bytes") > 0) text_append(out, ", keeps the last gradients (G)");
     text_append(out, ", sums all ranks' gradients%s.\n",
                 report_number_at(m, "outputs_bytes") > 0 ? ", and gathers all outputs for the loss (O)" : "");
 }
 
-void report_dataparallel_memory(const json_t *job, text_buffer *out)
+static void dataparallel_memory(const json_t *job, text_buffer *out)
 {
     const json_t *m = json_object_get(job, "dataparallel_memory");
     if (!json_is_object(m)) return;
@@ -238,4 +207,30 @@ void report_dataparallel_memory(const json_t *job, text_buffer *out)
     text_append(
         out, "All traffic goes through rank 0, over ZeroMQ; DataParallel over NCCL replicates and reduces in "
              "pipelined rings.\n");
+}
+
+/* ---- all -------------------------------------------------------------------------------------- */
+
+void report_memory(const json_t *job, text_buffer *out)
+{
+    const json_t *ranks = json_object_get(job, "ranks");
+    memory_unit unit = unit_of(report_number_at(job, "memory_imbalance.maximum_bytes") < 1048576);
+    text_append(out, "\nMemory of %s, %s: the ledger's logical bytes at the peak and after the last step\n",
+                report_job_name(job).text, unit.name);
+    memory_table(ranks, json_object_get(job, "servers"), unit.bytes, out);
+    text_append(out, "Largest on %s in %s. Memory imbalance: max/mean %.3f, max-min %.1f %s.",
+                report_rank_name(job, report_number_at(job, "memory_imbalance.rank")).text,
+                report_text_at(job, "memory_imbalance.phase"),
+                report_number_at(job, "memory_imbalance.maximum_over_mean"),
+                report_number_at(job, "memory_imbalance.maximum_minus_minimum_bytes") / unit.bytes,
+                unit.name);
+    double pss = report_number_at(json_array_get(ranks, 0), "process.proportional_bytes");
+    if (!isnan(pss) && pss > 0)
+        text_append(out, " Process of rank 0, measured: %.1f MiB, shared pages counted by share.",
+                    pss / 1048576);
+    double used = report_number_at(json_array_get(ranks, 0), "process.device_used_bytes");
+    if (!isnan(used))
+        text_append(out, " Its GPU, as the driver reports: %.1f MiB in use by all.", used / 1048576);
+    text_append(out, "\n");
+    dataparallel_memory(job, out);
 }

@@ -29,13 +29,8 @@ static const report_figure *figure_of(const json_t *result, size_t number)
 /* Returns true if `key` is true in the result, or in any point of a sweep. */
 static bool is_any(const json_t *result, const char *key)
 {
-    size_t i;
-    json_t *point;
-    json_array_foreach(json_object_get(result, "points"), i, point)
-    {
-        if (json_is_true(json_object_get(point, key))) return true;
-    }
-    return json_is_true(json_object_get(result, key));
+    return json_is_true(json_object_get(result, key)) ||
+           report_count_true(json_object_get(result, "points"), key) > 0;
 }
 
 static void append_svg(const report_figure *f, const json_t *result, const json_t *table, bool narrow,
@@ -148,20 +143,6 @@ static void append_figure(const report_figure *f, const json_t *result, int sect
     json_decref(table);
 }
 
-const char *report_figure_svg(const json_t *result, int number, text_buffer *out)
-{
-    const report_figure *f = figure_of(result, (size_t)number);
-    text_buffer style = {0};
-    if (!f) return NULL;
-    json_t *table = f->collect(result);
-    page_figure_style(&style);
-    if (figure_rows(table) > 0)
-        append_svg(f, result, table, false, f->name, style.data ? style.data : "", out);
-    text_free(&style);
-    json_decref(table);
-    return f->name;
-}
-
 static void append_csv_text(const char *text, text_buffer *out)
 {
     text_append(out, "\"");
@@ -169,15 +150,12 @@ static void append_csv_text(const char *text, text_buffer *out)
     text_append(out, "\"");
 }
 
-const char *report_figure_csv(const json_t *result, int number, text_buffer *out)
+static void append_csv(const json_t *table, text_buffer *out)
 {
-    const report_figure *f = figure_of(result, (size_t)number);
-    if (!f) return NULL;
-    json_t *table = f->collect(result);
-    size_t rows = figure_rows(table), columns = rows > 0 ? figure_columns(table) : 0;
+    size_t columns = figure_columns(table);
     for (size_t c = 0; c < columns; c++)
         text_append(out, "%s%s", c ? "," : "", figure_column_text(table, c, "key"));
-    for (size_t r = 0; r < rows; r++) {
+    for (size_t r = 0; r < figure_rows(table); r++) {
         text_append(out, "\n");
         for (size_t c = 0; c < columns; c++) {
             if (c) text_append(out, ",");
@@ -187,7 +165,21 @@ const char *report_figure_csv(const json_t *result, int number, text_buffer *out
                 text_append(out, "%.17g", figure_number(table, r, c));
         }
     }
-    if (rows > 0) text_append(out, "\n");
+    text_append(out, "\n");
+}
+
+const char *report_figure_file(const json_t *result, int number, bool csv, text_buffer *out)
+{
+    const report_figure *f = figure_of(result, (size_t)number);
+    text_buffer style = {0};
+    if (!f) return NULL;
+    json_t *table = f->collect(result);
+    page_figure_style(&style);
+    if (figure_rows(table) > 0 && csv)
+        append_csv(table, out);
+    else if (figure_rows(table) > 0)
+        append_svg(f, result, table, false, f->name, style.data ? style.data : "", out);
+    text_free(&style);
     json_decref(table);
     return f->name;
 }
@@ -294,18 +286,15 @@ static void append_lead(const json_t *result, text_buffer *out)
 
 static void append_notices(const json_t *result, text_buffer *out)
 {
-    if (is_any(result, "simulated"))
-        text_append(out,
-                    "<p class=\"notice\">SIMULATED: times are modeled, not measured; memory is exact.</p>\n");
-    if (is_any(result, "emulated"))
-        text_append(out, "<p class=\"notice\">EMULATED: the ranks' network is paced; all times and rates are "
-                         "emulated.</p>\n");
-    if (json_is_true(json_object_get(result, "oversubscribed")))
-        text_append(out, "<p class=\"notice\">More ranks than devices: the run shows the cost of the "
-                         "implementation, not of the "
-                         "scheme on separate devices.</p>\n");
-    if (json_is_true(json_object_get(result, "stopped_early")))
-        text_append(out, "<p class=\"notice\">Stopped early on request.</p>\n");
+    static const char *const notices[][2] = {
+        {"simulated", "SIMULATED: times are modeled, not measured; memory is exact."},
+        {"emulated", "EMULATED: the ranks' network is paced; all times and rates are emulated."},
+        {"oversubscribed",
+         "More ranks than devices: the run shows the cost of the implementation, not of the "
+         "scheme on separate devices."},
+        {"stopped_early", "Stopped early on request."}};
+    for (size_t i = 0; i < COUNT_OF(notices); i++)
+        if (is_any(result, notices[i][0])) text_append(out, "<p class=\"notice\">%s</p>\n", notices[i][1]);
 }
 
 /* ---- the page --------------------------------------------------------------------------------------- */

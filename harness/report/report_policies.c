@@ -3,7 +3,6 @@
 #include "harness/report/report_impl.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { LABEL_COLUMN = 18, CLASS_COLUMN = 7 };

@@ -150,7 +150,7 @@ static double mean_error(const json_t *cells, const char *baseline)
 
 static void score(const json_t *cells, const json_t *claims, text_buffer *out)
 {
-    int scored = 0, hits = 0, held = 0, identical = 0, identities = 0, contained = 0, ranges = 0;
+    int scored = 0, hits = 0, identical = 0, identities = 0, contained = 0, ranges = 0;
     size_t i;
     const char *name;
     json_t *one;
@@ -166,9 +166,8 @@ static void score(const json_t *cells, const json_t *claims, text_buffer *out)
         identical += strcmp(report_text_at(one, "verdict"), "identical") == 0;
         hits += strcmp(report_text_at(one, "verdict"), "within") == 0;
     }
-    json_array_foreach(claims, i, one) held += json_is_true(json_object_get(one, "holds"));
-    text_append(out, "\nVerdict: %d of %d scored cells within their limits, %d of %zu claims hold.\n", hits,
-                scored, held, json_array_size(claims));
+    text_append(out, "\nVerdict: %d of %d scored cells within their limits, %zu of %zu claims hold.\n", hits,
+                scored, report_count_true(claims, "holds"), json_array_size(claims));
     if (identities > 0) text_append(out, "%d of %d identities hold.\n", identical, identities);
     if (ranges > 0)
         text_append(out, "Low to high contains what was published in %d of %d predicted cells.\n", contained,

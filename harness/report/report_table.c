@@ -24,6 +24,13 @@ double report_number_at(const json_t *object, const char *path)
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
+double report_phase(const json_t *job, const char *key)
+{
+    char path[64];
+    snprintf(path, sizeof path, "phases.%s.mean_s", key);
+    return report_number_at(job, path);
+}
+
 const char *report_text_at(const json_t *object, const char *path)
 {
     const char *text = json_string_value(report_at(object, path));
@@ -37,13 +44,15 @@ json_t *report_json_number(double value)
 
 json_t *report_find(const json_t *array, const char *path, const char *text)
 {
-    size_t i;
-    json_t *object;
-    json_array_foreach(array, i, object)
-    {
-        if (strcmp(report_text_at(object, path), text) == 0) return object;
-    }
+    for (size_t i = 0; i < json_array_size(array); i++)
+        if (strcmp(report_text_at(json_array_get(array, i), path), text) == 0)
+            return json_array_get(array, i);
     return NULL;
+}
+
+const json_t *report_job(const json_t *result, const char *name)
+{
+    return report_find(json_object_get(result, "jobs"), "name", name);
 }
 
 double report_smallest(const json_t *array, const char *path)
@@ -60,6 +69,30 @@ double report_largest(const json_t *array, const char *path)
     for (size_t i = 0; i < json_array_size(array); i++)
         most = fmax(most, report_number_at(json_array_get(array, i), path)); /* fmax() ignores NaN */
     return most;
+}
+
+double report_sum(const json_t *array, const char *path)
+{
+    double sum = 0;
+    for (size_t i = 0; i < json_array_size(array); i++)
+        sum += report_number_at(json_array_get(array, i), path);
+    return sum;
+}
+
+size_t report_count_true(const json_t *array, const char *path)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < json_array_size(array); i++)
+        count += json_is_true(report_at(json_array_get(array, i), path));
+    return count;
+}
+
+size_t report_alike(const json_t *array, size_t first, const char *path)
+{
+    const json_t *value = report_at(json_array_get(array, first), path);
+    size_t end = first + 1;
+    while (json_equal(value, report_at(json_array_get(array, end), path))) end++;
+    return end - first;
 }
 
 short_text report_value(cell_format format, double value)
@@ -90,24 +123,18 @@ void report_cell(int width, cell_format format, double value, text_buffer *out)
     text_append(out, "%*s", width, report_value(format, value).text);
 }
 
-static double value_of(const report_row *row, const json_t *column)
-{
-    return (row->value ? row->value : report_number_at)(column, row->path);
-}
-
 void report_rows(report_layout layout, const json_t *columns, const report_row *rows, size_t count,
                  text_buffer *out)
 {
     size_t width = json_array_size(columns);
     for (const report_row *row = rows; row < rows + count; row++) {
+        double (*value)(const json_t *, const char *) = row->value ? row->value : report_number_at;
         bool any = !row->optional;
-        for (size_t i = 0; i < width; i++) any = any || !isnan(value_of(row, json_array_get(columns, i)));
+        for (size_t i = 0; i < width; i++) any = any || !isnan(value(json_array_get(columns, i), row->path));
         if (!any) continue;
         text_append(out, "%-*s", layout.label_width, row->label);
-        for (size_t i = 0; i < width; i++) {
-            const json_t *column = json_array_get(columns, i);
-            report_cell(layout.column_width, row->format, value_of(row, column), out);
-        }
+        for (size_t i = 0; i < width; i++)
+            report_cell(layout.column_width, row->format, value(json_array_get(columns, i), row->path), out);
         text_append(out, "\n");
     }
 }
@@ -135,10 +162,8 @@ void report_heads(report_layout layout, const json_t *jobs, const char *label, t
     bool fits = true;
     size_t i;
     json_t *job;
-    json_array_foreach(jobs, i, job)
-    {
-        fits = fits && (int)strlen(report_job_name(job).text) < layout.column_width;
-    }
+    for (i = 0; i < json_array_size(jobs); i++)
+        fits = fits && (int)strlen(report_job_name(json_array_get(jobs, i)).text) < layout.column_width;
     text_append(out, "%-*s", layout.label_width, label);
     json_array_foreach(jobs, i, job)
     {
@@ -159,32 +184,18 @@ void report_heads(report_layout layout, const json_t *jobs, const char *label, t
     text_append(out, "\n");
 }
 
-void report_target_rows(report_layout layout, const json_t *jobs, text_buffer *out)
+void report_target_rows(report_layout layout, const json_t *jobs, cell_format format, const char *loss,
+                        const char *accuracy, text_buffer *out)
 {
-    static const char *const rows[][3] = {{"target.loss", "time to loss %g", "target.loss_s"},
-                                          {"target.accuracy", "time to %g %% accuracy", "target.accuracy_s"}};
+    const char *const rows[][3] = {{"target.loss", loss, "target.loss_s"},
+                                   {"target.accuracy", accuracy, "target.accuracy_s"}};
     for (int i = 0; i < 2; i++) {
-        double chosen = report_number_at(json_array_get(jobs, 0), rows[i][0]);
+        double chosen = report_largest(jobs, rows[i][0]);
         char label[64];
         if (isnan(chosen)) continue;
-        snprintf(label, sizeof label, rows[i][1], i ? 100 * chosen : chosen);
-        report_rows(layout, jobs, &(report_row){label, CELL_TIME, .path = rows[i][2]}, 1, out);
+        snprintf(label, (size_t)layout.label_width, rows[i][1], i ? 100 * chosen : chosen);
+        report_rows(layout, jobs, &(report_row){label, format, .path = rows[i][2]}, 1, out);
     }
-}
-
-/* Returns the largest error of the ranks' clocks, or NaN if all ranks use the clock of rank 0. */
-static double clock_error(const json_t *job)
-{
-    double error = NAN;
-    size_t r;
-    json_t *rank;
-    json_array_foreach(json_object_get(job, "ranks"), r, rank)
-    {
-        const json_t *clock = json_object_get(rank, "clock");
-        if (json_is_true(json_object_get(clock, "aligned")))
-            error = fmax(error, report_number_at(clock, "error_s"));
-    }
-    return error;
 }
 
 /* Returns the largest error of a comparison between the clocks of two ranks, which is the sum of the two
@@ -218,25 +229,19 @@ static void waiting_note(const json_t *job, const char *name, text_buffer *out)
     text_append(out, ", on clocks within %s.\n", report_value(CELL_TIME, error).text);
 }
 
-void report_notes(const json_t *jobs, text_buffer *out)
+void report_notes(const json_t *job, text_buffer *out)
 {
-    size_t i;
-    json_t *job;
-    json_array_foreach(jobs, i, job)
-    {
-        short_text name = report_job_name(job);
-        if (json_is_false(json_object_get(job, "synchronous")))
-            text_append(out, "samples/s of %s: of the time in which all its ranks train.\n", name.text);
-        double kept = report_number_at(job, "step_time.kept"),
-               count = report_number_at(job, "step_time.count");
-        if (kept < count)
-            text_append(out, "Median, p95 and spread of %s: of %.0f of its %.0f steps.\n", name.text, kept,
-                        count);
-        if (!isnan(clock_error(job)))
-            text_append(
-                out,
-                "Times of %s: the ranks' clocks are aligned to rank 0's by exchanged messages, within %s.\n",
-                name.text, report_value(CELL_TIME, clock_error(job)).text);
-        waiting_note(job, name.text, out);
-    }
+    const json_t *ranks = json_object_get(job, "ranks");
+    short_text name = report_job_name(job);
+    double kept = report_number_at(job, "step_time.kept"), count = report_number_at(job, "step_time.count");
+    if (json_is_false(json_object_get(job, "synchronous")))
+        text_append(out, "samples/s of %s: of the time in which all its ranks train.\n", name.text);
+    if (kept < count)
+        text_append(out, "Median, p95 and spread of %s: of %.0f of its %.0f steps.\n", name.text, kept,
+                    count);
+    if (report_count_true(ranks, "clock.aligned") > 0)
+        text_append(
+            out, "Times of %s: the ranks' clocks are aligned to rank 0's by exchanged messages, within %s.\n",
+            name.text, report_value(CELL_TIME, report_largest(ranks, "clock.error_s")).text);
+    waiting_note(job, name.text, out);
 }

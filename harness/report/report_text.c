@@ -17,34 +17,22 @@ static double busiest_rank(const json_t *job, const char *key)
  * Returns NaN if the sum or the number of steps is 0. */
 static double mean_per_step(const json_t *job, const char *key)
 {
-    double sum = 0, steps = 0;
-    size_t i;
-    json_t *rank;
-    json_array_foreach(json_object_get(job, "ranks"), i, rank)
-    {
-        sum += report_number_at(rank, key);
-        steps += report_number_at(rank, "measured_steps");
-    }
+    const json_t *ranks = json_object_get(job, "ranks");
+    double sum = report_sum(ranks, key), steps = report_sum(ranks, "measured_steps");
     return sum > 0 && steps > 0 ? sum / steps : NAN;
 }
 
 double report_longest_wait(const json_t *job, const char *path)
 {
-    double most = 0, steps = 0, slowest = NAN;
     const json_t *ranks = json_object_get(job, "ranks");
-    size_t i;
-    json_t *rank;
-    json_array_foreach(ranks, i, rank)
-    {
-        steps += report_number_at(rank, "measured_steps");
-    }
+    double most = 0, steps = report_sum(ranks, "measured_steps"), slowest = NAN;
     for (size_t late = 0; late < json_array_size(ranks); late++) {
         char key[32];
         double sum = 0;
         snprintf(key, sizeof key, "%zu", late);
-        json_array_foreach(ranks, i, rank)
-        {
-            sum += json_number_value(json_object_get(json_object_get(rank, "waited_for_s"), key));
+        for (size_t r = 0; r < json_array_size(ranks); r++) {
+            const json_t *waited = json_object_get(json_array_get(ranks, r), "waited_for_s");
+            sum += json_number_value(json_object_get(waited, key));
         }
         if (sum <= most) continue;
         most = sum;
@@ -152,7 +140,7 @@ static void job_table(const json_t *result, text_buffer *out)
     lost_rows(layout, jobs, out);
     comparison_table(layout, result, out);
     report_rows(layout, jobs, job_rows, COUNT_OF(job_rows), out);
-    report_target_rows(layout, jobs, out);
+    report_target_rows(layout, jobs, CELL_TIME, "time to loss %g", "time to %g %% accuracy", out);
 }
 
 static void communication_table(const json_t *result, text_buffer *out)
@@ -175,21 +163,18 @@ static void communication_table(const json_t *result, text_buffer *out)
 }
 
 /* Writes the host time of data loaders and of DataParallel in virtual time, with a line per part. */
-static void host_costs(const json_t *result, text_buffer *out)
+static void host_costs(const json_t *job, text_buffer *out)
 {
-    size_t i, k;
-    json_t *job, *part;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    const json_t *host = json_object_get(job, "host_costs");
+    size_t i;
+    json_t *part;
+    if (!host) return;
+    text_append(out, "\n%s: host time per step of parts that work in parallel; slowest: %s\n",
+                report_text_at(job, "policy"), report_text_at(host, "slowest"));
+    json_array_foreach(json_object_get(host, "parts"), i, part)
     {
-        const json_t *host = json_object_get(job, "host_costs");
-        if (!host) continue;
-        text_append(out, "\n%s: host time per step of parts that work in parallel; slowest: %s\n",
-                    report_text_at(job, "policy"), report_text_at(host, "slowest"));
-        json_array_foreach(json_object_get(host, "parts"), k, part)
-        {
-            text_append(out, "%-42s%18s\n", report_text_at(part, "name"),
-                        report_value(CELL_TIME, report_number_at(part, "time_s")).text);
-        }
+        text_append(out, "%-42s%18s\n", report_text_at(part, "name"),
+                    report_value(CELL_TIME, report_number_at(part, "time_s")).text);
     }
 }
 
@@ -211,27 +196,24 @@ static void stage_times(const json_t *stages, bool on_devices, text_buffer *out)
     }
 }
 
-static void pipeline_tables(const json_t *result, text_buffer *out)
+static void pipeline_tables(const json_t *job, text_buffer *out)
 {
-    size_t i, s;
-    json_t *job, *stage;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    const json_t *p = json_object_get(job, "pipeline"), *stages = json_object_get(p, "stages");
+    size_t s;
+    json_t *stage;
+    if (!p) return;
+    text_append(out, "\n%-5s %-30s %11s %5s %11s %7s\n", "stage", "begins at", "parameters", "live",
+                "activations", "idle");
+    json_array_foreach(stages, s, stage)
     {
-        const json_t *p = json_object_get(job, "pipeline");
-        if (!p) continue;
-        text_append(out, "\n%-5s %-30s %11s %5s %11s %7s\n", "stage", "begins at", "parameters", "live",
-                    "activations", "idle");
-        json_array_foreach(json_object_get(p, "stages"), s, stage)
-        {
-            text_append(out, "%5zu %-30s %11.0f %5.0f %11s %5.1f %%\n", s, report_text_at(stage, "begins_at"),
-                        report_number_at(stage, "parameters"), report_number_at(stage, "live_micro_batches"),
-                        report_value(CELL_BYTES, report_number_at(stage, "activations_peak_bytes")).text,
-                        100 * report_number_at(stage, "idle"));
-        }
-        text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, "
-                         "optimizer, other\n");
-        stage_times(json_object_get(p, "stages"), strcmp(report_text_at(p, "on"), "devices") == 0, out);
+        text_append(out, "%5zu %-30s %11.0f %5.0f %11s %5.1f %%\n", s, report_text_at(stage, "begins_at"),
+                    report_number_at(stage, "parameters"), report_number_at(stage, "live_micro_batches"),
+                    report_value(CELL_BYTES, report_number_at(stage, "activations_peak_bytes")).text,
+                    100 * report_number_at(stage, "idle"));
     }
+    text_append(out, "live: micro-batches whose activations a stage keeps; idle: of a step without data, "
+                     "optimizer, other\n");
+    stage_times(stages, strcmp(report_text_at(p, "on"), "devices") == 0, out);
 }
 
 /* Warns if the ranks were bound in this run but not during the calibration of the profile, or the other way
@@ -252,6 +234,7 @@ static void first_gradient(const json_t *g, text_buffer *out)
     /* The share is null if a value is not finite, or if the averages of an element differ although the
      * element is 0 in the gradients of all ranks. */
     double share = report_number_at(g, "largest_share_of_bound");
+    char factor[32] = "beyond any multiple of";
     if (!g) return;
     text_append(out, "\nAveraged gradients of ps and ring in the first step: ");
     if (!json_is_true(json_object_get(g, "compared")))
@@ -262,17 +245,13 @@ static void first_gradient(const json_t *g, text_buffer *out)
         text_append(out,
                     "the same but for the order of sums; largest difference %.3g of the\nbound %s, in %s.\n",
                     share, bound, in);
-    else if (isnan(share))
-        text_append(
-            out,
-            "DIFFERENT by more than orders of sums can be; largest difference beyond any multiple of\n"
-            "the bound %s, in %s.\n",
-            bound, in);
-    else
+    else {
+        if (!isnan(share)) snprintf(factor, sizeof factor, "%.3g times", share);
         text_append(out,
-                    "DIFFERENT by more than orders of sums can be; largest difference %.3g times\n"
+                    "DIFFERENT by more than orders of sums can be; largest difference %s\n"
                     "the bound %s, in %s.\n",
-                    share, bound, in);
+                    factor, bound, in);
+    }
 }
 
 static void agreement(const json_t *result, text_buffer *out)
@@ -305,37 +284,38 @@ static void fallback_lines(const json_t *job, text_buffer *out)
                     report_text_at(f, "shape"), report_text_at(f, "reason"));
 }
 
+/* Writes what a report says of one job after the tables of all jobs. */
+static void job_details(const json_t *job, text_buffer *out)
+{
+    report_memory(job, out);
+    report_transports(job, out);
+    fallback_lines(job, out);
+    report_staleness(job, out);
+}
+
+static void each_job(const json_t *result, void (*write)(const json_t *job, text_buffer *out),
+                     text_buffer *out)
+{
+    const json_t *jobs = json_object_get(result, "jobs");
+    for (size_t i = 0; i < json_array_size(jobs); i++) write(json_array_get(jobs, i), out);
+}
+
 void report_tables(const json_t *result, text_buffer *out)
 {
     report_header(result, out);
     job_table(result, out);
-    report_notes(json_object_get(result, "jobs"), out);
+    each_job(result, report_notes, out);
     communication_table(result, out);
-    host_costs(result, out);
-    pipeline_tables(result, out);
+    each_job(result, host_costs, out);
+    each_job(result, pipeline_tables, out);
     prediction_note(result, out);
     agreement(result, out);
-    size_t i;
-    json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
-    {
-        report_memory(job, out);
-        report_dataparallel_memory(job, out);
-        report_transports(job, out);
-        fallback_lines(job, out);
-        report_staleness(job, out);
-    }
+    each_job(result, job_details, out);
 }
 
 void report_plan(const json_t *plan, text_buffer *out)
 {
     report_workload(plan, out);
     text_append(out, "; planned, nothing has run\n");
-    size_t i;
-    json_t *job;
-    json_array_foreach(json_object_get(plan, "jobs"), i, job)
-    {
-        report_memory(job, out);
-        report_dataparallel_memory(job, out);
-    }
+    each_job(plan, report_memory, out);
 }

@@ -20,11 +20,6 @@ typedef struct shares {
     double of[PARTS]; /* shares of the mean step of a rank */
 } shares;
 
-static const json_t *job_named(const json_t *result, const char *name)
-{
-    return report_find(json_object_get(result, "jobs"), "name", name);
-}
-
 /* ---- which is faster ---------------------------------------------------------------------------- */
 
 bool report_verdict_is_open(const json_t *verdict)
@@ -51,8 +46,8 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     const char *first = report_text_at(verdict, "faster"), *second = report_text_at(verdict, "slower"),
                *over = report_text_at(verdict, "over");
     const json_t *rates = json_object_get(verdict, "samples_per_s");
-    short_text faster = report_job_name(job_named(result, first)),
-               slower = report_job_name(job_named(result, second)),
+    short_text faster = report_job_name(report_job(result, first)),
+               slower = report_job_name(report_job(result, second)),
                rate = report_value(CELL_RATE, report_number_at(rates, first)),
                other = report_value(CELL_RATE, report_number_at(rates, second));
     double factor = report_number_at(verdict, "factor"), low = report_number_at(verdict, "low");
@@ -71,7 +66,7 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     if (!isnan(low) && !single)
         text_append(out, ", 95 %% interval %.3f to %.3f over %d runs", low, report_number_at(verdict, "high"),
                     (int)report_number_at(verdict, "count"));
-    double scheme = report_number_at(job_named(result, second), "without_python.samples_per_s");
+    double scheme = report_number_at(report_job(result, second), "without_python.samples_per_s");
     if (!isnan(scheme))
         text_append(out,
                     ": %.2f times by the scheme, %.2f by dp's single Python process. The ring's interpreter "
@@ -106,9 +101,7 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
 
 static double phase(const json_t *job, const char *key)
 {
-    char path[64];
-    snprintf(path, sizeof path, "phases.%s.mean_s", key);
-    double value = report_number_at(job, path);
+    double value = report_phase(job, key);
     return isnan(value) ? 0 : value;
 }
 
@@ -116,7 +109,7 @@ static double phase(const json_t *job, const char *key)
  * its record. */
 static bool has_parts(const json_t *job)
 {
-    return isfinite(report_number_at(job, "phases.forward_s.mean_s"));
+    return isfinite(report_phase(job, "forward_s"));
 }
 
 static shares shares_of(const json_t *job)
@@ -206,7 +199,7 @@ static void efficiency_lines(const json_t *result, const json_t *job, text_buffe
         report_find(report_at(result, "comparison.against_none"), "name", report_text_at(job, "name"));
     double of_alone = report_number_at(row, "weak_scaling_efficiency"),
            of_isolated = report_number_at(job, "throughput.samples_per_s") /
-                         report_number_at(job_named(result, "isolated"), "throughput.samples_per_s");
+                         report_number_at(report_job(result, "isolated"), "throughput.samples_per_s");
     if (isnan(of_alone)) return;
     text_append(out, "%s: %.0f %% of %.0f times one rank alone", report_text_at(job, "engine"),
                 100 * of_alone, report_number_at(job, "world_size"));
@@ -251,7 +244,7 @@ static void training_line(const json_t *result, const json_t *a, const json_t *b
 /* Compares the engines with one process on all cores. */
 static void all_cores_line(const json_t *result, const json_t *slower, const json_t *faster, text_buffer *out)
 {
-    double one = report_number_at(job_named(result, "all-cores"), "throughput.samples_per_s"),
+    double one = report_number_at(report_job(result, "all-cores"), "throughput.samples_per_s"),
            least = report_number_at(slower, "throughput.samples_per_s"),
            most = report_number_at(faster, "throughput.samples_per_s");
     if (isnan(one) || isnan(least) || isnan(most)) return;
@@ -431,13 +424,13 @@ static void next_lines(const json_t *result, const json_t *verdict, const json_t
 void report_sentences(const json_t *result, text_buffer *out)
 {
     const json_t *jobs = json_object_get(result, "jobs"), *verdict = json_object_get(result, "verdict");
-    const json_t *ps = job_named(result, "ps"), *ring = job_named(result, "ring");
-    const json_t *only = ps && ring ? NULL : ps ? ps : ring ? ring : job_named(result, "none");
+    const json_t *ps = report_job(result, "ps"), *ring = report_job(result, "ring");
+    const json_t *only = ps && ring ? NULL : ps ? ps : ring ? ring : report_job(result, "none");
     const json_t *slower = only, *faster = NULL;
     if (!json_is_object(verdict)) verdict = NULL;
     if (!only && verdict) {
-        slower = job_named(result, report_text_at(verdict, "slower"));
-        faster = job_named(result, report_text_at(verdict, "faster"));
+        slower = report_job(result, report_text_at(verdict, "slower"));
+        faster = report_job(result, report_text_at(verdict, "faster"));
     }
     if (verdict)
         faster_lines(result, verdict, out);
@@ -458,7 +451,7 @@ void report_sentences(const json_t *result, text_buffer *out)
     pipeline_lines(slower, out);
     remote_stage_line(slower, out);
     memory_lines(only && only != ps ? NULL : ps, only == ps ? NULL : only ? only : ring, out);
-    if (only && only != job_named(result, "none"))
+    if (only && only != report_job(result, "none"))
         text_append(out, "--mode both compares it with a %s.\n", only == ps ? "ring" : "parameter server");
     next_lines(result, verdict, slower, out);
 }
@@ -468,9 +461,8 @@ void report_run(const json_t *result, bool verbose, text_buffer *out)
     text_buffer sentences = {0};
     report_context(result, out);
     report_sentences(result, &sentences);
-    for (char *rest, *at = sentences.data ? strtok_r(sentences.data, "\n", &rest) : NULL; at;
-         at = strtok_r(NULL, "\n", &rest))
-        report_lines(at, INT_MAX, out);
+    for (char *rest = sentences.data, *line; (line = strsep(&rest, "\n"));)
+        if (*line) report_lines(line, INT_MAX, out);
     text_free(&sentences);
     if (!verbose) return;
     text_append(out, "\n");

@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-static bool moves_by_nccl(const json_t *job)
-{
-    return strcmp(report_text_at(job, "payload"), "nccl") == 0;
-}
-
 void report_algorithms(const json_t *job, bool counts, text_buffer *out)
 {
     const json_t *rows = json_object_get(job, "algorithms"), *row;
@@ -70,7 +65,7 @@ void report_all_reduce(const json_t *result, text_buffer *out)
     json_t *job;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        if (moves_by_nccl(job)) text_append(out, "; dp: nccl");
+        if (strcmp(report_text_at(job, "payload"), "nccl") == 0) text_append(out, "; dp: nccl");
         if (!report_text_at(job, "collective")[0]) continue;
         text_append(out, "; all-reduce: ");
         report_algorithms(job, false, out);

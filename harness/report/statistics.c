@@ -1,7 +1,6 @@
 #include "harness/report/statistics.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 static int ascending(const void *a, const void *b)
 {
@@ -19,25 +18,17 @@ static double quantile(const int64_t *sorted, int64_t count, double q)
     return (double)sorted[below] * (1 - part) + (double)sorted[below + 1] * part;
 }
 
-status statistics_of(const int64_t *values, int64_t count, statistics *out)
+statistics statistics_of(int64_t *values, int64_t count)
 {
-    *out = (statistics){.count = count};
-    if (count == 0) return STATUS_OK;
-    int64_t *sorted = malloc((size_t)count * sizeof *sorted);
-    if (!sorted) return fail(STATUS_SYSTEM, "no memory for %lld measurements", (long long)count);
-    memcpy(sorted, values, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, ascending);
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += (double)sorted[i];
-    *out = (statistics){.count = count,
-                        .minimum = (double)sorted[0],
-                        .p25 = quantile(sorted, count, 0.25),
-                        .median = quantile(sorted, count, 0.5),
-                        .p75 = quantile(sorted, count, 0.75),
-                        .p95 = quantile(sorted, count, 0.95),
-                        .maximum = (double)sorted[count - 1],
-                        .mean = sum / (double)count};
-    if (out->median > 0) out->spread = (out->p75 - out->p25) / out->median;
-    free(sorted);
-    return STATUS_OK;
+    if (count == 0) return (statistics){0};
+    qsort(values, (size_t)count, sizeof *values, ascending);
+    statistics s = {.count = count,
+                    .minimum = (double)values[0],
+                    .p25 = quantile(values, count, 0.25),
+                    .median = quantile(values, count, 0.5),
+                    .p75 = quantile(values, count, 0.75),
+                    .p95 = quantile(values, count, 0.95),
+                    .maximum = (double)values[count - 1]};
+    if (s.median > 0) s.spread = (s.p75 - s.p25) / s.median;
+    return s;
 }

@@ -239,18 +239,18 @@ void svg_y_axis(svg *s, const svg_axis *a, double left, double right, const char
     axis_title(s, a, what, 0, a->to - 14, SVG_START);
 }
 
-double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y, double width)
+double svg_legend(svg *s, const svg_key *keys, size_t count)
 {
-    double at = x;
+    double at = 0, y = 12;
     for (size_t i = 0; i < count; i++) {
         double needed = 16 + svg_text_width(keys[i].name, SVG_TEXT) + 14;
-        if (at > x && at + needed > x + width) {
-            at = x;
+        if (at > 0 && at + needed > s->width) {
+            at = 0;
             y += 18;
         }
         bool thin = strcmp(keys[i].color, "message") == 0; /* Messages are drawn as thin bars. */
         svg_bar(s, at, thin ? y - 6 : y - 9, 10, thin ? 5 : 10, keys[i].color, NAN, "%s", "");
-        svg_text(s, at + 16, y, SVG_START, "label", width - 16, "%s", keys[i].name);
+        svg_text(s, at + 16, y, SVG_START, "label", s->width - 16, "%s", keys[i].name);
         at += needed;
     }
     return count ? y + 14 : y;

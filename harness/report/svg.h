@@ -70,8 +70,9 @@ typedef struct svg_key {
     const char *color, *name;
 } svg_key;
 
-/* Draws each key as a colored square and a name, in one or more lines. Returns the y below the legend. */
-double svg_legend(svg *s, const svg_key *keys, size_t count, double x, double y, double width);
+/* Draws each key as a colored square and a name, in one or more lines at the top of the figure. Returns the y
+ * below the legend. */
+double svg_legend(svg *s, const svg_key *keys, size_t count);
 
 /* Wraps the body in an element with title and description, and frees the body. `id` is unique in the
  * document. `style` is the style sheet of a separate file, or NULL. */

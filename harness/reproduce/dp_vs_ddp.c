@@ -187,8 +187,7 @@ const reproduction reproduce_dp_vs_ddp = {
     .title = "DataParallel against DistributedDataParallel",
     .source = "results/published/dp-vs-ddp.csv",
     .how = "Whole steps, times their number. For each model all efficiencies are multiplied by the factor "
-           "that gives "
-           "its row marked calibrated, before its other rows are run.",
+           "that gives its row marked calibrated, before its other rows are run.",
     .profiles = "titan-rtx-x2, titan-rtx-x2-no-p2p, dgx-a100-40g",
     .baselines = {"dp as a star, without Python and loader"},
     .calibration = "GPT-2 under ddp over NVLink",

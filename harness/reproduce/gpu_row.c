@@ -56,13 +56,8 @@ static status run_steps(measuring *m, int rank, trainer *t, batch_source *source
         backward[s - row->warmup] = reduced - r.backward_begin_ns;
     }
     if (rc == STATUS_OK) rc = sync_flush(trainer_engine(t));
-    statistics of_forward, of_backward;
-    if (rc == STATUS_OK) rc = statistics_of(forward, row->steps, &of_forward);
-    if (rc == STATUS_OK) rc = statistics_of(backward, row->steps, &of_backward);
-    if (rc == STATUS_OK) {
-        m->forward_ms[rank] = of_forward.median / NS_PER_MS;
-        m->backward_ms[rank] = of_backward.median / NS_PER_MS;
-    }
+    m->forward_ms[rank] = statistics_of(forward, row->steps).median / NS_PER_MS;
+    m->backward_ms[rank] = statistics_of(backward, row->steps).median / NS_PER_MS;
     free(forward);
     return rc;
 }

@@ -119,8 +119,7 @@ const reproduction reproduce_reducer_memory = {
     .title = "The reducer's memory under DataParallel: BERT-large, 8 GPUs, batch 4 per GPU, sequence 128",
     .source = "the table of phases in docs/ps.md (torch's source); results/published/reducer-memory.csv",
     .how = "Logical bytes of the ledger, workspace aside, at the end of each phase; gradients are kept "
-           "between steps. "
-           "Nothing was calibrated: memory does not depend on the profile.",
+           "between steps. Nothing was calibrated: memory does not depend on the profile.",
     .profiles = SIM_DEFAULT_PROFILE,
     .exact = true,
     .run = run};

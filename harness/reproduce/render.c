@@ -5,7 +5,6 @@
 #include "harness/report/report.h"
 #include "harness/result/run_result.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

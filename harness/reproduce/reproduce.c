@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &reproduce_dp_vs_ddp,
@@ -33,10 +32,10 @@ void reproduction_free(reproduction_report *r)
 
 /* Adds to each cell the range of its value over the draws. Every draw runs the same cells in the same
  * order. */
-static status add_ranges(const reproduction *what, reproduction_run *r, int draws, reproduction_report *out)
+static status add_ranges(const reproduction *what, reproduction_run *r, reproduction_report *out)
 {
     status rc = STATUS_OK;
-    for (int draw = 1; draw <= draws && rc == STATUS_OK; draw++) {
+    for (int draw = 1; draw <= r->draws && rc == STATUS_OK; draw++) {
         reproduction_report drawn;
         size_t i;
         json_t *cell;
@@ -52,25 +51,16 @@ static status add_ranges(const reproduction *what, reproduction_run *r, int draw
     return rc;
 }
 
-status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
-                 int draws, const char *link, int rounds, reproduction_report *out)
+status reproduce(const reproduction *what, reproduction_run *r, reproduction_report *out)
 {
-    if (dp_host && what != &reproduce_dp_vs_ddp)
+    if (r->dp_host && what != &reproduce_dp_vs_ddp)
         return fail(STATUS_USAGE, "--dp-host: expected table dp-vs-ddp, got %s", what->name);
-    reproduction_run *r = calloc(1, sizeof *r);
-    if (!r) return fail(STATUS_SYSTEM, "no memory for the figures");
-    r->profile = profile;
-    r->dp_host = dp_host;
-    r->calibration_only = calibration_only;
-    r->link = link;
-    r->rounds = rounds;
     status rc = published_open(what->name, &r->table);
     if (rc == STATUS_OK) rc = run_table(what, r, 0, out);
-    if (rc == STATUS_OK && !calibration_only && !what->measured && !what->exact)
-        rc = add_ranges(what, r, draws, out);
+    if (rc == STATUS_OK && !r->calibration_only && !what->measured && !what->exact)
+        rc = add_ranges(what, r, out);
     published_close(&r->table);
     virtual_figures_free(&r->figures);
-    free(r);
     return rc;
 }
 

@@ -86,7 +86,7 @@ typedef struct reproduction_report {
     json_t *cells, *claims, *notes;
 } reproduction_report;
 
-/* Settings and state of a reproduction. */
+/* Settings of a reproduction, and its state. */
 typedef struct reproduction_run {
     const char *profile;   /* Profile for all rows, or NULL if the table chooses the profile of each row. */
     bool calibration_only; /* True if only the rows that calibrate are run. */
@@ -94,7 +94,10 @@ typedef struct reproduction_run {
     const char *dp_host;   /* Value of --dp-host for the rows of DataParallel, or NULL if it was not given. */
     const char *link;      /* Value of --link of the rows that are measured on processors. */
     int rounds;            /* Number of rounds in which these rows are measured. */
-    int draw; /* Number of a random draw of the constants, or 0 if the constants are not drawn. */
+    int draws;             /* Number of random draws of the constants, which give the limits of the cells. */
+
+    /* State, set by reproduce(). */
+    int draw;              /* Number of the present draw, or 0 if the constants are not drawn. */
     published_table table; /* Published table with the same name as the reproduction. */
     virtual_figures figures;
     reproduction_report *report;
@@ -127,12 +130,10 @@ extern const reproduction reproduce_torch_vs_apex_cuda;
 /* The table torch-vs-apex, measured on the processors of this machine. */
 extern const reproduction reproduce_torch_vs_apex_cpu;
 
-/* Runs the table with the constants' values. If calibration_only is false, also runs the table for each of
- * `draws` draws of the constants (0 to SIM_DRAWS), and sets the low and high values of the cells. `profile`,
- * `dp_host`, `link` and `rounds` are as in reproduction_run. The caller frees `out`. Returns STATUS_USAGE if
- * `dp_host` is given for a table without DataParallel. */
-status reproduce(const reproduction *what, const char *profile, const char *dp_host, bool calibration_only,
-                 int draws, const char *link, int rounds, reproduction_report *out);
+/* Runs the table with the constants' values. If r->calibration_only is false, also runs the table for each of
+ * r->draws draws of the constants (0 to SIM_DRAWS), and sets the low and high values of the cells. The caller
+ * frees `out`. Returns STATUS_USAGE if r->dp_host is given for a table without DataParallel. */
+status reproduce(const reproduction *what, reproduction_run *r, reproduction_report *out);
 
 /* ---- for the reproductions ---- */
 

@@ -2,7 +2,6 @@
 #include "harness/reproduce/reproduce.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

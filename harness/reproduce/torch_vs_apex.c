@@ -176,10 +176,8 @@ const reproduction reproduce_torch_vs_apex = {
         "torch 0.4.1 DistributedDataParallel against apex: ResNet-50, batch 128 per GPU, 8 V100-PCIE-32G",
     .source = "results/published/torch-vs-apex.csv, rounded to 1 ms",
     .how = "Forward, then backward with zero_grad and the reduction, the device waited for in between; "
-           "input, loss and "
-           "optimizer not counted. The profile was fitted to the cells marked calibrated and frozen before "
-           "the others "
-           "were run.",
+           "input, loss and optimizer not counted. The profile was fitted to the cells marked calibrated and "
+           "frozen before the others were run.",
     .profiles = SIM_DEFAULT_PROFILE,
     .baselines = {"as on 1 GPU", [NO_KAPPA] = "no kappa", [IDEAL_OVERLAP] = "ideal overlap"},
     .calibration = "1 GPU, and 2 GPUs under each policy",
@@ -254,10 +252,8 @@ const reproduction reproduce_torch_vs_apex_cuda = {
              "the GPUs here",
     .source = "results/published/torch-vs-apex.csv, rounded to 1 ms, of V100-PCIE-32G",
     .how = "Forward, then backward with the reduction, the device waited for in between; input, loss and "
-           "optimizer not "
-           "counted; medians of 20 steps, the slowest rank's, float32. The published GPUs are others, so "
-           "deviations are "
-           "the GPUs' and nothing is scored.",
+           "optimizer not counted; medians of 20 steps, the slowest rank's, float32. The published GPUs are "
+           "others, so deviations are the GPUs' and nothing is scored.",
     .profiles = "",
     .baselines = {"ours on 1 GPU"},
     .measured = true,

@@ -104,8 +104,7 @@ static void compare(reproduction_report *r, int ranks, const double *torch, cons
 }
 
 /* Adds the cells of a row and sets its medians. Compares the row with earlier rows of as many ranks. */
-static status add_row(const reproduction_run *r, int row, const row_values *values,
-                      double medians[][QUANTITIES])
+static void add_row(const reproduction_run *r, int row, row_values *values, double medians[][QUANTITIES])
 {
     const published_table *t = &r->table;
     int gpus = gpus_of(r, row);
@@ -115,8 +114,7 @@ static status add_row(const reproduction_run *r, int row, const row_values *valu
              published_text(t, row, "policy"), fmin(1, (double)processors_usable() / gpus));
     command_of(r, row, command);
     for (int q = 0; q < (gpus > 1 ? QUANTITIES : EXPOSED); q++) {
-        statistics s;
-        TRY(statistics_of(values[row][q], r->rounds, &s));
+        statistics s = statistics_of(values[row][q], r->rounds);
         medians[row][q] = s.median / 1e6;
         double published = q < EXPOSED ? published_number(t, row, columns[q]) : q == EXPOSED ? added : NAN;
         json_t *c = reproduction_add(r->report, label, names[q], q == HIDDEN ? "%" : "ms", CELL_DIRECTION,
@@ -126,7 +124,6 @@ static status add_row(const reproduction_run *r, int row, const row_values *valu
     }
     for (int torch = 0; torch < row; torch++)
         if (gpus_of(r, torch) == gpus) compare(r->report, gpus, medians[torch], medians[row]);
-    return STATUS_OK;
 }
 
 static status run_on_processors(reproduction_run *r)
@@ -141,7 +138,7 @@ static status run_on_processors(reproduction_run *r)
              processors_usable(), r->link);
     for (int round = 0; round < r->rounds && rc == STATUS_OK; round++) rc = run_round(r, round, values);
     for (int row = 0; row < r->table.rows && rc == STATUS_OK; row++)
-        if (values[row][TOTAL][0] > 0) rc = add_row(r, row, values, medians);
+        if (values[row][TOTAL][0] > 0) add_row(r, row, values, medians);
     free(values);
     double others = processors_of_others(&begin);
     if (!isnan(others))

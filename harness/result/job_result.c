@@ -15,41 +15,35 @@ static int64_t get_int(const json_t *object, const char *key)
 
 static void add_traffic(json_t *job, const json_t *ranks)
 {
-    static const char *const keys[] = {"bytes_sent", "bytes_received", "messages_sent", "messages_received"};
-    json_t *traffic = json_object(), *per_rank = json_array();
+    static const char *const keys[][2] = {{"bytes_sent_per_step", "bytes_sent"},
+                                          {"bytes_received_per_step", "bytes_received"},
+                                          {"messages_sent_per_step", "messages_sent"},
+                                          {"messages_received_per_step", "messages_received"}};
+    json_t *per_rank = json_array();
     size_t r;
     json_t *rank;
     json_array_foreach(ranks, r, rank)
     {
         json_t *row = json_object();
         double steps = (double)get_int(rank, "measured_steps");
-        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-            char name[64] = "";
-            strcat(strcat(name, keys[i]), "_per_step");
-            json_object_set_new(row, name, report_json_number((double)get_int(rank, keys[i]) / steps));
-        }
+        for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+            json_object_set_new(row, keys[i][0],
+                                report_json_number((double)get_int(rank, keys[i][1]) / steps));
         json_array_append_new(per_rank, row);
     }
-    json_object_set_new(traffic, "per_rank", per_rank);
-    json_object_set_new(job, "traffic", traffic);
+    json_object_set_new(job, "traffic", json_pack("{s:o}", "per_rank", per_rank));
 }
 
 void job_result_add_memory(json_t *job, const json_t *ranks)
 {
-    int64_t most = -1, least = INT64_MAX, sum = 0;
+    static const char peak[] = "memory.total.peak_bytes";
+    double most = report_largest(ranks, peak), least = report_smallest(ranks, peak),
+           mean = report_sum(ranks, peak) / (double)json_array_size(ranks);
     size_t largest = 0;
-    for (size_t r = 0; r < json_array_size(ranks); r++) {
-        int64_t peak = get_int(report_at(json_array_get(ranks, r), "memory.total"), "peak_bytes");
-        sum += peak;
-        if (peak < least) least = peak;
-        if (peak <= most) continue;
-        most = peak;
-        largest = r;
-    }
-    double mean = (double)sum / (double)json_array_size(ranks);
+    while (report_number_at(json_array_get(ranks, largest), peak) < most) largest++;
     json_object_set_new(job, "memory_imbalance",
                         json_pack("{s:f, s:I, s:I, s:I, s:s}", "maximum_over_mean",
-                                  mean > 0 ? (double)most / mean : 1.0, "maximum_minus_minimum_bytes",
+                                  mean > 0 ? most / mean : 1.0, "maximum_minus_minimum_bytes",
                                   (json_int_t)(most - least), "maximum_bytes", (json_int_t)most, "rank",
                                   (json_int_t)largest, "phase",
                                   report_text_at(json_array_get(ranks, largest), "memory.total.peak_phase")));
@@ -89,34 +83,35 @@ static void add_losses(json_t *job, const json_t *ranks)
         json_object_set_new(stretches, "losses", mean_losses(ranks, "stretches.losses"));
 }
 
+/* Returns the timeline of a step of a rank, or NULL if the step has none. */
+static json_t *timeline_of(const json_t *rank, int64_t step)
+{
+    const json_t *all = json_object_get(rank, "timeline");
+    for (size_t i = 0; i < json_array_size(all); i++)
+        if (get_int(json_array_get(all, i), "step") == step) return json_array_get(all, i);
+    return NULL;
+}
+
 /* Keeps in the "timeline" of each rank only the step whose time is nearest to the job's median step time. */
 static void choose_timeline(const json_t *job, const json_t *ranks)
 {
-    const json_t *steps = json_object_get(job, "step_s"),
-                 *indices = json_object_get(json_array_get(ranks, 0), "step_index");
-    double median = json_number_value(json_object_get(json_object_get(job, "step_time"), "median_s")),
-           nearest = INFINITY;
+    const json_t *first = json_array_get(ranks, 0), *indices = json_object_get(first, "step_index"), *step;
+    double median = json_number_value(report_at(job, "step_time.median_s")), nearest = INFINITY;
     int64_t chosen = -1;
-    size_t i, r;
-    json_t *rank, *timeline;
-    json_array_foreach(json_object_get(json_array_get(ranks, 0), "timeline"), i, timeline)
+    size_t i;
+    json_t *rank;
+    json_array_foreach(json_object_get(job, "step_s"), i, step)
     {
-        for (size_t s = 0; s < json_array_size(steps); s++) {
-            double off = fabs(json_number_value(json_array_get(steps, s)) - median);
-            int64_t index = json_integer_value(json_array_get(indices, s));
-            if (index != get_int(timeline, "step") || off >= nearest) continue;
-            nearest = off;
-            chosen = index;
-        }
+        double off = fabs(json_number_value(step) - median);
+        int64_t index = json_integer_value(json_array_get(indices, i));
+        if (off >= nearest || !timeline_of(first, index)) continue;
+        nearest = off;
+        chosen = index;
     }
-    json_array_foreach((json_t *)ranks, r, rank)
+    json_array_foreach((json_t *)ranks, i, rank)
     {
-        json_t *mine = json_null();
-        json_array_foreach(json_object_get(rank, "timeline"), i, timeline)
-        {
-            if (get_int(timeline, "step") == chosen) mine = json_incref(timeline);
-        }
-        json_object_set_new(rank, "timeline", mine);
+        json_t *mine = timeline_of(rank, chosen);
+        json_object_set(rank, "timeline", mine ? mine : json_null());
     }
 }
 
@@ -140,11 +135,6 @@ status job_result_finish(json_t *job, json_t *ranks)
     choose_timeline(job, ranks);
     json_object_set(job, "ranks", ranks);
     return STATUS_OK;
-}
-
-const json_t *run_result_job(const json_t *result, const char *name)
-{
-    return report_find(json_object_get(result, "jobs"), "name", name);
 }
 
 static double cores_of(const json_t *job, int cores)
@@ -171,7 +161,7 @@ static void add_efficiency(json_t *row, const json_t *job, const json_t *none, d
 static json_t *compare_with(const json_t *result, const char *baseline, int cores)
 {
     static const char rate[] = "throughput.samples_per_s";
-    const json_t *base = run_result_job(result, baseline);
+    const json_t *base = report_job(result, baseline);
     json_t *rows = json_array(), *job;
     size_t i;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
@@ -197,19 +187,24 @@ static double computed(const json_t *job, int turn)
     size_t r;
     json_array_foreach(ranks, r, rank)
     {
-        report_steps s = report_steps_of(rank);
-        sum += report_steps_sum(&s, "forward_s", turn, RUN_TURNS, &known) +
-               report_steps_sum(&s, "backward_s", turn, RUN_TURNS, &known);
+        sum += report_steps_sum(rank, "forward_s", turn, RUN_TURNS, &known) +
+               report_steps_sum(rank, "backward_s", turn, RUN_TURNS, &known);
         count += known;
     }
     return count > 0 ? sum / count : NAN;
 }
 
-/* Returns by how many seconds per step `job` computes longer than `isolated`, as the mean over the turns. The
+/* Returns "slowdown". In virtual time the simulation gives the slowdown. On real devices the job is compared
+ * with the job `isolated`, which has the same ranks without communication, and took turns with the other
+ * jobs: by how many seconds per step `job` computes longer than `isolated`, as the mean over the turns. The
  * 95 % interval of the mean uses Student's t with RUN_TURNS - 1 degrees of freedom. */
-static json_t *slowdown_against(const json_t *job, const json_t *isolated)
+static json_t *slowdown_of(const json_t *job, const json_t *isolated)
 {
     double differences[RUN_TURNS], mean = 0, squares = 0;
+    json_t *modeled = (json_t *)report_at(job, "phases.slowdown_s.mean_s");
+    if (json_is_number(modeled)) return json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s");
+    if (!isolated || job == isolated || get_int(job, "world_size") != get_int(isolated, "world_size"))
+        return json_null();
     for (int t = 0; t < RUN_TURNS; t++) {
         differences[t] = computed(job, t) - computed(isolated, t);
         mean += differences[t] / RUN_TURNS;
@@ -220,52 +215,30 @@ static json_t *slowdown_against(const json_t *job, const json_t *isolated)
     return json_pack("{s:f, s:f, s:f}", "mean_s", mean, "low_s", mean - half, "high_s", mean + half);
 }
 
-/* Adds "slowdown". In virtual time the simulation gives the slowdown. On real devices the job is compared
- * with the job `isolated`, which has the same ranks without communication, and took turns with the other
- * jobs. */
-static void add_slowdown(const json_t *result, const json_t *isolated)
-{
-    size_t i;
-    json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
-    {
-        json_t *modeled = (json_t *)report_at(job, "phases.slowdown_s.mean_s");
-        bool exchanges =
-            isolated && job != isolated && get_int(job, "world_size") == get_int(isolated, "world_size");
-        json_object_set_new(job, "slowdown",
-                            json_is_number(modeled)
-                                ? json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s")
-                            : exchanges ? slowdown_against(job, isolated)
-                                        : json_null());
-    }
-}
-
-/* Adds "lost" (harness/report/lost_time.h). It is null for jobs without exchange, if `none` did not
+/* Returns "lost" (harness/report/lost_time.h). It is null for jobs without exchange, if `none` did not
  * run with the same batch per rank, or if a rank has only a stage of the model. */
-static void add_lost_time(const json_t *result, const json_t *isolated)
+static json_t *lost_time_of(const json_t *job, const json_t *none, const json_t *isolated)
 {
-    const json_t *none = run_result_job(result, "none");
-    size_t i;
-    json_t *job;
-    json_array_foreach(json_object_get(result, "jobs"), i, job)
-    {
-        bool staged = json_object_get(job, "pipeline") || json_object_get(job, "remote_stage"),
-             alike = none && get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank"),
-             exchanges = strcmp(report_text_at(job, "engine"), "none") != 0;
-        lost_time l = {.step_s = NAN};
-        if (exchanges && alike && !staged)
-            l = lost_time_between(job, none, isolated, json_is_true(json_object_get(job, "simulated")));
-        json_object_set_new(job, "lost", lost_time_to_json(&l));
-    }
+    bool staged = json_object_get(job, "pipeline") || json_object_get(job, "remote_stage"),
+         alike = none && get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank"),
+         exchanges = strcmp(report_text_at(job, "engine"), "none") != 0;
+    if (!exchanges || !alike || staged) return json_null();
+    lost_time l = lost_time_between(job, none, isolated, json_is_true(json_object_get(job, "simulated")));
+    return lost_time_to_json(&l);
 }
 
 void job_result_compare(json_t *result, int cores, bool in_turns)
 {
-    const json_t *isolated = in_turns ? run_result_job(result, "isolated") : NULL;
-    if (isnan(report_number_at(isolated, "phases.forward_s.mean_s")))
-        isolated = NULL; /* A run was stopped. */
-    add_slowdown(result, isolated);
-    add_lost_time(result, isolated);
+    const json_t *none = report_job(result, "none"),
+                 *isolated = in_turns ? report_job(result, "isolated") : NULL;
+    size_t i;
+    json_t *job;
+    if (isnan(report_phase(isolated, "forward_s"))) isolated = NULL; /* A run was stopped. */
+    json_array_foreach(json_object_get(result, "jobs"), i, job)
+    {
+        json_object_set_new(job, "slowdown", slowdown_of(job, isolated));
+        json_object_set_new(job, "lost", lost_time_of(job, none, isolated));
+    }
     json_object_set_new(result, "comparison",
                         json_pack("{s:I, s:o, s:o}", "cores", (json_int_t)cores, "against_none",
                                   compare_with(result, "none", cores), "against_all_cores",

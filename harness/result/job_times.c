@@ -44,20 +44,14 @@ static int64_t ns_at(const job_steps *j, size_t rank, const char *key, size_t st
  * `sum` is the sum of their times in seconds. */
 static json_t *statistics_to_json(const statistics *s, double count, double sum)
 {
-    const struct {
-        const char *key;
-        double ns;
-    } figures[] = {
-        {"minimum_s", s->minimum}, {"p25_s", s->p25},         {"median_s", s->median},      {"p75_s", s->p75},
-        {"p95_s", s->p95},         {"maximum_s", s->maximum}, {"mean_s", 1e9 * sum / count}};
-    json_t *object = json_object();
-    json_object_set_new(object, "count", json_integer(llround(count)));
-    json_object_set_new(object, "kept", json_integer(s->count));
-    for (size_t i = 0; i < sizeof figures / sizeof figures[0]; i++)
-        json_object_set_new(object, figures[i].key,
-                            report_json_number(s->count > 0 ? figures[i].ns / 1e9 : NAN));
-    json_object_set_new(object, "spread", report_json_number(s->count > 1 ? s->spread : NAN));
-    return object;
+    double second = s->count > 0 ? 1e9 : NAN; /* Without kept steps, all times are null. */
+    return json_pack(
+        "{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "count", (json_int_t)llround(count), "kept",
+        (json_int_t)s->count, "minimum_s", report_json_number(s->minimum / second), "p25_s",
+        report_json_number(s->p25 / second), "median_s", report_json_number(s->median / second), "p75_s",
+        report_json_number(s->p75 / second), "p95_s", report_json_number(s->p95 / second), "maximum_s",
+        report_json_number(s->maximum / second), "mean_s", report_json_number(1e9 * sum / count / second),
+        "spread", report_json_number(s->count > 1 ? s->spread : NAN));
 }
 
 /* Returns the stretches if `stretches` is true, else the kept steps. */
@@ -70,14 +64,15 @@ static job_steps steps_of(const json_t *ranks, bool stretches)
     return j;
 }
 
-static int64_t latest_begin(const job_steps *j, size_t step)
+/* Returns the latest of the times of all ranks at `key` of a step. */
+static int64_t latest(const job_steps *j, const char *key, size_t step)
 {
-    int64_t latest = INT64_MIN;
+    int64_t last = INT64_MIN;
     for (size_t r = 0; r < j->world; r++) {
-        int64_t begin = ns_at(j, r, "step_begin_s", step);
-        if (begin > latest) latest = begin;
+        int64_t ns = ns_at(j, r, key, step);
+        if (ns > last) last = ns;
     }
-    return latest;
+    return last;
 }
 
 /* Returns true if each rank begins the step at the end of the previous measured step, without a gap. */
@@ -99,13 +94,9 @@ typedef struct rate {
  * is the mean of the gaps of the ranks. */
 static int64_t time_of(const job_steps *j, size_t step)
 {
-    int64_t gaps = 0, latest = INT64_MIN;
-    for (size_t r = 0; r < j->world; r++) {
-        int64_t end = ns_at(j, r, "step_end_s", step);
-        gaps += ns_at(j, r, "gaps_s", step);
-        if (end > latest) latest = end;
-    }
-    return latest - latest_begin(j, step) - gaps / (int64_t)j->world;
+    int64_t gaps = 0;
+    for (size_t r = 0; r < j->world; r++) gaps += ns_at(j, r, "gaps_s", step);
+    return latest(j, "step_end_s", step) - latest(j, "step_begin_s", step) - gaps / (int64_t)j->world;
 }
 
 static double samples_of(const job_steps *j, size_t rank, size_t step)
@@ -143,7 +134,7 @@ static double samples_within(const job_steps *j, size_t rank, size_t first, size
  * If `last` is true, counts the steps of each rank up to its last step instead of `end`. */
 static void add_window(const job_steps *j, size_t first, size_t end, bool last, rate *sum)
 {
-    int64_t from = latest_begin(j, first), until = INT64_MAX;
+    int64_t from = latest(j, "step_begin_s", first), until = INT64_MAX;
     for (size_t r = 0; r < j->world; r++) {
         int64_t ended = ns_at(j, r, "step_end_s", (last ? count_of(j, r) : end) - 1);
         if (ended < until) until = ended;
@@ -203,10 +194,9 @@ static json_t *times_to_json(const job_steps *j)
 static status add_steps(json_t *job, const job_steps *kept, const job_steps *all)
 {
     int64_t *steps = calloc(kept->count + 1, sizeof *steps);
-    statistics s;
     if (!steps) return fail(STATUS_SYSTEM, "no memory for the results");
     for (size_t i = 0; i < kept->count; i++) steps[i] = time_of(kept, i);
-    status rc = statistics_of(steps, (int64_t)kept->count, &s);
+    statistics s = statistics_of(steps, (int64_t)kept->count);
     free(steps);
     json_object_set_new(job, "step_s", times_to_json(kept));
     double fewest = report_smallest(all->ranks, "measured_steps");
@@ -217,10 +207,9 @@ static status add_steps(json_t *job, const job_steps *kept, const job_steps *all
                         counts
                             ? json_pack("{s:O, s:o}", "steps", (json_t *)counts, "step_s", times_to_json(all))
                             : json_null());
-    report_steps in = report_steps_of(job);
-    double count, sum = report_steps_sum(&in, "step_s", 0, 1, &count);
+    double count, sum = report_steps_sum(job, "step_s", 0, 1, &count);
     json_object_set_new(job, "step_time", statistics_to_json(&s, count, sum));
-    return rc;
+    return STATUS_OK;
 }
 
 /* Computes the statistics of a phase over the steps. The value of a step is the mean over the ranks. Leaves
@@ -242,17 +231,15 @@ static status phase_statistics(const json_t *ranks, const char *key, size_t of, 
         }
         if (measured) values[count++] = sum / (int64_t)world;
     }
-    statistics kept;
-    status rc = statistics_of(values, count, &kept);
+    statistics kept = statistics_of(values, count);
     free(values);
     double sum = 0, measured = 0, known;
     for (size_t r = 0; r < world; r++) {
-        report_steps all = report_steps_of(json_array_get(ranks, r));
-        sum += report_steps_sum(&all, key, 0, 1, &known) / (double)world;
+        sum += report_steps_sum(json_array_get(ranks, r), key, 0, 1, &known) / (double)world;
         if (r < of) measured += known / (double)of;
     }
     *out = statistics_to_json(&kept, measured, sum);
-    return rc;
+    return STATUS_OK;
 }
 
 static status add_phases(json_t *job, const json_t *ranks)

@@ -223,8 +223,7 @@ status json_schema_check(const char *name, bool is_older, json_t *value, const j
     while (strcmp(names[i], name) != 0) i++;
     json_t *schema = json_loads(texts[i], 0, NULL);
     checker c = {json_object_get(schema, "$defs"), is_older};
-    status rc =
-        schema ? check(&c, schema, value, computed, at) : fail(STATUS_SYSTEM, "no memory for a schema");
+    status rc = check(&c, schema, value, computed, at);
     json_decref(schema);
     return rc;
 }

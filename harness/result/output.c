@@ -19,16 +19,6 @@ status output_probe(const char *path)
     return STATUS_OK;
 }
 
-static status write_file(const text_buffer *text, const char *path)
-{
-    atomic_file file;
-    TRY(atomic_file_open(path, &file));
-    status rc = atomic_file_append(&file, text->data, text->length);
-    if (rc == STATUS_OK) return atomic_file_commit(&file);
-    atomic_file_abandon(&file);
-    return rc;
-}
-
 /* Writes the text unchanged, and frees it. */
 static status deliver(text_buffer *text, const char *path)
 {
@@ -36,7 +26,7 @@ static status deliver(text_buffer *text, const char *path)
     if (text->out_of_memory)
         rc = fail(STATUS_SYSTEM, "no memory for the output");
     else if (strcmp(path, "-") != 0)
-        rc = write_file(text, path);
+        rc = atomic_file_write(path, text->data, text->length);
     else if (text->data && (fputs(text->data, stdout) < 0 || fflush(stdout) != 0))
         rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
     text_free(text);
@@ -64,9 +54,8 @@ static void color(text_buffer *text)
     text_buffer out = {0};
     for (const char *line = text->data; line && *line;) {
         int length = (int)strcspn(line, "\n");
-        const char *code =
-            strstr(line, " times as fast as ") && strstr(line, " times as fast as ") < line + length ? "1"
-                                                                                                     : NULL;
+        const char *faster = strstr(line, " times as fast as ");
+        const char *code = faster && faster < line + length ? "1" : NULL;
         for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
             if (strncmp(line, kinds[i].begin, strlen(kinds[i].begin)) == 0) code = kinds[i].code;
         if (code)
@@ -120,15 +109,17 @@ status output_text(text_buffer *text)
 
 status output_result(json_t *result, const char *path)
 {
-    status rc = result_seal(result);
-    if (rc == STATUS_OK) return output_json(result, path);
-    json_decref(result);
-    return rc;
+    if (path) result_seal(result);
+    return output_json(result, path);
 }
 
 status output_json(json_t *value, const char *path)
 {
     text_buffer text = {0};
+    if (!path) {
+        json_decref(value);
+        return STATUS_OK;
+    }
     char *lines = json_dumps(value, JSON_INDENT(1) | JSON_REAL_PRECISION(17)); /* NULL if `value` is NULL */
     if (lines)
         text_append(&text, "%s\n", lines);

@@ -16,9 +16,9 @@ status output_probe(const char *path);
 status output_text(text_buffer *text);
 /* Writes a text to a file, and frees the text. Replaces control characters except line feeds. */
 status output_file(text_buffer *text, const char *path);
-/* Writes indented JSON to a file, and drops the reference. */
+/* Writes indented JSON to a file unless `path` is NULL, and drops the reference. */
 status output_json(json_t *value, const char *path);
-/* Writes a result with a checksum, for result_read(), and drops the reference. */
+/* Writes a result with a checksum, for result_read(), unless `path` is NULL, and drops the reference. */
 status output_result(json_t *result, const char *path);
 
 #endif

@@ -22,23 +22,17 @@ static share add_times(json_t *row, const json_t *ranks, int stage, int replicas
     double sums[TIMES] = {0}, steps[TIMES] = {0}, known;
     share out = {0};
     for (int r = stage * replicas; r < (stage + 1) * replicas; r++) {
-        report_steps of = report_steps_of(json_array_get(ranks, (size_t)r));
+        const json_t *rank = json_array_get(ranks, (size_t)r);
         double own[TIMES];
         for (int i = 0; i < TIMES; i++) {
-            sums[i] += own[i] = report_steps_sum(&of, keys[i], 0, 1, &known);
+            sums[i] += own[i] = report_steps_sum(rank, keys[i], 0, 1, &known);
             steps[i] += known;
         }
         out.idle_s += own[WAITING] + own[EXPOSED];
         out.busy_s += own[FORWARD] + own[BACKWARD];
     }
-    for (int i = 0; i < TIMES; i++)
-        json_object_set_new(row, keys[i], steps[i] > 0 ? json_real(sums[i] / steps[i]) : json_null());
+    for (int i = 0; i < TIMES; i++) json_object_set_new(row, keys[i], report_json_number(sums[i] / steps[i]));
     return out;
-}
-
-static json_t *ratio(share s)
-{
-    return s.idle_s + s.busy_s > 0 ? json_real(s.idle_s / (s.idle_s + s.busy_s)) : json_null();
 }
 
 /* Returns the largest number at `path` of the ranks of the stage. */
@@ -67,16 +61,17 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
                       peak(ranks, s, replicas, "memory.classes.activations.peak_bytes"), "memory_peak_bytes",
                       peak(ranks, s, replicas, "memory.total.peak_bytes"), "idle");
         share own = add_times(row, ranks, s, replicas);
-        json_object_set_new(row, "idle", ratio(own));
+        json_object_set_new(row, "idle", report_json_number(own.idle_s / (own.idle_s + own.busy_s)));
         all.idle_s += own.idle_s;
         all.busy_s += own.busy_s;
         json_array_append_new(stages, row);
     }
     const char *on = run_config_devices(c) > 1 ? "devices" : "ranks";
-    json_t *pipeline = json_pack("{s:s, s:s, s:i, s:i, s:o, s:f, s:o}", "on", on, "schedule",
-                                 pipeline_schedule_names[shape.schedule], "micro_batches", shape.batches,
-                                 "replicas", replicas, "bubble", ratio(all), "bubble_of_equal_stages",
-                                 pipeline_bubble(&shape), "stages", stages);
+    json_t *pipeline =
+        json_pack("{s:s, s:s, s:i, s:i, s:o, s:f, s:o}", "on", on, "schedule",
+                  pipeline_schedule_names[shape.schedule], "micro_batches", shape.batches, "replicas",
+                  replicas, "bubble", report_json_number(all.idle_s / (all.idle_s + all.busy_s)),
+                  "bubble_of_equal_stages", pipeline_bubble(&shape), "stages", stages);
     json_object_set_new(job, "pipeline", pipeline);
     return STATUS_OK;
 }

@@ -143,26 +143,23 @@ void record_to_json(const record *r, const clock_alignment *clock, json_t *rank)
         int of = r->steps[i].waited_for;
         json_array_append_new(waited, of == ANATOMY_NOBODY ? json_null() : json_integer(of));
     }
-    json_object_set_new(rank, "clock", clock_to_json(r, clock));
-    json_object_set_new(rank, "loss_last", report_json_number(r->count ? r->last_loss : NAN));
-    json_object_set_new(rank, "stretches", stretches_to_json(r, clock));
-    json_object_set_new(rank, "merged_calls", json_integer(r->merged_calls));
-    json_object_set_new(rank, "measured_steps", json_integer(r->count));
-    json_object_set_new(rank, "waited_for", waited);
-    json_object_set_new(rank, "samples", json_integer(r->samples));
-    json_object_set_new(rank, "wall_s", record_seconds(r->wall_ns));
-    json_object_set_new(rank, "bytes_sent", json_integer(r->counters.bytes_sent));
-    json_object_set_new(rank, "bytes_received", json_integer(r->counters.bytes_received));
-    json_object_set_new(rank, "messages_sent", json_integer(r->counters.messages_sent));
-    json_object_set_new(rank, "messages_received", json_integer(r->counters.messages_received));
-    json_object_set_new(rank, "update_aside_s", record_seconds(r->counters.update_aside_ns));
-    json_object_set_new(rank, "agents_cpu_s", record_seconds(r->counters.agents_cpu_ns));
+    const sync_counters *c = &r->counters;
     int64_t off_cpu_ns = r->wall_ns > r->cpu_ns ? r->wall_ns - r->cpu_ns : 0;
-    json_object_set_new(rank, "off_cpu_s",
-                        r->cpu_ns == STEP_NOT_MEASURED ? json_null() : record_seconds(off_cpu_ns));
-    json_object_set_new(rank, "waited_for_s", waited_to_json(r));
-    json_object_set_new(rank, "pushes_overtaken", json_integer(r->counters.pushes_overtaken));
-    json_object_set_new(rank, "updates_skipped", json_integer(r->counters.updates_skipped));
+    json_t *off_cpu = r->cpu_ns == STEP_NOT_MEASURED ? json_null() : record_seconds(off_cpu_ns);
+    json_object_update_new(
+        rank, json_pack("{s:o, s:o, s:o, s:I, s:I, s:o, s:I, s:o}", "clock", clock_to_json(r, clock),
+                        "loss_last", report_json_number(r->count ? r->last_loss : NAN), "stretches",
+                        stretches_to_json(r, clock), "merged_calls", (json_int_t)r->merged_calls,
+                        "measured_steps", (json_int_t)r->count, "waited_for", waited, "samples",
+                        (json_int_t)r->samples, "wall_s", record_seconds(r->wall_ns)));
+    json_object_update_new(
+        rank, json_pack("{s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:I, s:I}", "bytes_sent",
+                        (json_int_t)c->bytes_sent, "bytes_received", (json_int_t)c->bytes_received,
+                        "messages_sent", (json_int_t)c->messages_sent, "messages_received",
+                        (json_int_t)c->messages_received, "update_aside_s",
+                        record_seconds(c->update_aside_ns), "agents_cpu_s", record_seconds(c->agents_cpu_ns),
+                        "off_cpu_s", off_cpu, "waited_for_s", waited_to_json(r), "pushes_overtaken",
+                        (json_int_t)c->pushes_overtaken, "updates_skipped", (json_int_t)c->updates_skipped));
     json_t *evaluations = json_array();
     for (int64_t i = 0; i < r->evaluation_count; i++) {
         const record_evaluation *e = &r->evaluations[i];

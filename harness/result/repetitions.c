@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static status no_memory(void)
-{
-    return fail(STATUS_SYSTEM, "no memory for the verdict of the runs");
-}
-
 /* ---- medians and intervals --------------------------------------------------------------------------- */
 
 /* Sets *out to the median of the figure at `path` of a job over the runs, with its interval. */
@@ -20,9 +15,9 @@ static status summary(const json_t *runs, const char *name, const char *path, js
 {
     size_t most = json_array_size(runs);
     double *values = malloc((most + 1) * sizeof *values);
-    if (!values) return no_memory();
+    if (!values) return fail(STATUS_SYSTEM, "no memory for the verdict of the runs");
     for (size_t i = 0; i < most; i++)
-        values[i] = report_number_at(run_result_job(json_array_get(runs, i), name), path);
+        values[i] = report_number_at(report_job(json_array_get(runs, i), name), path);
     status rc = median_to_json(values, (int)most, out);
     free(values);
     return rc;
@@ -58,11 +53,7 @@ static json_t *runs_in_short(const json_t *runs)
 /* Returns the sum of the jobs' median step times. */
 static double step_of_all(const json_t *run)
 {
-    double sum = 0;
-    const json_t *jobs = json_object_get(run, "jobs");
-    for (size_t j = 0; j < json_array_size(jobs); j++)
-        sum += report_number_at(json_array_get(jobs, j), "step_time.median_s");
-    return sum;
+    return report_sum(json_object_get(run, "jobs"), "step_time.median_s");
 }
 
 /* Returns the index of the run with the median time. If the number of runs is even, returns the faster of the
@@ -118,11 +109,10 @@ status run_result_repeat(const json_t *runs, json_t **out)
  * turn. Returns false if there are too few steps. */
 static bool cut_in_turns(const json_t *job, double turns[RUN_TURNS])
 {
-    report_steps steps = report_steps_of(job);
-    double count, known, all = report_steps_sum(&steps, "step_s", 0, 1, &count);
+    double count, known, all = report_steps_sum(job, "step_s", 0, 1, &count);
     if (count < RUN_TURNS || !(all > 0)) return false;
     for (int t = 0; t < RUN_TURNS; t++)
-        turns[t] = report_steps_sum(&steps, "step_s", t, RUN_TURNS, &known) / all /
+        turns[t] = report_steps_sum(job, "step_s", t, RUN_TURNS, &known) / all /
                    report_number_at(job, "throughput.samples_per_s");
     return true;
 }
@@ -144,8 +134,8 @@ static status judge_runs(const json_t *runs, double *rates, judged *j)
     double *ps = rates, *ring = rates + most, *sorted[2] = {ring + most, ring + 2 * most};
     for (size_t i = 0; i < most; i++) {
         const json_t *run = json_array_get(runs, i);
-        ps[j->count] = report_number_at(run_result_job(run, "ps"), rate);
-        ring[j->count] = report_number_at(run_result_job(run, "ring"), rate);
+        ps[j->count] = report_number_at(report_job(run, "ps"), rate);
+        ring[j->count] = report_number_at(report_job(run, "ring"), rate);
         j->count += ps[j->count] > 0 && ring[j->count] > 0;
     }
     size_t bytes = (size_t)j->count * sizeof *rates;
@@ -160,7 +150,7 @@ static status judge_runs(const json_t *runs, double *rates, judged *j)
 
 static void judge_run(const json_t *result, bool in_turns, judged *j)
 {
-    const json_t *ps = run_result_job(result, "ps"), *ring = run_result_job(result, "ring");
+    const json_t *ps = report_job(result, "ps"), *ring = report_job(result, "ring");
     double of_ps[RUN_TURNS], of_ring[RUN_TURNS];
     j->ps = report_number_at(ps, rate);
     j->ring = report_number_at(ring, rate);
@@ -200,7 +190,8 @@ status run_result_judge(json_t *result, bool in_turns)
     status rc = STATUS_OK;
     if (runs) {
         double *rates = malloc((4 * json_array_size(runs) + 1) * sizeof *rates);
-        rc = rates ? judge_runs(runs, rates, &j) : no_memory();
+        rc = rates ? judge_runs(runs, rates, &j)
+                   : fail(STATUS_SYSTEM, "no memory for the verdict of the runs");
         free(rates);
     } else {
         judge_run(result, in_turns, &j);

@@ -10,9 +10,8 @@
 
 enum { RESULT_MOST_BYTES = 1 << 30 }; /* largest size of a file */
 
-/* Adds "checksum": XXH3 of the result without "options", "provenance" and "checksum". Returns
- * STATUS_SYSTEM if out of memory. */
-status result_seal(json_t *result);
+/* Adds "checksum": XXH3 of the result without "options", "provenance" and "checksum". */
+void result_seal(json_t *result);
 
 /* Checks the JSON of a run, a plan, `harness memory`, a sweep's table or a reproduction: version, checksum,
  * schema, and the figures that follow from other figures. A file of an older version is checked only for its

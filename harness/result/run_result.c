@@ -2,6 +2,7 @@
 
 #include "common/base/text.h"
 #include "common/net/link.h"
+#include "harness/report/report.h"
 #include "harness/result/output.h"
 
 #include <math.h>
@@ -32,25 +33,23 @@ char *proc_value(const char *path, const char *key, char *buffer, size_t size)
 static json_t *host_to_json(int processors)
 {
     struct utsname u;
-    char processor[160], system[160];
+    char processor[160];
     uname(&u);
     if (!proc_value("/proc/cpuinfo", "model name", processor, sizeof processor)[0])
         snprintf(processor, sizeof processor, "unknown processor");
-    snprintf(system, sizeof system, "%s %s %s", u.sysname, u.release, u.machine);
     json_int_t memory = (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE);
-    return json_pack("{s:s, s:s, s:s, s:i, s:I}", "name", u.nodename, "system", system, "processor",
-                     processor, "processors", processors, "memory_bytes", memory);
+    return json_pack("{s:s, s:o, s:s, s:i, s:I}", "name", u.nodename, "system",
+                     json_sprintf("%s %s %s", u.sysname, u.release, u.machine), "processor", processor,
+                     "processors", processors, "memory_bytes", memory);
 }
 
 static json_t *libraries_to_json(void)
 {
     const dnnl_version_t *v = dnnl_version();
     int major, minor, patch;
-    char onednn[32], zmq[32];
     zmq_version(&major, &minor, &patch);
-    snprintf(onednn, sizeof onednn, "%d.%d.%d", v->major, v->minor, v->patch);
-    snprintf(zmq, sizeof zmq, "%d.%d.%d", major, minor, patch);
-    return json_pack("{s:s, s:s, s:s, s:s}", "oneDNN", onednn, "libzmq", zmq, "protobuf-c",
+    return json_pack("{s:o, s:o, s:s, s:s}", "oneDNN", json_sprintf("%d.%d.%d", v->major, v->minor, v->patch),
+                     "libzmq", json_sprintf("%d.%d.%d", major, minor, patch), "protobuf-c",
                      protobuf_c_version(), "jansson", jansson_version_str());
 }
 
@@ -138,17 +137,10 @@ status run_result_build(const run_config *c, const run_plan *plan, const run_job
     gmtime_r(&(time_t){started_at_s}, &tm);
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", &tm);
     json_t *command = json_array(), *results = json_array();
-    bool stopped = false, simulated = false;
     for (; *words; words++) json_array_append_new(command, json_string(*words));
-    static const int order[JOB_COUNT] = {ENGINE_NONE, JOB_ALL_CORES, JOB_ISOLATED}; /* the baselines first */
-    for (int i = 0; i < JOB_COUNT; i++) {
-        int j = i < JOB_COUNT - ENGINE_COUNT + 1 ? order[i] : i - (JOB_COUNT - ENGINE_COUNT);
-        json_t *job = jobs[j].result;
-        if (!job) continue;
-        json_array_append(results, job);
-        stopped = stopped || json_is_true(json_object_get(job, "stopped_early"));
-        simulated = simulated || json_is_true(json_object_get(job, "simulated"));
-    }
+    static const int order[JOB_COUNT] = {ENGINE_NONE, JOB_ALL_CORES, JOB_ISOLATED, ENGINE_PS, ENGINE_RING};
+    for (int i = 0; i < JOB_COUNT; i++)
+        if (jobs[order[i]].result) json_array_append(results, jobs[order[i]].result);
     /* In virtual time, the option --link describes the simulated machine. */
     bool emulated = c->shared.link && !run_config_is_virtual(c);
     const char *commit = PROGRAM_COMMIT;
@@ -160,8 +152,9 @@ status run_result_build(const run_config *c, const run_plan *plan, const run_job
                   "command", command, "host", host_to_json(c->processors), "libraries", libraries_to_json(),
                   "workload", run_workload_to_json(c, plan), "hardware_note", plan->hardware_note,
                   "oversubscribed", (int)run_config_is_oversubscribed(c), "emulated", emulated, "simulated",
-                  (int)simulated, "configuration", configuration_to_json(c), "options",
-                  run_config_given(c, true), "stopped_early", (int)stopped, "jobs", results, "repetitions");
+                  report_count_true(results, "simulated") > 0, "configuration", configuration_to_json(c),
+                  "options", run_config_given(c, true), "stopped_early",
+                  report_count_true(results, "stopped_early") > 0, "jobs", results, "repetitions");
     job_result_compare(result, c->processors, plan->alternate);
     status rc = run_result_judge(result, plan->alternate);
     json_t *agreement = agreement_to_json(jobs, plan->model);

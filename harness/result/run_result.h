@@ -66,9 +66,6 @@ status job_result_add_pipeline(json_t *job, const json_t *ranks, const nn_model 
  * ran. `cores` is the number of processors of the host. `in_turns` says whether the jobs alternated. */
 void job_result_compare(json_t *result, int cores, bool in_turns);
 
-/* Returns the job with the name `name` in the result of a run, or NULL. */
-const json_t *run_result_job(const json_t *result, const char *name);
-
 /* Adds "verdict" to the result of one run or of several runs. The verdict says which of ps and ring is
  * faster, and gives the interval of the factor between the rates. `in_turns` says whether the jobs of a
  * single run alternated. Returns STATUS_SYSTEM if out of memory. */

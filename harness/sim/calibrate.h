@@ -20,7 +20,6 @@
 #define HARNESS_SIM_CALIBRATE_H
 
 #include "common/base/status.h"
-#include "common/base/text.h"
 #include "common/sim/constants.h"
 
 #include <sched.h>

@@ -65,13 +65,7 @@ static status open_nccl(together *t, int rank, gpu_rank *g)
 
 static status time_all_reduce(gpu_rank *g, int64_t count, int64_t *best)
 {
-    collective_buffer all = {.base = g->memory.data};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
-                            .op = REDUCE_SUM,
-                            .type = DTYPE_F32,
-                            .count = count,
-                            .in = all,
-                            .out = all};
+    collective_call call = collective_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, count, g->memory.data);
     for (int i = 0; i < GPU_TURNS; i++) {
         collective_ticket ticket;
         int64_t deadline;

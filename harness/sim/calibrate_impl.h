@@ -75,7 +75,8 @@ void calibration_close(calibration_run *r);
 
 /* Opens workload 0 (ResNet-18), 1 (a small BERT), 2 (ResNet-18 with a quarter of the batch) or 3 (a wide
  * BERT of few rows) on a separate CPU device with `threads` compute threads. */
-status calibration_open_cpu(calibration_run *r, int workload, int threads);
+status calibration_open_cpu(calibration_run *r, const calibration_workload *w, int threads);
+extern const calibration_workload calibration_workloads[CALIBRATION_WORKLOADS];
 void calibration_close_cpu(calibration_run *r);
 
 /* Runs forward, backward and updates. The times are stored at index `repeat` of the setting, unless `repeat`

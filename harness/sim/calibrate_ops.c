@@ -124,7 +124,7 @@ status calibrate_operations(calibration *c)
     calibration_sums sums[2] = {0}; /* Large batch, small batch. */
     status rc = STATUS_OK;
     for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++)
-        rc = calibration_open_cpu(&runs[i], i, c->threads);
+        rc = calibration_open_cpu(&runs[i], &calibration_workloads[i], c->threads);
     if (rc == STATUS_OK) rc = run_steps(runs);
     for (int i = 0; i < CALIBRATION_WORKLOADS && rc == STATUS_OK; i++) take_peak(&runs[i], c);
     calibration_rates rates = {c->peak_tflops, c->memory_gbs, c->launch_us, 0};
@@ -143,7 +143,7 @@ status calibrate_operations(calibration *c)
 
 /* ---- Training steps of a ResNet-18 and a small BERT on one rank, every operation timed ---- */
 
-static const calibration_workload workloads[CALIBRATION_WORKLOADS] = {
+const calibration_workload calibration_workloads[CALIBRATION_WORKLOADS] = {
     {{.name = "resnet18", .image = 32, .classes = 10}, 32},
     {{.name = "bert", .head = MODEL_HEAD_MLM}, 8}, /* The loss has a class per word. */
     {{.name = "resnet18", .image = 32, .classes = 10}, 8},
@@ -223,13 +223,13 @@ void calibration_close(calibration_run *r)
     free(r->times);
 }
 
-status calibration_open_cpu(calibration_run *r, int workload, int threads)
+status calibration_open_cpu(calibration_run *r, const calibration_workload *w, int threads)
 {
     device_config config = {.name = "cpu", .world = 1, .threads = threads};
     *r = (calibration_run){0};
     TRY(device_open(&config, &r->device));
     TRY(device_stream_open(r->device, DEVICE_STREAM_COMPUTE, &r->stream));
-    return calibration_open(r, r->device, r->stream, &workloads[workload], DEVICE_MEMORY_SHARED, false);
+    return calibration_open(r, r->device, r->stream, w, DEVICE_MEMORY_SHARED, false);
 }
 
 void calibration_close_cpu(calibration_run *r)

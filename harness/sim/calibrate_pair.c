@@ -152,7 +152,7 @@ static status compute_all(local_ranks *group, pair *p, int rank, bool passes)
 /* Runs the passes only with the first model, whose gradients are larger than caches. */
 static status measure_model(local_ranks *group, pair *p, int rank, int model)
 {
-    status rc = calibration_open_cpu(&p->runs[rank], model, p->result->threads);
+    status rc = calibration_open_cpu(&p->runs[rank], &calibration_workloads[model], p->result->threads);
     bool passes = model == 0;
     if (rc == STATUS_OK && passes) rc = open_passes(p, rank);
     if (rc == STATUS_OK && passes && rank == 0)

@@ -38,12 +38,9 @@ static double flops_of_sample(const nn_model *model)
 static double measure_step(const model_options *model, int64_t batch, int threads)
 {
     calibration_workload w = {*model, batch};
-    calibration_run r = {0};
-    device_config config = {.name = "cpu", .world = 1, .threads = threads};
+    calibration_run r;
     int64_t begin_ns = 0;
-    status rc = device_open(&config, &r.device);
-    if (rc == STATUS_OK) rc = device_stream_open(r.device, DEVICE_STREAM_COMPUTE, &r.stream);
-    if (rc == STATUS_OK) rc = calibration_open(&r, r.device, r.stream, &w, DEVICE_MEMORY_SHARED, false);
+    status rc = calibration_open_cpu(&r, &w, threads);
     for (int i = 0; i < 2 && rc == STATUS_OK; i++) { /* The first step is slow. */
         begin_ns = clock_now_ns();
         rc = calibration_step(&r, CALIBRATION_ALONE, -1);

@@ -66,14 +66,13 @@ static status check_machines(const virtual_job_config *job, const sync_requireme
 /* Makes the update of all parameters take the recorded time. */
 static void fit_update(const run_config *c, const nn_model *m, simulation *s)
 {
-    enum { PS_PER_NS = 1000 };
     op_desc op = {.kind = c->optimizer.kind == OPTIMIZER_SGD ? OP_sgd : OP_adam, .type = DTYPE_F32};
     op.u.optimizer.count = m->parameter_elements;
     op.u.optimizer.momentum = c->optimizer.momentum;
     if (!m->recording || m->recording->update_ns == 0) return;
     double price = sim_price_op(s->profile, s->config.precision, &op);
     for (int i = 0; i < 2; i++)
-        s->profile->values[SIM_OPTIMIZER][i] *= price / (PS_PER_NS * (double)m->recording->update_ns);
+        s->profile->values[SIM_OPTIMIZER][i] *= price / ((double)SIM_NS * (double)m->recording->update_ns);
 }
 
 status virtual_machines_open(const virtual_job_config *job, int devices, const sync_requirements *needs,

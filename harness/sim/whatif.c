@@ -3,7 +3,6 @@
 #include "common/base/clock.h"
 #include "common/base/log.h"
 #include "harness/report/report.h"
-#include "harness/result/run_result.h"
 #include "harness/sim/next.h"
 
 #include <math.h>
@@ -12,17 +11,6 @@
 #include <string.h>
 
 /* ---- parsing ---------------------------------------------------------------------------------- */
-
-/* Copies the word before the next comma and moves past the comma. Returns false if the word does not fit. */
-static bool next_word(const char **at, char *word, size_t size)
-{
-    size_t length = strcspn(*at, ",");
-    if (length >= size) return false;
-    memcpy(word, *at, length);
-    word[length] = '\0';
-    *at += length + ((*at)[length] == ',');
-    return true;
-}
 
 static status not_a_list(const char *text)
 {
@@ -53,7 +41,8 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
     for (const char *at = text; *at;) {
         char word[24];
         int64_t gpus;
-        if (!next_word(&at, word, sizeof word)) return not_a_list(text);
+        if (strcspn(at, ",") >= sizeof word) return not_a_list(text);
+        text_next_word(&at, ',', word, sizeof word);
         if (strcmp(word, "...") == 0) {
             dots = true;
             continue;
@@ -113,7 +102,7 @@ static status ask_point(const virtual_workload *w, const whatif_question *q, con
         return fail(STATUS_CONFIG, "--warmup: expected fewer steps than %d GPUs train, got all of them",
                     w->gpus);
     double one = alone ? alone->samples_per_s : figures->samples_per_s;
-    int gpus = alone ? w->gpus * q->devices : 1;
+    int gpus = alone ? w->gpus * run_config_devices(q->config) : 1;
     *out = (whatif_point){.step_ms = 1e3 * report_number_at(figures->job, "phases.step_s.mean_s"),
                           .exposed_ms =
                               1e3 * report_number_at(figures->job, "phases.exposed_communication_s.mean_s"),
@@ -123,7 +112,7 @@ static status ask_point(const virtual_workload *w, const whatif_question *q, con
                           .lost = {.step_s = NAN},
                           .most_bytes = figures->most_bytes,
                           .fits = fits};
-    if (q->stages == 1)
+    if (q->config->run.stages == 1)
         out->lost = lost_time_between(figures->job, alone ? alone_job : figures->job, NULL, true);
     json_t *algorithms = json_object_get(figures->job, "algorithms");
     if (w->draw == 0 && json_is_array(algorithms)) out->algorithms = json_incref(algorithms);
@@ -212,7 +201,7 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
                 rc = fail(STATUS_CONFIG,
                           "%d servers take minutes to simulate: --policy sync --servers %d does it", w.gpus,
                           w.gpus);
-            else if (w.gpus * q->devices > 1)
+            else if (w.gpus * run_config_devices(q->config) > 1)
                 rc = ask_point(&w, q, &one, alone, figures, &point);
             /* If there are several policies, the row of a job that cannot run says why. */
             if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policies.count > 1) {
@@ -287,7 +276,7 @@ static whatif_verdict make_verdict(const whatif_question *q, const whatif_answer
 static status try_next(const whatif_question *q, whatif_answer *a)
 {
     int engine, last = q->gpus[q->size_count - 1], best = a->verdict.best;
-    if (best < 0 || last * q->devices == 1) return STATUS_OK;
+    if (best < 0 || last * run_config_devices(q->config) == 1) return STATUS_OK;
     TRY(engine_of_policy(q->policies.names[best], &engine));
     virtual_workload w = workload_of(q, q->policies.names[best], last, 0, a->efficiency);
     command_words words = {0};
@@ -301,12 +290,12 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
     status rc = describe_gpu(q->profile, out);
-    if (q->step_ms > 0 || q->recorded) out->estimated = false;
+    if (q->step_ms > 0 || q->config->run.workload) out->estimated = false;
     int64_t begin_ns = clock_now_ns();
     for (int draw = 0; draw <= q->draws && rc == STATUS_OK; draw++) {
         rc = ask_all(q, draw, &figures, out);
         double once_s = 1e-9 * (double)(clock_now_ns() - begin_ns);
-        if (draw == 0 && once_s * q->draws > 5 && !q->quiet && rc == STATUS_OK)
+        if (draw == 0 && once_s * q->draws > 5 && !q->config->run.quiet && rc == STATUS_OK)
             log_info("about %.0f s left for the ranges; --draws 0 leaves them out", once_s * q->draws);
     }
     virtual_figures_free(&figures);

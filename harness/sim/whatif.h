@@ -15,15 +15,13 @@ typedef struct whatif_question {
     const char *profile;
     char *const *words; /* [word_count]: options of `harness run`, borrowed. */
     int word_count;
-    int slow_rank;       /* Rank of the last --slow among the words, or -1. */
-    bool has_length;     /* The words have --steps or --epochs. */
-    int stages, devices; /* --stages, and devices per rank (--stages-on devices). 1 by default. */
+    const run_config *config; /* The words after parsing, borrowed. */
+    int slow_rank;            /* Rank of the last --slow among the words, or -1. */
+    bool has_length;          /* The words have --steps or --epochs. */
     /* Measured step time of one GPU, to which the computed times are fitted. 0 to use the profile's
      * efficiencies. */
     double step_ms;
     int draws; /* 0 to SIM_DRAWS. If 0, the low and high values equal the values. */
-    bool quiet;
-    bool recorded; /* The words have --workload, whose step was measured. */
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
     bool server_per_rank; /* The policy sync has a server on every rank. */

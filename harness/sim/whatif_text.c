@@ -1,6 +1,5 @@
 /* Shows the answers of whatif: as text, as CSV and as JSON. */
 #include "harness/report/report.h"
-#include "harness/result/run_result.h"
 #include "harness/sim/whatif.h"
 
 #include <math.h>
@@ -178,7 +177,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
         text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
                          "estimate, --step-ms MS or --samples-per-s N.\n");
     table(q, a, out);
-    if (q->stages == 1) lost_table(q, a, out);
+    if (q->config->run.stages == 1) lost_table(q, a, out);
     best_lines(q, a, out);
     text_append(
         out,

@@ -44,16 +44,24 @@ typedef struct sweep {
     int points;         /* Product of the axes' counts. sweep_has() leaves out some points. */
     /* True if --mode is given or varied. If false, each value of a varied policy determines the engine. */
     bool has_mode;
-    bool builds; /* True if the values of axis 0 are programs. */
+    bool builds;      /* True if the values of axis 0 are programs. */
+    bool *is_virtual; /* [points] True if the device of the point is virtual. NULL before sweep_check(). */
 } sweep;
+
+/* Records that memory for the sweep ran out. Returns STATUS_SYSTEM. */
+status sweep_no_memory(void);
 
 /* Adds "NAME=VALUE,VALUE,...". Values that contain commas are separated by ';'. Returns STATUS_USAGE if the
  * text is invalid. */
 status sweep_vary(sweep *s, const char *text);
 
 /* Adds the axis `mode` if neither --mode nor a varied policy chooses an engine, counts the points, and checks
- * the command lines of the points. Returns STATUS_USAGE for an unknown option or an invalid value. */
+ * the command lines of the points. Returns STATUS_USAGE for an unknown option or an invalid value, and the
+ * status of run_config_parse() if a file that the options name is invalid. */
 status sweep_check(sweep *s);
+
+/* Returns the index of the axis that varies the option `name`, or -1. */
+int sweep_axis_named(const sweep *s, const char *name);
 
 /* Returns true if the option `name` is given for all points, or varied. */
 bool sweep_has_option(const sweep *s, const char *name);
@@ -82,9 +90,6 @@ bool sweep_has(const sweep *s, int point);
 /* Returns the words of `harness run` at a point as a new JSON array: "harness", "run", options. */
 status sweep_words(const sweep *s, int point, json_t **out);
 
-/* Sets *out to true if the point's device is virtual. */
-status sweep_is_virtual(const sweep *s, int point, bool *out);
-
 /* sweep_program.c: sweep_program() returns the program that runs a point. sweep_programs() sets *out to a new
  * array of the hashes of all programs (XXH3, hexadecimal), and returns STATUS_UNAVAILABLE if a program cannot
  * be read. */
@@ -110,8 +115,7 @@ json_t *sweep_result(const sweep *s, int point, int round);
 status sweep_open_folder(const sweep *s, int *lock);
 
 typedef struct sweep_outcome {
-    /* Numbers of runs that succeeded and failed in this start, and of runs that earlier starts finished. */
-    int run, failed, kept;
+    int failed, kept; /* Numbers of runs that failed in this start, and that earlier starts finished. */
     int signal;       /* Signal that ended the sweep, or 0. */
     json_t *failures; /* Array of {point, round, exit_code, message}, including failures of earlier starts. */
 } sweep_outcome;
@@ -127,7 +131,7 @@ status sweep_list(const sweep *s, text_buffer *out);
 
 /* sweep_loss.c: sweep_add_losses() adds "loss_over_time" to the table. The value is null in virtual time, or
  * if the sweep does not vary the policy. sweep_report_losses() writes nothing if "loss_over_time" is null. */
-status sweep_add_losses(const sweep *s, json_t *table);
+void sweep_add_losses(const sweep *s, json_t *table);
 void sweep_report_losses(const json_t *table, text_buffer *out);
 
 /* sweep_origin.c: add the origin of the results to the table. sweep_add_command() adds the command and the

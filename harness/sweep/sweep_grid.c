@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static status no_memory(void)
+status sweep_no_memory(void)
 {
     return fail(STATUS_SYSTEM, "no memory for the sweep");
 }
@@ -30,14 +30,13 @@ status sweep_vary(sweep *s, const char *text)
         return fail(STATUS_USAGE, "--vary: expected at most %d options", SWEEP_MOST_AXES);
     sweep_axis *axis = &s->axes[s->axis_count];
     axis->text = strdup(text);
-    if (!axis->text) return no_memory();
+    if (!axis->text) return sweep_no_memory();
     s->axis_count++;
     axis->name = axis->text;
     char *values = axis->text + (equals - text);
     *values++ = '\0';
-    for (int i = 0; i < s->axis_count - 1; i++)
-        if (strcmp(s->axes[i].name, axis->name) == 0)
-            return fail(STATUS_USAGE, "--vary: expected an option once, got '%s' twice", axis->name);
+    if (sweep_axis_named(s, axis->name) < s->axis_count - 1)
+        return fail(STATUS_USAGE, "--vary: expected an option once, got '%s' twice", axis->name);
     const char *separator = strchr(values, ';') ? ";" : ",";
     for (char *rest = values, *value; (value = strsep(&rest, separator));) {
         if (!*value) return fail(STATUS_USAGE, "--vary: expected a value between separators, got '%s'", text);
@@ -53,6 +52,7 @@ void sweep_free(sweep *s)
 {
     for (int i = 0; i < s->axis_count; i++) free(s->axes[i].text);
     free(s->words);
+    free(s->is_virtual);
     *s = (sweep){0};
 }
 
@@ -62,7 +62,7 @@ static int index_at(const sweep *s, int point, int axis)
     return point % s->axes[axis].count;
 }
 
-static int axis_named(const sweep *s, const char *name)
+int sweep_axis_named(const sweep *s, const char *name)
 {
     for (int i = 0; i < s->axis_count; i++)
         if (strcmp(s->axes[i].name, name) == 0) return i;
@@ -73,7 +73,7 @@ static int axis_named(const sweep *s, const char *name)
  * determines the engine. */
 static const char *engine_of_point(const sweep *s, int point)
 {
-    int mode = axis_named(s, "mode"), policy = axis_named(s, "policy"), engine;
+    int mode = sweep_axis_named(s, "mode"), policy = sweep_axis_named(s, "policy"), engine;
     if (mode >= 0) return s->axes[mode].values[index_at(s, point, mode)];
     if (policy < 0 || s->has_mode) return NULL;
     if (engine_of_policy(s->axes[policy].values[index_at(s, point, policy)], &engine) == STATUS_OK)
@@ -120,7 +120,7 @@ static status add_shared_words(const sweep *s, const char *engine, json_t *out)
     option_binding others[ENGINE_COUNT + 1] = {{.table = &policy_table, .storage = &policy}};
     size_t other_count = engine ? 1 : 0;
     int count = 0;
-    status rc = scratch && words ? run_config_init(scratch) : no_memory();
+    status rc = scratch && words ? run_config_init(scratch) : sweep_no_memory();
     for (int e = 0; e < ENGINE_COUNT && engine; e++)
         if (strcmp(engine_table[e]->name, engine) != 0)
             others[other_count++] = scratch->bindings[BINDING_COUNT - ENGINE_COUNT + e];
@@ -142,33 +142,20 @@ status sweep_words(const sweep *s, int point, json_t **out)
 {
     const char *engine = engine_of_point(s, point);
     json_t *words = json_pack("[s, s]", "harness", "run");
-    status rc = words ? add_shared_words(s, engine, words) : no_memory();
+    status rc = add_shared_words(s, engine, words);
     for (int i = 0; i < s->axis_count; i++)
         if (sweep_value(s, point, i) && !(s->builds && i == 0))
             json_array_append_new(words, json_sprintf("--%s=%s", s->axes[i].name, sweep_value(s, point, i)));
-    if (engine && axis_named(s, "mode") < 0) json_array_append_new(words, json_sprintf("--mode=%s", engine));
+    if (engine && sweep_axis_named(s, "mode") < 0)
+        json_array_append_new(words, json_sprintf("--mode=%s", engine));
     *out = words;
-    return rc;
-}
-
-/* Parses the configuration of a point. *out borrows from *words. The caller frees both. */
-static status configure(const sweep *s, int point, json_t **words, run_config **out)
-{
-    *out = calloc(1, sizeof **out);
-    TRY(*out ? sweep_words(s, point, words) : no_memory());
-    const char **list = sweep_words_of(*words);
-    status rc = list ? run_config_init(*out) : no_memory();
-    if (rc == STATUS_OK)
-        rc = run_config_parse(*out, (int)json_array_size(*words) - 2, (char *const *)list + 2);
-    free(list);
     return rc;
 }
 
 bool sweep_has_option(const sweep *s, const char *name)
 {
     size_t length = strlen(name);
-    for (int i = 0; i < s->axis_count; i++)
-        if (strcmp(s->axes[i].name, name) == 0) return true;
+    if (sweep_axis_named(s, name) >= 0) return true;
     for (int i = 0; i < s->word_count; i++)
         if (strncmp(s->words[i], "--", 2) == 0 && strncmp(s->words[i] + 2, name, length) == 0 &&
             (!s->words[i][2 + length] || s->words[i][2 + length] == '='))
@@ -192,14 +179,32 @@ static status refuse_outputs(const run_config *c)
     return STATUS_OK;
 }
 
+/* Checks the command line of a point, and sets s->is_virtual of the point. */
+static status check_point(sweep *s, int point)
+{
+    run_config *config = calloc(1, sizeof *config);
+    json_t *words = NULL;
+    status rc = sweep_words(s, point, &words);
+    const char **list = sweep_words_of(words);
+    if (rc == STATUS_OK) rc = config && list ? run_config_init(config) : sweep_no_memory();
+    if (rc == STATUS_OK)
+        rc = run_config_parse(config, (int)json_array_size(words) - 2, (char *const *)list + 2);
+    if (rc == STATUS_OK && config->run.mode >= ENGINE_COUNT)
+        rc = fail(STATUS_USAGE, "sweep: --mode: expected one engine per run, as in --mode ps,ring");
+    if (rc == STATUS_OK) rc = refuse_outputs(config);
+    s->is_virtual[point] = rc == STATUS_OK && run_config_is_virtual(config);
+    free(list);
+    free(config);
+    json_decref(words);
+    return rc;
+}
+
 status sweep_check(sweep *s)
 {
-    int policy = axis_named(s, "policy");
+    int policy = sweep_axis_named(s, "policy"), engine;
     s->has_mode = sweep_has_option(s, "mode");
-    for (int i = 0; policy >= 0 && i < s->axes[policy].count; i++) {
-        int engine;
-        if (!s->has_mode) TRY(engine_of_policy(s->axes[policy].values[i], &engine));
-    }
+    for (int i = 0; !s->has_mode && policy >= 0 && i < s->axes[policy].count; i++)
+        TRY(engine_of_policy(s->axes[policy].values[i], &engine));
     if (!s->has_mode && policy < 0) TRY(sweep_vary(s, "mode=ps,ring"));
     int64_t points = 1;
     for (int i = 0; i < s->axis_count; i++) {
@@ -210,39 +215,16 @@ status sweep_check(sweep *s)
         return fail(STATUS_USAGE, "--vary: expected at most %d points, got %lld", SWEEP_MOST_POINTS,
                     (long long)points);
     s->points = (int)points;
+    s->is_virtual = calloc((size_t)points, sizeof *s->is_virtual);
+    if (!s->is_virtual) return sweep_no_memory();
     for (int p = 0; p < s->points; p++) {
-        if (!sweep_has(s, p)) continue;
-        run_config *config = NULL;
-        json_t *words = NULL;
-        status rc = configure(s, p, &words, &config);
-        if (rc == STATUS_OK && config->run.mode >= ENGINE_COUNT)
-            rc = fail(STATUS_USAGE, "sweep: --mode: expected one engine per run, as in --mode ps,ring");
-        if (rc == STATUS_OK) rc = refuse_outputs(config);
-        free(config);
-        json_decref(words);
+        status rc = sweep_has(s, p) ? check_point(s, p) : STATUS_OK;
         /* If valid values cannot run together, the point fails when it runs, and the table shows the
          * failure. */
-        if (rc == STATUS_USAGE || rc == STATUS_SYSTEM) return rc;
+        if (rc != STATUS_OK && rc != STATUS_CONFIG) return rc;
         error_clear();
     }
     return STATUS_OK;
-}
-
-status sweep_is_virtual(const sweep *s, int point, bool *out)
-{
-    run_config *config = NULL;
-    json_t *words = NULL;
-    *out = false;
-    if (s->builds) return STATUS_OK;
-    status rc = configure(s, point, &words, &config);
-    *out = rc == STATUS_OK && run_config_is_virtual(config);
-    free(config);
-    json_decref(words);
-    if (rc == STATUS_CONFIG) { /* The run of the point will fail with this message. */
-        error_clear();
-        rc = STATUS_OK;
-    }
-    return rc;
 }
 
 /* ---- files ------------------------------------------------------------------------------------------- */
@@ -296,7 +278,7 @@ static status define(const sweep *s, json_t **out)
     status rc = sweep_programs(s, &programs);
     *out = json_pack("{s:i, s:o, s:o, s:o}", "schema_version", 1, "vary", axes, "options",
                      sweep_shared_words(s), "programs", programs);
-    return rc == STATUS_OK && !*out ? no_memory() : rc;
+    return rc;
 }
 
 status sweep_read(const char *folder, json_t **definition, sweep *out)
@@ -347,7 +329,6 @@ static status lock_folder(const sweep *s, int *lock)
     if (*lock < 0) return fail_errno(STATUS_CANNOT_CREATE, "%s", s->folder);
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0) return STATUS_OK;
     close(*lock);
-    *lock = -1;
     if (errno == EWOULDBLOCK)
         return fail(STATUS_CONFIG, "%s: another sweep is running in this folder", s->folder);
     return fail_errno(STATUS_CANNOT_CREATE, "%s", s->folder);
@@ -379,9 +360,6 @@ status sweep_open_folder(const sweep *s, int *lock)
     if (rc == STATUS_OK && !before) rc = output_json(json_incref(now), path);
     json_decref(now);
     json_decref(before);
-    if (rc != STATUS_OK) {
-        close(*lock);
-        *lock = -1;
-    }
+    if (rc != STATUS_OK) close(*lock);
     return rc;
 }

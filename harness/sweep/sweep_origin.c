@@ -41,19 +41,14 @@ static json_t *options_in(const json_t *list)
     return options;
 }
 
-static bool give_the_same(const json_t *a, const json_t *b)
-{
-    json_t *options_a = options_in(a), *options_b = options_in(b);
-    bool same = json_equal(a, b) || (options_a && json_equal(options_a, options_b));
-    json_decref(options_a);
-    json_decref(options_b);
-    return same;
-}
-
 bool sweep_is_same(const json_t *a, const json_t *b)
 {
-    return json_equal(json_object_get(a, "vary"), json_object_get(b, "vary")) &&
-           give_the_same(json_object_get(a, "options"), json_object_get(b, "options"));
+    const json_t *words_a = json_object_get(a, "options"), *words_b = json_object_get(b, "options");
+    json_t *options_a = options_in(words_a), *options_b = options_in(words_b);
+    bool same = json_equal(words_a, words_b) || json_equal(options_a, options_b);
+    json_decref(options_a);
+    json_decref(options_b);
+    return same && json_equal(json_object_get(a, "vary"), json_object_get(b, "vary"));
 }
 
 /* ---- the table's description ------------------------------------------------------------------------- */
@@ -74,7 +69,6 @@ static json_t *axis_word(const sweep_axis *axis)
 
 void sweep_add_command(const sweep *s, json_t *table)
 {
-    static const char *const later[] = {"started_at", "program", "host", "libraries", "configuration"};
     json_t *words = json_pack("[s]", "sweep"), *axes = json_array(), *rounds = json_sprintf("%d", s->rounds),
            *shared = sweep_shared_words(s), *of_runs = options_in(shared);
     for (int a = 0; a < s->axis_count; a++) {
@@ -86,19 +80,16 @@ void sweep_add_command(const sweep *s, json_t *table)
     json_array_extend(words, shared);
     json_array_append_new(words, json_string("--repeat"));
     json_array_append(words, rounds);
-    if (s->folder) {
-        json_array_append_new(words, json_string("-o"));
-        json_array_append_new(words, json_string(s->folder));
-    }
+    json_array_append_new(words, json_string("-o"));
+    json_array_append_new(words, json_string(s->folder));
     json_t *options = json_pack("{s:o, s:o}", "vary", axes, "repeat", rounds);
     json_object_update(options, of_runs);
     json_decref(of_runs);
     json_decref(shared);
-    json_object_set_new(table, "command", words);
-    json_object_set_new(table, "options", options);
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        json_object_set_new(table, later[i], json_null()); /* sweep_add_origin() sets the value */
-    json_object_set_new(table, "one_origin", json_true());
+    /* sweep_add_origin() sets the values that are null here. */
+    json_object_update_new(table, json_pack("{s:o, s:o, s:n, s:n, s:n, s:n, s:n, s:b}", "command", words,
+                                            "options", options, "started_at", "program", "host", "libraries",
+                                            "configuration", "one_origin", true));
 }
 
 /* Removes the options of `configuration` whose value differs in `other`. */

@@ -2,7 +2,6 @@
 #include "harness/sweep/sweep.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,19 +14,15 @@ const char *sweep_program(const sweep *s, int point)
 
 static status hash_file(const char *path, uint64_t *out)
 {
-    struct stat about;
+    struct stat about = {0};
     int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0 || fstat(file, &about) != 0) {
-        status rc = fail_errno(STATUS_UNAVAILABLE, "%s", path);
-        if (file >= 0) close(file);
-        return rc;
-    }
+    bool is_open = file >= 0 && fstat(file, &about) == 0;
     size_t bytes = (size_t)about.st_size;
-    void *at = bytes ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
-    status rc = at == MAP_FAILED ? fail_errno(STATUS_UNAVAILABLE, "%s", path) : STATUS_OK;
+    void *at = is_open && bytes ? mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
+    status rc = !is_open || at == MAP_FAILED ? fail_errno(STATUS_UNAVAILABLE, "%s", path) : STATUS_OK;
     if (rc == STATUS_OK) *out = XXH3_64bits(at, bytes);
     if (rc == STATUS_OK && at) munmap(at, bytes);
-    close(file);
+    if (file >= 0) close(file);
     return rc;
 }
 
@@ -38,13 +33,8 @@ status sweep_programs(const sweep *s, json_t **out)
     status rc = STATUS_OK;
     for (int i = 0; i < count && rc == STATUS_OK; i++) {
         uint64_t hash = 0;
-        char text[24];
         rc = hash_file(sweep_program(s, i), &hash);
-        snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-        if (rc == STATUS_OK) json_array_append_new(*out, json_string(text));
+        if (rc == STATUS_OK) json_array_append_new(*out, json_sprintf("%016llx", (unsigned long long)hash));
     }
-    if (rc == STATUS_OK) return rc;
-    json_decref(*out);
-    *out = NULL;
     return rc;
 }

@@ -2,13 +2,13 @@
 #include "common/base/clock.h"
 #include "common/base/input.h"
 #include "common/base/random.h"
+#include "common/data/sampler.h"
 #include "common/device/host/host.h"
 #include "harness/launch/progress.h"
 #include "harness/result/output.h"
 #include "harness/result/result_check.h"
 #include "harness/sweep/sweep.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <math.h>
@@ -47,11 +47,6 @@ typedef struct running {
     sigset_t signals, before;
 } running;
 
-static status no_memory(void)
-{
-    return fail(STATUS_SYSTEM, "no memory for the sweep");
-}
-
 /* Executes the run in the child process. Returns only on failure. */
 static void become_run(const running *r, const char *program, const char *const *words, int errors,
                        pid_t parent)
@@ -68,17 +63,12 @@ static void become_run(const running *r, const char *program, const char *const 
 
 /* ---- failures ---------------------------------------------------------------------------------------- */
 
-static char *failures_file(const sweep *s, char *buffer, size_t size)
-{
-    snprintf(buffer, size, "%s/failures.json", s->folder);
-    return buffer;
-}
-
 json_t *sweep_failures(const sweep *s)
 {
     char path[PATH_MAX];
     json_t *file, *list;
-    if (input_json(failures_file(s, path, sizeof path), RESULT_MOST_BYTES, &file) != STATUS_OK) error_clear();
+    snprintf(path, sizeof path, "%s/failures.json", s->folder);
+    if (input_json(path, RESULT_MOST_BYTES, &file) != STATUS_OK) error_clear();
     list = json_object_get(file, "failures");
     json_t *failures = json_is_array(list) ? json_incref(list) : json_array();
     json_decref(file);
@@ -88,7 +78,7 @@ json_t *sweep_failures(const sweep *s)
 static status write_failures(const running *r)
 {
     char path[PATH_MAX];
-    failures_file(r->sweep, path, sizeof path);
+    snprintf(path, sizeof path, "%s/failures.json", r->sweep->folder);
     if (json_array_size(r->out->failures) > 0)
         return output_json(json_pack("{s:i, s:O}", "schema_version", 1, "failures", r->out->failures), path);
     unlink(path);
@@ -128,7 +118,7 @@ static status start(running *r, int point, int round)
         json_array_append_new(words, json_string_nocheck(sweep_file(s, point, round, path, sizeof path)));
         json_array_append_new(words, json_string("--quiet"));
         list = sweep_words_of(words);
-        if (!list) rc = no_memory();
+        if (!list) rc = sweep_no_memory();
     }
     if (rc == STATUS_OK && (c.pid = fork()) == 0) {
         become_run(r, sweep_program(s, point), list, c.errors, parent);
@@ -172,7 +162,6 @@ static status note_end(running *r, child c, int ended)
     close(c.errors);
     if (good) {
         r->done[r->kind]++;
-        r->out->run++;
         return forget_failure(r, c.point, c.round) ? write_failures(r) : STATUS_OK;
     }
     unlink(sweep_file(r->sweep, c.point, c.round, path, sizeof path));
@@ -259,35 +248,22 @@ typedef struct due_run {
     bool is_virtual;
 } due_run;
 
-/* Sets the order of a round, a permutation of the points that depends only on the round. */
-static void shuffle(const sweep *s, int round, int *order)
-{
-    uint64_t start = random_start((uint64_t)round, random_fnv1a64("sweep.order"));
-    for (int i = 0; i < s->points; i++) order[i] = i;
-    for (int i = s->points - 1; i > 0; i--) { /* Fisher-Yates shuffle. */
-        int other = (int)random_below(start, (uint64_t)i, (uint64_t)i + 1), taken = order[i];
-        order[i] = order[other];
-        order[other] = taken;
-    }
-}
-
-/* Lists the runs without a result in the order in which they run, with virtual runs first. *count is the
- * number of these runs, and *kept the number of runs with a result. The caller frees *out. */
+/* Lists the runs without a result in the order in which they run, with virtual runs first. The order of a
+ * round is a permutation of the points that depends only on the round. *count is the number of these runs,
+ * and *kept the number of runs with a result. The caller frees *out. */
 static status list_due(const sweep *s, due_run **out, int *count, int *kept)
 {
     size_t points = (size_t)s->points;
     due_run *due = malloc(points * (size_t)s->rounds * sizeof *due);
-    int *order = malloc(points * sizeof *order);
-    bool *is_virtual = calloc(points, sizeof *is_virtual);
-    status rc = due && order && is_virtual ? STATUS_OK : no_memory();
+    int32_t *order = malloc(points * sizeof *order);
+    status rc = due && order ? STATUS_OK : sweep_no_memory();
     *count = *kept = 0;
-    for (int p = 0; p < s->points && rc == STATUS_OK; p++) rc = sweep_is_virtual(s, p, &is_virtual[p]);
     for (int i = 0; i < 2 * s->rounds && rc == STATUS_OK; i++) {
         bool kind = i < s->rounds;
         int round = i % s->rounds;
-        shuffle(s, round, order);
+        permutation_fill(order, s->points, random_start((uint64_t)round, random_fnv1a64("sweep.order")));
         for (int k = 0; k < s->points; k++) {
-            if (!sweep_has(s, order[k]) || is_virtual[order[k]] != kind) continue;
+            if (!sweep_has(s, order[k]) || (s->is_virtual && s->is_virtual[order[k]]) != kind) continue;
             json_t *result = sweep_result(s, order[k], round);
             if (result)
                 (*kept)++;
@@ -297,7 +273,6 @@ static status list_due(const sweep *s, due_run **out, int *count, int *kept)
         }
     }
     free(order);
-    free(is_virtual);
     *out = due;
     return rc;
 }
@@ -328,11 +303,10 @@ status sweep_run(const sweep *s, sweep_outcome *out)
     running r = {.sweep = s, .out = out, .shown_ns = clock_now_ns(), .is_terminal = isatty(STDERR_FILENO)};
     due_run *due = NULL;
     int count;
-    status rc = out->failures ? STATUS_OK : no_memory();
     sigemptyset(&r.signals);
     for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++) sigaddset(&r.signals, handled[i]);
     sigprocmask(SIG_BLOCK, &r.signals, &r.before);
-    if (rc == STATUS_OK) rc = list_due(s, &due, &count, &out->kept);
+    status rc = list_due(s, &due, &count, &out->kept);
     if (rc == STATUS_OK) rc = run_all(&r, due, count);
     if (rc != STATUS_OK) pass_on(&r, SIGTERM);
     while (r.child_count > 0) {

@@ -6,55 +6,40 @@
 #include "harness/sweep/sweep.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Figures of a point. NaN for rounds without a result. */
-typedef struct point_figures {
-    double *samples, *steps; /* [rounds] */
-    int runs;
-    bool simulated, emulated;
-} point_figures;
-
-static point_figures read_point(const sweep *s, int point, double *memory, json_t *table)
+/* Adds the row of a point, and the origin of its results. Sets samples[rounds] and steps[rounds] to the
+ * figures of its runs, NaN for rounds without a result. */
+static status add_point(const sweep *s, int point, double *samples, double *steps, const json_t *failures,
+                        json_t *table)
 {
-    point_figures f = {.samples = memory, .steps = memory + s->rounds};
+    json_t *values = json_object(), *of_samples = NULL, *of_steps = NULL;
+    int runs = 0;
+    bool simulated = false, emulated = false;
     for (int round = 0; round < s->rounds; round++) {
         json_t *result = sweep_result(s, point, round);
-        const json_t *job = json_array_get(json_object_get(result, "jobs"), 0);
-        f.samples[round] = report_number_at(job, "throughput.samples_per_s");
-        f.steps[round] = report_number_at(job, "step_time.median_s");
-        f.runs += result != NULL;
-        f.simulated = f.simulated || json_is_true(json_object_get(result, "simulated"));
-        f.emulated = f.emulated || json_is_true(json_object_get(result, "emulated"));
+        samples[round] = report_number_at(result, "jobs.0.throughput.samples_per_s");
+        steps[round] = report_number_at(result, "jobs.0.step_time.median_s");
+        runs += result != NULL;
+        simulated = simulated || json_is_true(json_object_get(result, "simulated"));
+        emulated = emulated || json_is_true(json_object_get(result, "emulated"));
         sweep_add_origin(result, table);
         json_decref(result);
     }
-    return f;
-}
-
-static status add_point(const sweep *s, int point, const point_figures *f, const json_t *failures,
-                        json_t *points)
-{
-    json_t *values = json_object(), *samples = NULL, *step = NULL;
     for (int a = 0; a < s->axis_count; a++) {
         const char *value = sweep_value(s, point, a);
         json_object_set_new(values, s->axes[a].name, value ? json_string(value) : json_null());
     }
-    json_t *failure, *found = NULL; /* the first failure of the point */
-    size_t i;
-    json_array_foreach(failures, i, failure)
-    {
-        if (!found && json_integer_value(json_object_get(failure, "point")) == point) found = failure;
-    }
-    TRY(median_to_json(f->samples, s->rounds, &samples));
-    TRY(median_to_json(f->steps, s->rounds, &step));
-    if (json_array_append_new(points,
-                              json_pack("{s:o, s:i, s:b, s:b, s:o, s:o, s:O?}", "values", values, "runs",
-                                        f->runs, "simulated", f->simulated, "emulated", f->emulated,
-                                        "samples_per_s", samples, "step_s", step, "failure", found)) != 0)
-        return fail(STATUS_SYSTEM, "no memory for the table of the sweep");
+    json_t *failure; /* the first failure of the point, or NULL */
+    for (size_t i = 0; (failure = json_array_get(failures, i)); i++)
+        if (json_integer_value(json_object_get(failure, "point")) == point) break;
+    TRY(median_to_json(samples, s->rounds, &of_samples));
+    TRY(median_to_json(steps, s->rounds, &of_steps));
+    json_array_append_new(json_object_get(table, "points"),
+                          json_pack("{s:o, s:i, s:b, s:b, s:o, s:o, s:O?}", "values", values, "runs", runs,
+                                    "simulated", simulated, "emulated", emulated, "samples_per_s", of_samples,
+                                    "step_s", of_steps, "failure", failure));
     return STATUS_OK;
 }
 
@@ -63,23 +48,26 @@ static double rate_of(const json_t *points, int row)
     return report_number_at(json_array_get(points, (size_t)row), "samples_per_s.median");
 }
 
-/* For each round in which both points have a rate, copies the rate of a to pairs[0 ..], and the rate of b to
- * pairs[s->rounds ..]. Returns the number of these rounds. */
-static int pair_rounds(const sweep *s, const point_figures *a, const point_figures *b, double *pairs)
+/* For each round in which the points of both rows have a rate, copies the rate of row a to pairs[0 ..], and
+ * the rate of row b to pairs[s->rounds ..]. Returns the number of these rounds. */
+static int pair_rounds(const sweep *s, const double *samples, int a, int b, double *pairs)
 {
+    const double *of_a = samples + (size_t)a * (size_t)s->rounds,
+                 *of_b = samples + (size_t)b * (size_t)s->rounds;
     int rounds = 0;
     for (int i = 0; i < s->rounds; i++) {
-        if (isnan(a->samples[i]) || isnan(b->samples[i])) continue;
-        pairs[rounds] = a->samples[i];
-        pairs[s->rounds + rounds++] = b->samples[i];
+        if (isnan(of_a[i]) || isnan(of_b[i])) continue;
+        pairs[rounds] = of_a[i];
+        pairs[s->rounds + rounds++] = of_b[i];
     }
     return rounds;
 }
 
 /* Tests whether the rounds show that point `best` has a higher rate than every other point, and computes
- * the factor between `best` and `next`. `tests` [points] and `pairs` [2][rounds] are scratch memory. */
-static status test_best(const sweep *s, const point_figures *figures, const json_t *points, int best,
-                        int next, significance *tests, double *pairs, json_t *row)
+ * the factor between `best` and `next`. `samples` has the rates [points][rounds]. `tests` [points] and
+ * `pairs` [2][rounds] are scratch memory. */
+static status test_best(const sweep *s, const double *samples, const json_t *points, int best, int next,
+                        significance *tests, double *pairs, json_t *row)
 {
     static const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = "too few rounds",
                                            [SIGNIFICANCE_NOT_SHOWN] = "not shown",
@@ -89,7 +77,7 @@ static status test_best(const sweep *s, const point_figures *figures, const json
     int others = 0, rounds;
     for (int p = 0; p < (int)json_array_size(points); p++) {
         if (p == best || isnan(rate_of(points, p))) continue;
-        rounds = pair_rounds(s, &figures[p], &figures[best], pairs);
+        rounds = pair_rounds(s, samples, p, best, pairs);
         tests[others] =
             (significance){.rounds = true, .a_count = rounds, .b_count = rounds, .p = 1, .deviation = NAN};
         if (rounds > 1) TRY(significance_of_rounds(pairs, rates, rounds, &tests[others]));
@@ -97,15 +85,14 @@ static status test_best(const sweep *s, const point_figures *figures, const json
     }
     significance found = significance_of_choice(tests, others);
     interval of;
-    json_object_set_new(row, "verdict", json_string(verdicts[found.verdict]));
-    json_object_set_new(row, "rounds", json_integer(found.a_count));
-    json_object_set_new(row, "tests", json_integer(others));
-    json_object_set_new(row, "least_rounds", json_integer(found.least));
+    json_object_update_new(row,
+                           json_pack("{s:s, s:i, s:i, s:i}", "verdict", verdicts[found.verdict], "rounds",
+                                     found.a_count, "tests", others, "least_rounds", found.least));
     if (found.a_count < 2) return STATUS_OK;
     json_object_set_new(row, "p", json_real(found.p));
     json_object_set_new(row, "detectable", json_real(found.detectable));
     json_object_set_new(row, "rounds_for_5_percent", json_integer(found.runs_for_5));
-    rounds = pair_rounds(s, &figures[next], &figures[best], pairs);
+    rounds = pair_rounds(s, samples, next, best, pairs);
     if (rounds < 2) return STATUS_OK;
     TRY(bootstrap_ratio(pairs, rounds, rates, rounds, true, INTERVAL_SEED, &of));
     json_object_set_new(row, "factor_low", json_real(of.low));
@@ -168,8 +155,9 @@ static void two_fastest(const json_t *table, int like, int *best, int *next)
 
 /* Adds the point with the highest throughput, the factor between this throughput and the second highest, and
  * the verdict of the test. */
-static status add_best(const sweep *s, const point_figures *figures, const json_t *points, json_t *table)
+static status add_best(const sweep *s, const double *samples, json_t *table)
 {
+    const json_t *points = json_object_get(table, "points");
     int best, next;
     two_fastest(table, -1, &best, &next);
     if (best < 0) return STATUS_OK;
@@ -178,13 +166,16 @@ static status add_best(const sweep *s, const point_figures *figures, const json_
     if (next < 0) return STATUS_OK;
     json_object_set_new(row, "next_row", json_integer(next));
     json_object_set_new(row, "factor", json_real(rate_of(points, best) / rate_of(points, next)));
-    if (figures[best].simulated && figures[next].simulated) {
+    const json_t *first = json_array_get(points, (size_t)best),
+                 *second = json_array_get(points, (size_t)next);
+    if (json_is_true(json_object_get(first, "simulated")) &&
+        json_is_true(json_object_get(second, "simulated"))) {
         json_object_set_new(row, "verdict", json_string("virtual"));
         return STATUS_OK;
     }
     significance *tests = malloc(json_array_size(points) * sizeof *tests);
     double *pairs = malloc((size_t)s->rounds * 2 * sizeof *pairs);
-    status rc = tests && pairs ? test_best(s, figures, points, best, next, tests, pairs, row)
+    status rc = tests && pairs ? test_best(s, samples, points, best, next, tests, pairs, row)
                                : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
     free(pairs);
     free(tests);
@@ -193,25 +184,21 @@ static status add_best(const sweep *s, const point_figures *figures, const json_
 
 status sweep_table(const sweep *s, const json_t *failures, json_t **out)
 {
-    double *memory = malloc((size_t)s->points * (size_t)s->rounds * 2 * sizeof *memory);
-    point_figures *figures = malloc((size_t)s->points * sizeof *figures);
-    json_t *points = json_array(), *axes = json_array();
+    size_t rounds = (size_t)s->rounds;
+    double *samples = malloc((size_t)s->points * rounds * sizeof *samples),
+           *steps = malloc(rounds * sizeof *steps);
+    json_t *axes = json_array();
     for (int i = 0; i < s->axis_count; i++) json_array_append_new(axes, json_string(s->axes[i].name));
-    *out = json_pack("{s:i, s:o, s:i, s:O, s:n}", "schema_version", SWEEP_TABLE_VERSION, "vary", axes,
-                     "rounds", s->rounds, "points", points, "best");
-    status rc =
-        memory && figures && *out ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
-    if (rc == STATUS_OK) sweep_add_command(s, *out);
-    for (int p = 0, row = 0; p < s->points && rc == STATUS_OK; p++) {
-        if (!sweep_has(s, p)) continue;
-        figures[row] = read_point(s, p, memory + (size_t)p * (size_t)s->rounds * 2, *out);
-        rc = add_point(s, p, &figures[row++], failures, points);
-    }
-    if (rc == STATUS_OK) rc = add_best(s, figures, points, *out);
-    if (rc == STATUS_OK) rc = sweep_add_losses(s, *out);
-    free(memory);
-    free(figures);
-    json_decref(points);
+    *out = json_pack("{s:i, s:o, s:i, s:[], s:n}", "schema_version", SWEEP_TABLE_VERSION, "vary", axes,
+                     "rounds", s->rounds, "points", "best");
+    status rc = samples && steps ? STATUS_OK : fail(STATUS_SYSTEM, "no memory for the table of the sweep");
+    sweep_add_command(s, *out);
+    for (int p = 0, row = 0; p < s->points && rc == STATUS_OK; p++)
+        if (sweep_has(s, p)) rc = add_point(s, p, samples + rounds * (size_t)row++, steps, failures, *out);
+    if (rc == STATUS_OK) rc = add_best(s, samples, *out);
+    if (rc == STATUS_OK) sweep_add_losses(s, *out);
+    free(samples);
+    free(steps);
     if (rc == STATUS_OK) return rc;
     json_decref(*out);
     *out = NULL;

@@ -340,8 +340,7 @@ status trainer_devices_open(trainer *t)
     if (largest == 0) return STATUS_OK;
     int64_t bytes = largest * dtype_size(t->params->type);
     ledger_acquire(&t->ledger, LEDGER_GRADIENTS, bytes, plan_align(bytes));
-    return ledger_blame(LEDGER_GRADIENTS, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes,
-                                                          &t->devices->arrived));
+    return trainer_allocate(t, LEDGER_GRADIENTS, bytes, &t->devices->arrived);
 }
 
 void trainer_devices_close(trainer *t)

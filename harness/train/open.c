@@ -3,8 +3,6 @@
 
 #include "common/base/log.h"
 #include "common/base/text.h"
-#include "common/device/sim/device_sim.h"
-#include "common/memory/plan.h"
 #include "common/sync/staged.h"
 #include "common/sync/straggler.h"
 #include "harness/train/stages.h"
@@ -69,10 +67,9 @@ static status open_loss(trainer *t)
     return STATUS_OK;
 }
 
-static status allocate(trainer *t, ledger_class class, device_memory_kind kind, int64_t bytes,
-                       device_memory *out)
+status trainer_allocate(trainer *t, ledger_class class, int64_t bytes, device_memory *out)
 {
-    return ledger_blame(class, device_allocate(t->device, kind, (size_t)bytes, out));
+    return ledger_blame(class, device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, out));
 }
 
 /* On a GPU, allocates pinned memory for the losses, because the GPU writes the losses after the call that
@@ -92,9 +89,9 @@ static status open_losses(trainer *t)
 static status open_memory(trainer *t)
 {
     nn_memory *m = &t->lives[0].memory;
-    TRY(allocate(t, LEDGER_ACTIVATIONS, DEVICE_MEMORY_PRIVATE, m->activation_bytes, &m->activations));
-    TRY(allocate(t, LEDGER_WORKSPACE, DEVICE_MEMORY_PRIVATE, m->workspace_bytes, &m->workspace));
-    TRY(allocate(t, LEDGER_OUTPUTS, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &m->loss));
+    TRY(trainer_allocate(t, LEDGER_ACTIVATIONS, m->activation_bytes, &m->activations));
+    TRY(trainer_allocate(t, LEDGER_WORKSPACE, m->workspace_bytes, &m->workspace));
+    TRY(trainer_allocate(t, LEDGER_OUTPUTS, 2 * sizeof(double), &m->loss));
     TRY(open_losses(t));
     TRY(trainer_open_tensors(t, t->needs.batch_kind, &t->lives[0].tensors));
     TRY(trainer_prefetch_open(t));
@@ -214,14 +211,6 @@ static status open_engine(trainer *t)
     return sync_staged_open(&context, c->engine, &t->needs, c->threads, &t->engine);
 }
 
-/* Returns true if the host may enqueue the next step before the device has ended this one. A slowed stream
- * (--slow) waits for each operation, so the host cannot run ahead. */
-static bool may_run_ahead(const trainer *t)
-{
-    return t->engine->enqueues && !t->config.separate_phases && t->slowdown == 1 &&
-           trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
-}
-
 static int job_rank(const trainer_config *c)
 {
     return c->place ? pipeline_rank(c->place, c->place->stage) : c->sync.rank;
@@ -269,7 +258,9 @@ static status open_all(trainer *t)
     c->sync.exchange = &t->exchange;
     c->sync.micro_batches = (int)trainer_micro_batches(t);
     TRY(open_engine(t));
-    t->runs_ahead = may_run_ahead(t);
+    /* A slowed stream (--slow) waits for each operation, so the host cannot run ahead. */
+    t->runs_ahead = t->engine->enqueues && !c->separate_phases && t->slowdown == 1 &&
+                    trainer_micro_batches(t) <= TRAINER_KEPT_BATCHES;
     TRY(trainer_remote_open(t));
     return trainer_pipeline_open(t);
 }

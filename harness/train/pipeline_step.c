@@ -245,9 +245,7 @@ static status open_live(trainer *t, trainer_live *l)
     l->memory.workspace = first->memory.workspace;
     l->memory.workspace_bytes = first->memory.workspace_bytes;
     l->memory.activation_bytes = first->memory.activation_bytes;
-    TRY(ledger_blame(LEDGER_ACTIVATIONS,
-                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)l->memory.activation_bytes,
-                                     &l->memory.activations)));
+    TRY(trainer_allocate(t, LEDGER_ACTIVATIONS, l->memory.activation_bytes, &l->memory.activations));
     TRY(device_allocate(t->device, DEVICE_MEMORY_PRIVATE, 2 * sizeof(double), &l->memory.loss));
     TRY(trainer_open_tensors(t, DEVICE_MEMORY_PRIVATE, &l->tensors));
     l->slots[0] = (trainer_program_slot){.batch = first->slots[0].batch, .program = first->slots[0].program};

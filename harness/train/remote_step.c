@@ -41,10 +41,8 @@ status trainer_remote_open(trainer *t)
     if (!t->remote) return fail(STATUS_SYSTEM, "no memory for a remote stage");
     int64_t size = dtype_size(device_get_info(t->device)->compute_type);
     int64_t bytes = t->config.batch * last->rows_per_sample * last->classes * size;
-    TRY(ledger_blame(LEDGER_OUTPUTS,
-                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote->output)));
-    TRY(ledger_blame(LEDGER_OUTPUTS,
-                     device_allocate(t->device, DEVICE_MEMORY_PRIVATE, (size_t)bytes, &t->remote->gradient)));
+    TRY(trainer_allocate(t, LEDGER_OUTPUTS, bytes, &t->remote->output));
+    TRY(trainer_allocate(t, LEDGER_OUTPUTS, bytes, &t->remote->gradient));
     ledger_acquire(&t->ledger, LEDGER_OUTPUTS, 2 * bytes, 2 * plan_align(bytes));
     t->exchange.all_outputs = t->remote->output.data;
     t->exchange.all_gradients = t->remote->gradient.data;
@@ -84,8 +82,7 @@ static void show(trainer *t, rank_operation operation)
     rank_slot_enter(t->config.sync.slot, operation, device_now_ns(t->device));
 }
 
-/* Sends the activations and waits for the output of the second half. */
-static status forward_elsewhere(trainer *t)
+status trainer_remote_forward(trainer *t)
 {
     TRY(device_stream_synchronize(t->stream));
     show(t, RANK_WAIT);
@@ -96,8 +93,7 @@ static status forward_elsewhere(trainer *t)
     return STATUS_OK;
 }
 
-/* Sends the gradient of the output and waits for the gradient of the activations. */
-static status backward_elsewhere(trainer *t)
+status trainer_remote_backward(trainer *t)
 {
     const sync_step *s = &t->current.step;
     TRY(device_stream_synchronize(t->stream));
@@ -106,34 +102,5 @@ static status backward_elsewhere(trainer *t)
         t->remote->stage, s->index, t->current.micro, s->learning_rate, whole(t, &t->remote->gradient),
         value_of(t, t->current.slot->program->output_gradient_value), t->engine->context.anatomy));
     show(t, RANK_BACKWARD);
-    return STATUS_OK;
-}
-
-status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step)
-{
-    for (t->current.micro = 0; t->current.micro < trainer_micro_batches(t); t->current.micro++) {
-        trainer_begin_batch(t, index);
-        TRY(trainer_load_batch(t, source, batch_step + t->current.micro));
-
-        TRY(step_log_enter(&t->log, STEP_PHASE_BEGIN_FORWARD));
-        TRY(sync_begin_forward(t->engine, &t->current.step));
-        TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
-        TRY(trainer_run_pass(t, NN_FORWARD));
-        TRY(forward_elsewhere(t));
-        TRY(trainer_loss(t));
-
-        TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
-        trainer_hold_gradient(t);
-        TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
-        TRY(backward_elsewhere(t));
-        TRY(trainer_run_pass(t, NN_BACKWARD));
-
-        TRY(step_log_enter(&t->log, STEP_PHASE_REDUCE));
-        TRY(sync_reduce(t->engine, &t->current.step));
-        TRY(trainer_update(t));
-        TRY(trainer_end_batch(t, source));
-        trainer_count_batch(t);
-        TRY(trainer_report_batch(t, trainer_current_step(t), t->current.micro));
-    }
     return STATUS_OK;
 }

@@ -85,6 +85,10 @@ struct trainer_remote {
 /* Do nothing if the rank has no remote stage. */
 status trainer_remote_open(trainer *t);
 void trainer_remote_close(trainer *t);
-status trainer_run_remote(trainer *t, batch_source *source, int64_t index, int64_t batch_step);
+/* Called in train_step(). trainer_remote_forward() sends the activations and waits for the output of the
+ * second half. trainer_remote_backward() sends the gradient of the output and waits for the gradient of the
+ * activations. */
+status trainer_remote_forward(trainer *t);
+status trainer_remote_backward(trainer *t);
 
 #endif

@@ -27,8 +27,8 @@
  * step. The step leaves marks on the compute stream and the loss in pinned memory. trainer_end_step() reads
  * both after the next step has been enqueued.
  *
- * pipeline_step.c, devices_step.c and remote_step.c make the steps of split models from the same
- * parts. */
+ * pipeline_step.c and devices_step.c make the steps of split models from the same parts. If the second half
+ * of the model is in a remote stage (remote_step.c), train_step() sends and receives between the passes. */
 #include "harness/train/stages.h"
 
 #include <string.h>
@@ -36,16 +36,6 @@
 int64_t trainer_micro_batches(const trainer *t)
 {
     return t->config.accumulate > 1 ? t->config.accumulate : 1;
-}
-
-static trainer_kept_batch *kept(trainer *t)
-{
-    return &t->pending[trainer_current_step(t)].batches[t->current.micro % TRAINER_KEPT_BATCHES];
-}
-
-static double *kept_losses(trainer *t)
-{
-    return t->pending[trainer_current_step(t)].losses[t->current.micro % TRAINER_KEPT_BATCHES];
 }
 
 static double *loss_sums(const trainer *t)
@@ -170,11 +160,13 @@ status trainer_loss(trainer *t)
 /* Begins to copy the loss to the host, and keeps the values that trainer_end_step() needs. */
 static status download_loss(trainer *t)
 {
-    double *sums = kept_losses(t);
+    pending_step *step = &t->pending[trainer_current_step(t)];
+    int64_t batch = t->current.micro % TRAINER_KEPT_BATCHES;
+    double *sums = step->losses[batch];
     sums[0] = sums[1] = 0;
-    kept(t)->copied = t->current.copied;
-    kept(t)->loss_here = t->current.loss_here;
-    kept(t)->loss_normalizer = t->current.scalars.loss_normalizer;
+    step->batches[batch] = (trainer_kept_batch){.copied = t->current.copied,
+                                                .loss_here = t->current.loss_here,
+                                                .loss_normalizer = t->current.scalars.loss_normalizer};
     if (!t->current.loss_here) return STATUS_OK;
     return device_download(t->stream, sums, loss_sums(t), DTYPE_F64, DTYPE_F64, 2);
 }
@@ -308,6 +300,7 @@ static status train_step(trainer *t, batch_source *source, int64_t index, int64_
         TRY(step_log_enter(&t->log, STEP_PHASE_FORWARD));
         TRY(trainer_run_pass(t, NN_FORWARD));
         if (t->data.prefetch.on) TRY(trainer_prefetch_next(t));
+        if (t->remote) TRY(trainer_remote_forward(t));
         TRY(trainer_loss(t));
 
         /* Backward pass. In DataParallel rank 0 first scatters the gradient of the outputs. Calls
@@ -315,7 +308,9 @@ static status train_step(trainer *t, batch_source *source, int64_t index, int64_
         TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER_GRADIENT));
         if (scatter) TRY(scatter->output_gradient(t->engine, step));
         TRY(step_log_enter(&t->log, STEP_PHASE_END_FORWARD));
+        trainer_hold_gradient(t);
         TRY(step_log_enter(&t->log, STEP_PHASE_BACKWARD));
+        if (t->remote) TRY(trainer_remote_backward(t));
         TRY(trainer_run_pass(t, NN_BACKWARD));
         if (t->data.prefetch.on) TRY(trainer_prefetch_next(t));
 
@@ -334,7 +329,6 @@ status trainer_begin_step(trainer *t, batch_source *source, int64_t index, int64
 {
     TRY((t->devices    ? trainer_run_devices
          : t->pipeline ? trainer_run_pipeline
-         : t->remote   ? trainer_run_remote
                        : train_step)(t, source, index, batch_step));
     t->current.micro = 0;
     t->begun++;

@@ -7,7 +7,6 @@
 #define HARNESS_TRAIN_TRAINER_H
 
 #include "common/data/batch_source.h"
-#include "common/net/status_table.h"
 #include "common/nn/instance.h"
 #include "common/pipeline/pipeline.h"
 #include "common/pipeline/remote.h"

@@ -223,6 +223,8 @@ void trainer_count_cpu(trainer *t, bool in_steps);
 
 /* Computes the addresses of a program that works on the memory of a micro-batch. */
 status trainer_bind(trainer_live *l, nn_instance *instance);
+/* Allocates private memory of the device. A failure names `class`. */
+status trainer_allocate(trainer *t, ledger_class class, int64_t bytes, device_memory *out);
 /* Returns the number of samples for which the memory of a batch has room. */
 int64_t trainer_largest_batch(const trainer *t);
 int64_t trainer_batch_bytes(const trainer *t, int64_t samples);

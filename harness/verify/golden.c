@@ -18,14 +18,12 @@ static status not_golden(const golden_file *f, const char *what)
 
 static status read_optimizer(golden_file *f, json_t *c)
 {
-    static const char *const names[] = {
-        [OPTIMIZER_SGD] = "sgd", [OPTIMIZER_ADAM] = "adam", [OPTIMIZER_ADAMW] = "adamw"};
     json_t *o = json_object_get(c, "optimizer");
     const char *name = json_string_value(json_object_get(o, "name"));
     int kind = 0, nesterov = 0;
     if (!name) return not_golden(f, "case.optimizer.name");
-    while (kind < 3 && strcmp(name, names[kind]) != 0) kind++;
-    if (kind == 3)
+    while (optimizer_names[kind] && strcmp(name, optimizer_names[kind]) != 0) kind++;
+    if (!optimizer_names[kind])
         return fail(STATUS_DATA, "%s: case.optimizer.name: expected one of sgd, adam, adamw, got '%s'",
                     f->path, name);
     optimizer_options *d = &f->optimizer;
@@ -118,23 +116,18 @@ static status read_tensors(const golden_file *f, const json_t *root, const char 
     return STATUS_OK;
 }
 
-static status read_losses(golden_file *f, const json_t *root)
+/* Reads an array of numbers for each step. */
+static status read_losses(const golden_file *f, const json_t *root, const char *key, double **out)
 {
-    const json_t *loss = json_object_get(root, "loss"), *error = json_object_get(root, "loss_float32_error");
-    if (json_array_size(loss) != (size_t)f->steps || json_array_size(error) != (size_t)f->steps)
-        return not_golden(f, "loss or loss_float32_error");
-    f->losses_per_step = f->global_loss ? 1 : f->world;
+    const json_t *steps = json_object_get(root, key);
     size_t width = (size_t)f->losses_per_step;
-    f->loss = calloc((size_t)f->steps * width, sizeof *f->loss);
-    f->loss_error = calloc((size_t)f->steps * width, sizeof *f->loss_error);
-    if (!f->loss || !f->loss_error) return fail(STATUS_SYSTEM, "no memory for %s", f->path);
+    if (json_array_size(steps) != (size_t)f->steps) return not_golden(f, "loss or loss_float32_error");
+    *out = calloc((size_t)f->steps * width, sizeof **out);
+    if (!*out) return fail(STATUS_SYSTEM, "no memory for %s", f->path);
     for (size_t s = 0; s < (size_t)f->steps; s++) {
-        const json_t *row = json_array_get(loss, s), *errors = json_array_get(error, s);
-        if (json_array_size(row) != width || json_array_size(errors) != width) return not_golden(f, "loss");
-        for (size_t r = 0; r < width; r++) {
-            f->loss[s * width + r] = json_number_value(json_array_get(row, r));
-            f->loss_error[s * width + r] = json_number_value(json_array_get(errors, r));
-        }
+        const json_t *row = json_array_get(steps, s);
+        if (json_array_size(row) != width) return not_golden(f, "loss");
+        for (size_t r = 0; r < width; r++) (*out)[s * width + r] = json_number_value(json_array_get(row, r));
     }
     return STATUS_OK;
 }
@@ -149,7 +142,9 @@ static status read_file(golden_file *f, const json_t *root)
     if (format != 1) return fail(STATUS_DATA, "%s: format: expected 1, got %lld", f->path, (long long)format);
     f->parameters = json_integer_value(json_object_get(root, "parameters"));
     TRY(read_case(f, json_object_get(root, "case")));
-    TRY(read_losses(f, root));
+    f->losses_per_step = f->global_loss ? 1 : f->world;
+    TRY(read_losses(f, root, "loss", &f->loss));
+    TRY(read_losses(f, root, "loss_float32_error", &f->loss_error));
     TRY(read_tensors(f, root, "gradients_first_step", &f->gradients));
     TRY(read_tensors(f, root, "parameters_final", &f->parameters_final));
     return read_tensors(f, root, "buffers_final", &f->buffers_final);
@@ -188,18 +183,11 @@ void golden_close(golden_file **file)
 void golden_fill_param(const golden_file *file, const nn_param *p, float *out)
 {
     uint64_t start = random_start(file->seed, random_fnv1a64(p->name));
-    double base = 0, scale;
-    size_t length = strlen(p->name), last = strlen("weight");
-    if (p->shape.rank == 1 && length >= last && strcmp(p->name + length - last, "weight") == 0) {
-        base = 0.5;
-        scale = 0.1;
-    } else if (p->shape.rank == 1) {
-        scale = 0.1;
-    } else if (strstr(p->name, "embeddings")) {
-        scale = 0.05;
-    } else {
-        scale = sqrt(3.0 / (double)(p->elements / p->shape.dims[0]));
-    }
+    bool vector = p->shape.rank == 1;
+    double base = vector && text_ends_with(p->name, "weight") ? 0.5 : 0,
+           scale = vector                          ? 0.1
+                   : strstr(p->name, "embeddings") ? 0.05
+                                                   : sqrt(3.0 / (double)(p->elements / p->shape.dims[0]));
     for (int64_t i = 0; i < p->elements; i++)
         out[i] = (float)(base + scale * random_signed(start, (uint64_t)i));
 }

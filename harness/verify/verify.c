@@ -20,8 +20,8 @@ static const struct {
     double loss;
     double l2;    /* Limit of the L2 norm of a tensor. */
     double kinks; /* Limit of the L2 norm of a gradient in a network with ReLU. */
-} rounded[] = {
-    [COMPARE_TF32] = {0x1p-9, 0.05 / 4, 0.05 + 0.05 / 4}, [COMPARE_BFLOAT16] = {0x1p-7, 0.05, 0.05 + 0.05}};
+} rounded[] = {[DEVICE_PRECISION_TF32] = {0x1p-9, 0.05 / 4, 0.05 + 0.05 / 4},
+               [DEVICE_PRECISION_BF16] = {0x1p-7, 0.05, 0.05 + 0.05}};
 /* Relative error of PyTorch's float32 values above which a tensor is not compared. */
 static const double unreliable = 1e-3;
 
@@ -37,17 +37,16 @@ static void judge(comparison *c, const char *what, double found, double expected
     snprintf(c->what, sizeof c->what, "%s", what);
 }
 
-static bool is_rounded(comparison_precision precision)
+static bool is_rounded(const comparison *c)
 {
-    return precision == COMPARE_TF32 || precision == COMPARE_BFLOAT16;
+    return !c->exact && c->precision != DEVICE_PRECISION_F32;
 }
 
-static double loss_limit(comparison_precision precision, double expected, double error)
+static double loss_limit(const comparison *c, double expected, double error)
 {
-    double floor = 1e-6 * fabs(expected);
-    if (is_rounded(precision)) return rounded[precision].loss * fabs(expected);
-    if (precision == COMPARE_FLOAT64) return float64_limit * fabs(expected);
-    return 8 * (error > floor ? error : floor);
+    if (is_rounded(c)) return rounded[c->precision].loss * fabs(expected);
+    if (c->exact) return float64_limit * fabs(expected);
+    return 8 * fmax(error, 1e-6 * fabs(expected));
 }
 
 /* Compares the loss of a rank. If `rank` is -1, compares a loss over the batches of all ranks with the mean
@@ -64,7 +63,7 @@ static void compare_loss(comparison *c, const golden_file *file, int64_t step, i
     }
     int used = snprintf(what, sizeof what, "loss of step %lld", (long long)step);
     if (rank >= 0) snprintf(what + used, sizeof what - (size_t)used, ", rank %d", rank);
-    judge(c, what, loss, expected, loss_limit(c->precision, expected, error));
+    judge(c, what, loss, expected, loss_limit(c, expected, error));
 }
 
 typedef struct digest {
@@ -89,7 +88,7 @@ static digest digest_of(const double *values, int64_t count)
 static void compare_tensor(comparison *c, const golden_tensor *t, bool kinks, const char *kind,
                            const double *values)
 {
-    bool exact = c->precision == COMPARE_FLOAT64, coarse = is_rounded(c->precision);
+    bool exact = c->exact, coarse = is_rounded(c);
     char what[sizeof c->what];
     c->tensors++;
     if (!exact && t->error > (kinks ? kink_limit : unreliable) * t->l2) {
@@ -124,7 +123,7 @@ typedef struct verification {
     nn_model *model;
     status_table *table;
     uint64_t token;
-    bool shares_buffers, one_loss;
+    sync_requirements needs;
     bool first_holds_all; /* True if rank 0 has the averages of all gradients. */
     /* Copy of golden_file.kinks, but false in float64. */
     bool kinks;
@@ -138,19 +137,12 @@ static status load_params(const verification *v, trainer *t)
 {
     const nn_model *m = v->model;
     param_set *set = trainer_params(t);
+    TRY(param_set_initialize(set, trainer_stream(t), 0)); /* sets the buffers */
     for (int i = 0; i < m->param_count; i++) {
         float *values = malloc((size_t)m->params[i].elements * sizeof *values);
         if (!values) return fail(STATUS_SYSTEM, "no memory for parameter %s", m->params[i].name);
         golden_fill_param(v->config->file, &m->params[i], values);
         status rc = param_set_import(set, trainer_stream(t), set->params.data, i, DTYPE_F32, values);
-        free(values);
-        TRY(rc);
-    }
-    for (int i = 0; i < m->buffer_count; i++) {
-        double *values = malloc((size_t)m->buffers[i].elements * sizeof *values);
-        if (!values) return fail(STATUS_SYSTEM, "no memory for buffer %s", m->buffers[i].name);
-        for (int64_t j = 0; j < m->buffers[i].elements; j++) values[j] = m->buffers[i].initial;
-        status rc = param_set_import_buffer(set, trainer_stream(t), i, DTYPE_F64, values);
         free(values);
         TRY(rc);
     }
@@ -293,11 +285,11 @@ static status compare_rest(verification *v)
     const golden_file *f = v->config->file;
     const nn_model *m = v->model;
     for (int64_t s = 0; s < (v->kinks ? 1 : f->steps); s++) {
-        if (v->one_loss) compare_loss(v->out, f, s, -1, v->losses[s * f->world]);
-        for (int r = 0; r < f->losses_per_step && !v->one_loss; r++)
+        if (v->needs.one_loss) compare_loss(v->out, f, s, -1, v->losses[s * f->world]);
+        for (int r = 0; r < f->losses_per_step && !v->needs.one_loss; r++)
             compare_loss(v->out, f, s, r, v->losses[s * f->world + r]);
     }
-    for (int r = 0; r < (v->shares_buffers ? f->world : 1) && !v->kinks; r++) {
+    for (int r = 0; r < (v->needs.shares_buffers ? f->world : 1) && !v->kinks; r++) {
         for (int i = 0; i < m->buffer_count; i++) {
             char name[GOLDEN_NAME_MAX];
             snprintf(name, sizeof name, "rank%d.%s", r, m->buffers[i].name);
@@ -313,16 +305,13 @@ static status compare_rest(verification *v)
 static status run_and_compare(verification *v)
 {
     const verify_config *c = v->config;
-    sync_requirements needs = {0};
     TRY(model_build(&c->file->model, &v->model));
     if (c->file->parameters != v->model->parameter_elements)
         return fail(STATUS_DATA, "expected %lld parameters, as the model %s has, got %lld",
                     (long long)v->model->parameter_elements, v->model->name, (long long)c->file->parameters);
     if (c->engine == &sync_none && c->file->world != 1)
         return fail(STATUS_CONFIG, "mode none: expected 1 rank, got %d", c->file->world);
-    TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &needs));
-    v->shares_buffers = needs.shares_buffers;
-    v->one_loss = needs.one_loss;
+    TRY(c->engine->requirements(c->engine_options, c->policy, c->file->world, &v->needs));
     TRY(status_table_create(v->token, c->file->world, &v->table));
     v->losses = calloc((size_t)(c->file->steps * c->file->world), sizeof *v->losses);
     v->buffers = calloc((size_t)(c->file->world * v->model->buffer_count + 1), sizeof *v->buffers);
@@ -333,11 +322,8 @@ static status run_and_compare(verification *v)
 
 status verify_run(const verify_config *config, comparison *out)
 {
-    static const comparison_precision comparisons[] = {[DEVICE_PRECISION_F32] = COMPARE_FLOAT32,
-                                                       [DEVICE_PRECISION_TF32] = COMPARE_TF32,
-                                                       [DEVICE_PRECISION_BF16] = COMPARE_BFLOAT16};
     bool exact = strcmp(config->device, "reference") == 0;
-    *out = (comparison){.precision = exact ? COMPARE_FLOAT64 : comparisons[config->precision]};
+    *out = (comparison){.exact = exact, .precision = config->precision};
     verification v = {
         .config = config, .token = random_token(), .kinks = !exact && config->file->kinks, .out = out};
     status rc = run_and_compare(&v);

@@ -8,17 +8,11 @@
 #include "common/sync/engine.h"
 #include "harness/verify/golden.h"
 
-typedef enum comparison_precision {
-    COMPARE_FLOAT64,
-    COMPARE_FLOAT32,
-    COMPARE_TF32,
-    COMPARE_BFLOAT16
-} comparison_precision;
-
 /* Result of a comparison: the figure whose deviation is the largest share of its limit. A share above 1 is a
  * failure. */
 typedef struct comparison {
-    comparison_precision precision;
+    bool exact;                 /* The device computes in float64. */
+    device_precision precision; /* Precision of the GEMMs of any other device. */
     double share;
     char what[GOLDEN_NAME_MAX + 64];
     double found, expected;

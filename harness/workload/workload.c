@@ -1,7 +1,6 @@
 #include "harness/workload/workload_impl.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 const char *const workload_part_names[WORKLOAD_PARTS] = {"data",          "forward",   "backward",
                                                          "communication", "optimizer", "other"};
@@ -121,7 +120,7 @@ status workload_check(const workload *w, const char *name)
 
 /* ---- the job ---------------------------------------------------------------------------------- */
 
-void workload_scale(workload *w, double efficiency)
+static void scale(workload *w, double efficiency)
 {
     nn_recording *r = w->model->recording;
     w->part_ns[WORKLOAD_OPTIMIZER] = (int64_t)((double)w->part_ns[WORKLOAD_OPTIMIZER] / efficiency + 0.5);
@@ -129,7 +128,8 @@ void workload_scale(workload *w, double efficiency)
         r->segments[i].kernel_ns = (int64_t)((double)r->segments[i].kernel_ns / efficiency + 0.5);
 }
 
-nn_model *workload_take_model(workload *w)
+/* The wait for data and the rest of the step go to the first segment. */
+static nn_model *take_model(workload *w)
 {
     nn_model *m = w->model;
     m->recording->update_ns = w->part_ns[WORKLOAD_OPTIMIZER];
@@ -138,4 +138,16 @@ nn_model *workload_take_model(workload *w)
         m->recording->segments[0].idle_ns += w->part_ns[WORKLOAD_DATA] + w->part_ns[WORKLOAD_OTHER];
     w->model = NULL;
     return m;
+}
+
+status workload_replay(const char *spec, double efficiency, nn_model **out)
+{
+    workload w;
+    status rc = workload_open(spec, &w);
+    if (rc == STATUS_OK) {
+        scale(&w, efficiency);
+        *out = take_model(&w);
+    }
+    workload_free(&w);
+    return rc;
 }

@@ -56,12 +56,9 @@ int64_t workload_step_ns(const workload *w);
  * begins the message of a failure. */
 status workload_check(const workload *w, const char *name);
 
-/* Divides the times of the kernels and of the update by `efficiency`. */
-void workload_scale(workload *w, double efficiency);
-
-/* Returns the model, which the caller owns. The wait for data and the rest of the step go to the first
- * segment. */
-nn_model *workload_take_model(workload *w);
+/* Opens a job as workload_open() does, and makes the model that replays it. Divides the times of the kernels
+ * and of the update by `efficiency`. The caller owns *out. */
+status workload_replay(const char *spec, double efficiency, nn_model **out);
 
 json_t *workload_to_json(const workload *w);
 

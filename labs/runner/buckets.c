@@ -9,8 +9,7 @@
 int lab_next_gradient(lab_step *step, int *gradient)
 {
     (void)step;
-    runner_write((runner_message){BUCKETS_NEXT, 0, 0, 0}, NULL);
-    runner_message m = runner_read();
+    runner_message m = runner_ask((runner_message){BUCKETS_NEXT, 0, 0, 0}, NULL);
     if (m.code == LAB_OK) *gradient = (int)m.n;
     return m.code;
 }
@@ -18,15 +17,13 @@ int lab_next_gradient(lab_step *step, int *gradient)
 int lab_launch(lab_step *step, int bucket)
 {
     (void)step;
-    runner_write((runner_message){BUCKETS_LAUNCH, 0, bucket, 0}, NULL);
-    return runner_read().code;
+    return runner_ask((runner_message){BUCKETS_LAUNCH, 0, bucket, 0}, NULL).code;
 }
 
 int lab_wait(lab_step *step, int bucket)
 {
     (void)step;
-    runner_write((runner_message){BUCKETS_WAIT, 0, bucket, 0}, NULL);
-    return runner_read().code;
+    return runner_ask((runner_message){BUCKETS_WAIT, 0, bucket, 0}, NULL).code;
 }
 
 /* `in` holds the count, both limits and the sizes. */

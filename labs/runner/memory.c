@@ -35,8 +35,8 @@ static size_t shard_bytes(const lab_group *group, size_t n)
 
 int lab_reduce_scatter(lab_group *group, const float *x, size_t n, float *shard)
 {
-    runner_write((runner_message){MEMORY_REDUCE_SCATTER, 0, (int64_t)n, (int64_t)(n * sizeof *x)}, x);
-    runner_message m = runner_read();
+    runner_message m =
+        runner_ask((runner_message){MEMORY_REDUCE_SCATTER, 0, (int64_t)n, (int64_t)(n * sizeof *x)}, x);
     if (m.code != LAB_OK) return m.code;
     memset(shard, 0, shard_bytes(group, n)); /* the sanitizer checks memset(), but not read() */
     runner_read_data(shard, m.bytes);
@@ -45,9 +45,9 @@ int lab_reduce_scatter(lab_group *group, const float *x, size_t n, float *shard)
 
 int lab_all_gather(lab_group *group, float *x, size_t n)
 {
-    runner_write((runner_message){MEMORY_ALL_GATHER, 0, (int64_t)n, (int64_t)shard_bytes(group, n)},
-                 x + shard_begin(group, n, group->rank));
-    runner_message m = runner_read();
+    runner_message m =
+        runner_ask((runner_message){MEMORY_ALL_GATHER, 0, (int64_t)n, (int64_t)shard_bytes(group, n)},
+                   x + shard_begin(group, n, group->rank));
     if (m.code == LAB_OK) runner_read_data(x, m.bytes);
     return m.code;
 }

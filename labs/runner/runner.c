@@ -30,11 +30,17 @@ void runner_read_data(void *data, int64_t bytes)
     }
 }
 
-runner_message runner_read(void)
+static runner_message runner_read(void)
 {
     runner_message m;
     runner_read_data(&m, (int64_t)sizeof m);
     return m;
+}
+
+runner_message runner_ask(runner_message m, const void *data)
+{
+    runner_write(m, data);
+    return runner_read();
 }
 
 void *runner_memory(size_t bytes)

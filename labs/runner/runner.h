@@ -12,10 +12,10 @@
 extern int runner_rank, runner_size;
 extern size_t runner_capacity;
 
-/* Send a message, receive the header of a message, and receive the data that follow it. The three functions
- * end the process if the grader has closed the socket. */
+/* Send a message; send a message and receive the header of the answer; receive the data that follow a header.
+ * The three functions end the process if the grader has closed the socket. */
 void runner_write(runner_message m, const void *data);
-runner_message runner_read(void);
+runner_message runner_ask(runner_message m, const void *data);
 void runner_read_data(void *data, int64_t bytes);
 
 /* Returns zeroed memory of exactly this size, so that the sanitizer finds accesses beyond the end of the

@@ -21,8 +21,7 @@ int lab_receive_push(lab_server *server, lab_push *push)
     reducer_push head;
     runner_message m;
     do {
-        runner_write((runner_message){REDUCER_RECEIVE, 0, 0, 0}, NULL);
-        m = runner_read();
+        m = runner_ask((runner_message){REDUCER_RECEIVE, 0, 0, 0}, NULL);
         if (m.kind == REDUCER_SAVE) server->save(server->state);
     } while (m.kind == REDUCER_SAVE);
     if (m.code != LAB_OK) return m.code;
@@ -38,8 +37,7 @@ int lab_receive_push(lab_server *server, lab_push *push)
 
 int lab_reply(lab_server *server, int rank, const float *param, size_t n)
 {
-    runner_write((runner_message){REDUCER_REPLY, 0, rank, (int64_t)(n * sizeof *param)}, param);
-    int code = runner_read().code;
+    int code = runner_ask((runner_message){REDUCER_REPLY, 0, rank, (int64_t)(n * sizeof *param)}, param).code;
     if (code == LAB_OK) {
         free(server->grad[rank]);
         server->grad[rank] = NULL;

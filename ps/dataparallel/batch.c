@@ -1,5 +1,6 @@
 /* Plans the batch, splits it as torch.chunk does, and moves parts of tensors between rank 0 and other
  * ranks. */
+#include "common/base/least.h"
 #include "ps/dataparallel/dataparallel.h"
 
 status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
@@ -18,9 +19,8 @@ status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sy
  * until no samples are left. The last ranks may have fewer samples, or none. */
 static dp_part part_of(int64_t samples, int world, int rank)
 {
-    int64_t chunk = (samples + world - 1) / world, first = chunk * rank;
-    if (first > samples) first = samples;
-    return (dp_part){.first = first, .samples = samples - first < chunk ? samples - first : chunk};
+    int64_t chunk = (samples + world - 1) / world, first = least(samples, chunk * rank);
+    return (dp_part){.first = first, .samples = least(chunk, samples - first)};
 }
 
 /* Counts the targets of a part, except ignored targets. `all_targets` is in host memory. If `exist` is false,

@@ -99,8 +99,8 @@ typedef struct dp_engine {
     dp_chunks replicate, reduce;
     ps_memory memory;
     int64_t returned; /* Bytes per sample that replicas return in addition to their loss. */
-    int largest_sum;  /* Result of ps_largest_sum(). */
-    size_t element;   /* Bytes of an element. */
+    int largest_sum;  /* Result of nn_program_largest_sum(). */
+    int64_t element;  /* Bytes of an element. */
 
     /* Used on rank 0. */
     /* Outputs of all ranks. The loss replaces the outputs by the gradients of the outputs. */
@@ -167,10 +167,10 @@ void dp_nccl_sim_close(dp_nccl_sim **n);
 status dp_nccl_sim_run(const dp_engine *e, collective_kind kind, int64_t bytes);
 void dp_nccl_sim_collect(const dp_nccl_sim *n, sync_counters *out);
 
-/* Type of the engine that ps_dp_open() opens. The `name` of this type is "ps", as in sync_ps. */
+/* Type of the engine that ps_dp_open() opens. The `name` of this type is "ps", as in sync_ps. The fields that
+ * are used before open() are set only in sync_ps. */
 extern const sync_engine_type sync_ps_dp;
-/* Implements sync_engine_type.requirements(). */
-status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out);
+sync_requirements ps_dp_requirements(const ps_options *o, const ps_policy *p);
 status ps_dp_open(const sync_context *context, sync_engine **out);
 
 static inline dp_engine *dp_engine_of(sync_engine *e)

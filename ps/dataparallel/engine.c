@@ -1,6 +1,7 @@
 /* Opens and closes the engine of `dp`, and lists its functions. */
 #include "ps/dataparallel/dataparallel.h"
 
+#include "common/base/least.h"
 #include "common/device/sim/device_sim.h"
 #include "common/sync/engine.h"
 #include "ps/engine_impl.h"
@@ -8,14 +9,11 @@
 
 #include <stdlib.h>
 
-status ps_dp_requirements(const void *options, const char *policy, int world, sync_requirements *out)
+sync_requirements ps_dp_requirements(const ps_options *o, const ps_policy *p)
 {
-    const ps_options *o = options;
-    ps_policy p;
-    TRY(ps_policy_resolve(policy, o, world, &p));
     bool exchanged = o->payload != PS_PAYLOAD_ZMQ && o->payload != PS_PAYLOAD_NCCL;
     device_memory_kind kind = exchanged ? DEVICE_MEMORY_SHARED : DEVICE_MEMORY_PRIVATE;
-    *out = (sync_requirements){.reach = SYNC_REACH_DEVICE,
+    return (sync_requirements){.reach = SYNC_REACH_DEVICE,
                                .param_kind = kind,
                                .grad_kind = kind,
                                .buffer_kind = DEVICE_MEMORY_PRIVATE,
@@ -23,10 +21,9 @@ status ps_dp_requirements(const void *options, const char *policy, int world, sy
                                .param_class = LEDGER_PARAMETERS,
                                .shares_buffers = true,
                                .whole_batch = true,
-                               .one_loss = p.loss == PS_DP_LOSS_DEVICE0,
+                               .one_loss = p->loss == PS_DP_LOSS_DEVICE0,
                                .alike_from = 1,
                                .optimizer_ranks = 1};
-    return STATUS_OK;
 }
 
 /* ---- open ------------------------------------------------------------------------------------- */
@@ -37,7 +34,7 @@ static void count_owned_params(const dp_engine *e)
 {
     const sync_context *c = &e->base.context;
     const param_set *set = c->params;
-    int64_t reserved = (set->arena_elements + set->buffer_elements) * (int64_t)e->element;
+    int64_t reserved = (set->arena_elements + set->buffer_elements) * e->element;
     if (!dp_is_root(e))
         ledger_release(c->ledger, LEDGER_PARAMETERS, set->logical_bytes + set->buffer_bytes, reserved);
 }
@@ -75,13 +72,11 @@ static int64_t largest_frame(const dp_engine *e)
     const sync_exchange *x = c->exchange;
     int64_t part = x->largest, bytes = c->params->buffer_bytes;
     for (int i = 0; i < c->params->model->param_count; i++)
-        if (c->params->pieces[i].count * (int64_t)e->element > bytes)
-            bytes = c->params->pieces[i].count * (int64_t)e->element;
+        bytes = greatest(bytes, c->params->pieces[i].count * e->element);
     const int64_t others[] = {part * x->input_bytes, part * x->target_bytes,
-                              part * (x->output_bytes > e->returned ? x->output_bytes : e->returned),
+                              part * greatest(x->output_bytes, e->returned),
                               e->largest_sum * (int64_t)sizeof(double)};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (others[i] > bytes) bytes = others[i];
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) bytes = greatest(bytes, others[i]);
     return bytes;
 }
 
@@ -149,7 +144,7 @@ static status open_parts(dp_engine *e)
         return fail(
             STATUS_CONFIG,
             "--dp-gather: expected --dp-loss replica, got device0, which gathers outputs in any case");
-    e->largest_sum = ps_largest_sum(c->program);
+    e->largest_sum = nn_program_largest_sum(c->program);
     TRY(dp_chunks_make(c->params, false, e->policy.replicate_bytes, &e->memory, &e->replicate));
     TRY(dp_chunks_make(c->params, true, e->policy.reduce_bytes, &e->memory, &e->reduce));
     TRY(dp_open_memory(e));
@@ -158,11 +153,10 @@ static status open_parts(dp_engine *e)
 
 status ps_dp_open(const sync_context *context, sync_engine **out)
 {
-    *out = NULL;
     dp_engine *e = calloc(1, sizeof *e);
     if (!e) return fail(STATUS_SYSTEM, "no memory for an engine");
     e->base = (sync_engine){.type = &sync_ps_dp, .context = *context, .updates = context->rank == 0};
-    e->element = (size_t)dtype_size(context->params->type);
+    e->element = dtype_size(context->params->type);
     status rc = open_parts(e);
     if (rc == STATUS_OK) {
         count_owned_params(e);
@@ -258,12 +252,6 @@ static const sync_scatter scatter = {.plan = dp_plan_batch,
 
 const sync_engine_type sync_ps_dp = {
     .name = "ps",
-    .options = &ps_option_table,
-    .options_size = sizeof(ps_options),
-    .policies = ps_policy_infos,
-    .policy_count = PS_POLICY_COUNT,
-    .requirements = ps_dp_requirements,
-    .open = ps_dp_open,
     .handshake = ps_handshake,
     .connect = dp_connect,
     .close = dp_close,

@@ -30,11 +30,6 @@ static const char *contribution(const void *context, int rank, int index, int64_
            (element - r->pieces.pieces[index].offset) * r->element;
 }
 
-static status sum_ranges(void *context, int thread, int first, piece_list ranges)
-{
-    return sync_average_ranges(context, thread, first, ranges);
-}
-
 static status sum_key(dp_hub *h, int key)
 {
     int others = h->sum.present - 1;
@@ -51,7 +46,7 @@ static status sum_key(dp_hub *h, int key)
                         .context = transfers,
                         .sources = h->sources,
                         .landing = h->landing};
-    TRY(sync_run_ranges(&h->staging, h->threads, r->pieces, sum_ranges, &sum));
+    TRY(sync_run_ranges(&h->staging, h->threads, r->pieces, sync_average_ranges, &sum));
     TRY(sync_staging_end(&h->staging));
     for (int i = 0; i < others; i++) ps_port_release(&h->port, &transfers[i].message);
     return STATUS_OK;
@@ -169,17 +164,12 @@ static status receive_transfer(dp_hub *h, dp_transfer *transfer, ps_message *m, 
 static status handle(void *context, ps_message *m, int64_t now_ns)
 {
     dp_hub *h = context;
-    status rc;
     dp_transfer *transfer = h->running ? find_transfer(h, m) : NULL;
     if (transfer) return receive_transfer(h, transfer, m, now_ns);
-    if (m->header.kind != MESSAGE_FAILED && h->held_count < h->held_capacity) {
-        h->held[h->held_count++] = *m;
-        return STATUS_OK;
-    }
-    if (m->header.kind != MESSAGE_FAILED) return malformed(h, m);
-    rc = ps_message_failure(m);
-    ps_port_release(&h->port, m);
-    return rc;
+    if (m->header.kind == MESSAGE_FAILED) return ps_port_done(&h->port, m, ps_message_failure(m));
+    if (h->held_count == h->held_capacity) return malformed(h, m);
+    h->held[h->held_count++] = *m;
+    return STATUS_OK;
 }
 
 static status receive_held(dp_hub *h, int64_t now_ns)

@@ -61,7 +61,7 @@ static status open_staging(dp_engine *e)
     const sync_context *c = &e->base.context;
     const sync_exchange *x = c->exchange;
     device_config host = {.name = "cpu", .rank = c->rank, .world = c->world, .threads = 1};
-    size_t arena = (size_t)c->params->arena_elements * e->element;
+    size_t arena = (size_t)(c->params->arena_elements * e->element);
     bool root = dp_is_root(e), nccl = e->options.payload == PS_PAYLOAD_NCCL;
     size_t bytes[DP_TENSORS] = {[DP_TENSOR_SUMS] = (size_t)e->largest_sum * sizeof(double)};
     if (nccl && root) bytes[DP_TENSOR_TARGET] = x->target->bytes; /* rank 0 counts the targets of each part */
@@ -197,7 +197,7 @@ void dp_account_end_loss(dp_engine *e)
 
 void dp_account_gradient_ready(dp_engine *e, int param)
 {
-    int64_t bytes = e->base.context.params->pieces[param].count * (int64_t)e->element;
+    int64_t bytes = e->base.context.params->pieces[param].count * e->element;
     hold(e, LEDGER_OUTPUTS, &e->outputs_held, 0);
     if (!dp_is_root(e)) hold(e, LEDGER_REPLICAS, &e->replica, e->replica - bytes);
     if (!e->accumulates) hold(e, LEDGER_GRADIENTS, &e->gradients, e->gradients + bytes);
@@ -219,18 +219,11 @@ void dp_account_reduced(dp_engine *e)
 
 void dp_account_end_reduce(dp_engine *e)
 {
-    if (!dp_is_root(e)) {
-        hold(e, LEDGER_REPLICAS, &e->replica, 0);
-        hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
-        return;
-    }
-    if (e->policy.keep_grads) {
-        hold(e, LEDGER_GRADIENTS, &e->kept_held, param_bytes(e));
-        hold(e, LEDGER_GRADIENTS, &e->results_held, 0);
-        hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
-    } else if (!dp_lean(e)) {
-        hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
-    }
+    bool root = dp_is_root(e), keeps = root && e->policy.keep_grads;
+    if (!root) hold(e, LEDGER_REPLICAS, &e->replica, 0);
+    if (keeps) hold(e, LEDGER_GRADIENTS, &e->kept_held, param_bytes(e));
+    if (keeps) hold(e, LEDGER_GRADIENTS, &e->results_held, 0);
+    if (!root || keeps || !dp_lean(e)) hold(e, LEDGER_GRADIENTS, &e->gradients, 0);
 }
 
 /* ---- the formula ------------------------------------------------------------------------------- */

@@ -7,7 +7,6 @@
 #include "common/memory/ledger.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 
 /* Sizes in bytes. The comments contain the symbols of the formulas below. */
 typedef struct ps_dp_sizes {

@@ -59,7 +59,7 @@ static status add_collective(dp_engine *e, collective_kind kind, int tag, void *
 {
     int64_t count = piece_list_elements(pieces);
     collective_buffer buffer = {arena, pieces};
-    if (!e->calls) return dp_nccl_sim_run(e, kind, count * (int64_t)e->element);
+    if (!e->calls) return dp_nccl_sim_run(e, kind, count * e->element);
     return process_group_add(e->calls, &(collective_call){.kind = kind,
                                                           .op = REDUCE_SUM,
                                                           .type = context_of(e)->params->type,
@@ -105,7 +105,8 @@ status dp_nccl_reduce(dp_engine *e, const dp_sum *sum)
     const param_set *set = context_of(e)->params;
     bool contributes = context_of(e)->rank < e->contributors;
     if (!contributes && e->calls)
-        TRY(device_clear(context_of(e)->compute, set->grads.data, (size_t)set->arena_elements * e->element));
+        TRY(device_clear(context_of(e)->compute, set->grads.data,
+                         (size_t)(set->arena_elements * e->element)));
     if (contributes) TRY(divide(e, sum->before));
     TRY(dp_nccl_begin(e, DP_CALL_REDUCE));
     TRY(add_chunks(e, COLLECTIVE_REDUCE, TAG_GRADIENTS, set->grads.data, &e->reduce));
@@ -173,23 +174,8 @@ status dp_choose_payload(dp_engine *e, const ps_options *options)
 static status open_calls(dp_engine *e, const int *ranks)
 {
     const sync_context *c = context_of(e);
-    collective_config config = {
-        .rank = c->rank,
-        .world = c->world,
-        .job_token = c->job_token,
-        .name = "dataparallel",
-        .device = c->device,
-        .slot = c->slot,
-        .table = c->table,
-        .lost = c->lost,
-        .lost_context = c->lost_context,
-        .canceled = c->canceled,
-        .canceled_context = c->canceled_context,
-        .bootstrap = e->member.nccl_id,
-        .share_gpu = c->share_gpu,
-        .stall_timeout_ns = c->stall_timeout_ns,
-        .connect_timeout_ns = c->connect_timeout_ns > 0 ? c->connect_timeout_ns : c->stall_timeout_ns,
-    };
+    collective_config config = process_group_collectives(c, "dataparallel");
+    config.bootstrap = e->member.nccl_id;
     process_group_config calls = {.ops = &ops,
                                   .context = e,
                                   .device = c->device,

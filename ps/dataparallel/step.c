@@ -9,17 +9,17 @@
 static dp_region chunk_region(const dp_engine *e, const dp_chunk *chunk, void *arena)
 {
     piece_list pieces = param_set_pieces(context_of(e)->params, chunk->first, chunk->count);
-    return (dp_region){arena, pieces, (int64_t)e->element};
+    return (dp_region){arena, pieces, e->element};
 }
 
 static int64_t arena_bytes(const dp_engine *e)
 {
-    return context_of(e)->params->arena_elements * (int64_t)e->element;
+    return context_of(e)->params->arena_elements * e->element;
 }
 
 static int64_t buffer_bytes(const dp_engine *e)
 {
-    return context_of(e)->params->buffer_elements * (int64_t)e->element;
+    return context_of(e)->params->buffer_elements * e->element;
 }
 
 /* Adds the transfers of a replica. Buffers are always sent in message frames: if other ranks copied the
@@ -39,8 +39,7 @@ static void add_replica(dp_engine *e, int peer, int64_t step)
     }
     if (set->model->buffer_count == 0) return;
     dp_transfer *transfer = dp_hub_add(e->hub, root ? DP_SEND : DP_RECEIVE, peer, MESSAGE_BUFFERS, step, 0);
-    transfer->region =
-        (dp_region){buffers, {set->buffer_pieces, set->model->buffer_count}, (int64_t)e->element};
+    transfer->region = (dp_region){buffers, {set->buffer_pieces, set->model->buffer_count}, e->element};
 }
 
 static status send_replicas(dp_engine *e, int receivers, int64_t step)

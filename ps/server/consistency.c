@@ -42,7 +42,7 @@ void server_keep_push(ps_server *s, int key, int worker, ps_message *m)
     if (s->copies_memory.data) {
         char *copies = copies_of(s, m->header.step, worker);
         if (m->remote)
-            ps_take_frames(s->device, m, copies, server_pieces(s, key), (int64_t)s->element);
+            ps_take_frames(s->device, m, copies, server_pieces(s, key), s->element);
         else
             server_copy_pieces(s, key, copies, s->workers[worker].grads);
         ps_port_release(&s->port, m);
@@ -174,7 +174,7 @@ status server_receive_norm(ps_server *s, int worker, double sum_squares)
 
 /* ---- sync, ssp: whole iterations ---------------------------------------------------------------- */
 
-void server_end_iteration(ps_server *s, int key)
+static void end_iteration(ps_server *s, int key)
 {
     server_key *k = &s->keys[key];
     server_arrival *ended = server_arrived(s, key, k->updates);
@@ -194,7 +194,7 @@ static status update_after_norm(ps_server *s, bool *worked)
     server_work work = {
         .server = s, .key = key, .updates = true, .worker = -1, .step = step, .scale = s->norm.scale};
     if (!s->norm.skips) TRY(server_reduce(&work));
-    server_end_iteration(s, key);
+    end_iteration(s, key);
     if (++s->norm.next_update == s->count) {
         if (s->norm.skips) optimizer_skip(s->optimizer);
         s->norm.known = false;
@@ -214,7 +214,7 @@ static status update_iteration(ps_server *s, bool *worked)
     if (key < 0) return STATUS_OK;
     *worked = true;
     if (!s->needs_norm) {
-        server_end_iteration(s, key);
+        end_iteration(s, key);
         return STATUS_OK;
     }
     s->norm.last = server_later(s->norm.last, server_arrived(s, key, s->keys[key].updates)->last);

@@ -98,7 +98,6 @@ static status open_parts(ps_server *s)
     if (gpu) TRY(open_on_gpu(s, gpu));
     TRY(device_stream_open(d, DEVICE_STREAM_COMMUNICATION, &s->staging.stream));
     TRY(open_arenas(s));
-    s->update = ps_has_bytes(s->device) ? server_update_ranges : server_spend_update;
     bool before = s->policy->divide_before;
     s->average = (sync_average){
         .on = &s->staging,
@@ -129,7 +128,7 @@ status ps_server_open(const ps_server *setup, ps_server **out)
     s->first = s->shard->first_key;
     s->count = s->shard->key_count;
     s->window = s->policy->staleness + 1;
-    s->element = (size_t)dtype_size(s->set->type);
+    s->element = dtype_size(s->set->type);
     s->writes = s->policy->consistency != PS_SYNC || !s->policy->server_optimizer;
     s->needs_norm = s->policy->server_optimizer && sync_update_needs_norm(c);
     s->buffers.iteration = -1;

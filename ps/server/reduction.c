@@ -68,18 +68,16 @@ static status update(const server_work *work, const char *grads, piece_list piec
 
 /* In virtual time, spends the time of an update, which reads the gradients, and reads and writes parameters
  * and optimizer state. */
-status server_spend_update(const server_work *work, int first, piece_list ranges)
+static void spend_update(const server_work *work)
 {
-    (void)first, (void)ranges;
     const ps_server *s = work->server;
     int states = optimizer_state_count(optimizer_get_options(s->optimizer));
     sync_spend_pass(s->device, (double)server_key_bytes(s, work->key) * (3 + 2 * states), s->threads);
-    return STATUS_OK;
 }
 
-/* 4. Update. Under async, the pieces of a push may be at unrelated addresses, so each piece is updated
- * separately. */
-status server_update_ranges(const server_work *work, int first, piece_list ranges)
+/* 4. Update. The first range is in piece `first` of the key. Under async, the pieces of a push may be at
+ * unrelated addresses, so each piece is updated separately. */
+static status update_ranges(const server_work *work, int first, piece_list ranges)
 {
     ps_server *s = work->server;
     const char *gradient;
@@ -105,7 +103,10 @@ static status reduce_ranges(void *context, int thread, int first, piece_list ran
     if (work->sums) TRY(sync_average_ranges(&s->average, thread, first, ranges));
     if (!work->updates) return sync_staging_end(&s->staging);
     int64_t begin_ns = ps_port_now(&s->port);
-    TRY(s->update(work, first, ranges));
+    if (ps_has_bytes(s->device))
+        TRY(update_ranges(work, first, ranges));
+    else
+        spend_update(work);
     if (thread == 0) s->update_ns += ps_port_now(&s->port) - begin_ns;
     return STATUS_OK;
 }
@@ -180,9 +181,8 @@ static status reply(ps_server *s, int key, int worker)
                                      [PS_INT_UPDATES] = s->keys[key].updates,
                                      [PS_INT_STALENESS] = slot->staleness}};
     server_put_last(&h, slot->last);
-    TRY(server_forgive_left(ps_port_send_pieces(&s->port, worker, &h, from, server_pieces(s, key),
-                                                (int64_t)s->element, &s->keys[key].ticket,
-                                                server_key_bytes(s, key))));
+    TRY(server_forgive_left(ps_port_send_pieces(&s->port, worker, &h, from, server_pieces(s, key), s->element,
+                                                &s->keys[key].ticket, server_key_bytes(s, key))));
     server_end_reply(s, key, worker);
     return STATUS_OK;
 }

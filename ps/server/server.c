@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 status server_forgive_left(status sent)
 {
@@ -18,7 +17,7 @@ status server_forgive_left(status sent)
 
 void server_copy_pieces(const ps_server *s, int key, char *to, const char *from)
 {
-    if (to && to != from) ps_copy_pieces(s->device, to, from, server_pieces(s, key), (int64_t)s->element);
+    if (to && to != from) ps_copy_pieces(s->device, to, from, server_pieces(s, key), s->element);
 }
 
 /* ---- messages --------------------------------------------------------------------------------- */
@@ -40,7 +39,7 @@ static bool carries_key(const ps_server *s, const ps_message *m)
     if (h->key < s->first || h->key >= s->first + s->count) return false;
     const ps_key *key = &s->plan->keys[h->key];
     if (h->count != key->elements || h->dtype != (int)s->set->type) return false;
-    return ps_port_carries(&s->port, m, ps_key_pieces(s->plan, (int)h->key), (int64_t)s->element);
+    return ps_port_carries(&s->port, m, ps_key_pieces(s->plan, (int)h->key), s->element);
 }
 
 /* Stores initial parameters of a key, which rank 0 sends to a server in a separate process. */
@@ -48,7 +47,7 @@ static status receive_initial(ps_server *s, ps_message *m)
 {
     int key = (int)m->header.key - s->first;
     if (m->header.frames > 0)
-        ps_take_frames(s->device, m, s->params, server_pieces(s, key), (int64_t)s->element);
+        ps_take_frames(s->device, m, s->params, server_pieces(s, key), s->element);
     else
         server_copy_pieces(s, key, s->params, s->workers[0].params);
     ps_port_count_received(&s->port, 0, server_key_bytes(s, key));
@@ -62,7 +61,6 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
 {
     ps_server *s = context;
     const message_header *h = &m->header;
-    status rc;
     (void)now_ns; /* The stall limit uses the wall clock, because virtual ranks do not stall. */
     s->received_ns = m->arrived_ns;
     s->last_message_ns = clock_now_ns();
@@ -70,35 +68,26 @@ static status handle(void *context, ps_message *m, int64_t now_ns)
     case MESSAGE_PUSH:
     case MESSAGE_PUSH_PULL:
         if (carries_key(s, m)) return server_receive_push(s, m);
-        rc = malformed(s, m);
         break;
     case MESSAGE_PARAMETERS:
         if (carries_key(s, m) && m->peer == 0 && !s->initialized && !s->colocated)
             return receive_initial(s, m);
-        rc = malformed(s, m);
         break;
     case MESSAGE_BUFFERS:
         return server_receive_buffers(s, m);
     case MESSAGE_SUM:
         return server_receive_layer_share(s, m);
     case MESSAGE_FAILED:
-        rc = ps_message_failure(m);
-        break;
+        return ps_port_done(&s->port, m, ps_message_failure(m));
     case MESSAGE_PULL:
-        rc = server_receive_pull(s, m->peer, h);
-        break;
+        return ps_port_done(&s->port, m, server_receive_pull(s, m->peer, h));
     case MESSAGE_CONTROL:
-        if (s->needs_norm)
-            rc = server_receive_norm(s, m->peer, h->doubles[PS_DOUBLE_NORM]);
-        else
-            rc = malformed(s, m);
-        break;
+        if (!s->needs_norm) break;
+        return ps_port_done(&s->port, m, server_receive_norm(s, m->peer, h->doubles[PS_DOUBLE_NORM]));
     default:
-        rc = malformed(s, m);
         break;
     }
-    ps_port_release(&s->port, m);
-    return rc;
+    return ps_port_done(&s->port, m, malformed(s, m));
 }
 
 /* ---- ranks that others wait for --------------------------------------------------------------- */

@@ -99,8 +99,6 @@ typedef struct server_worker {
     bool skips;   /* True if the worker's push is not applied (async). */
 } server_worker;
 
-struct server_work;
-
 typedef struct server_apply {
     int key, worker;
 } server_apply;
@@ -133,7 +131,7 @@ typedef struct ps_server {
     int world;
     int first, count; /* Range of keys of the shard. */
     int64_t window;   /* Number of iterations whose pushes are collected at the same time. */
-    size_t element;   /* Bytes of an element. */
+    int64_t element;  /* Bytes of an element. */
     bool needs_norm; /* True if updates wait for the norm over all servers (clipping, --on-nonfinite skip). */
     bool writes;     /* True if the server writes replies into the mapped arenas of workers. */
     /* The device that sums and updates (the host or the rank's GPU), and the stream of this device. */
@@ -148,9 +146,6 @@ typedef struct ps_server {
     device_memory landing; /* GPU memory for one piece of a pushed gradient. */
     device_memory params_memory, updated_memory, averages_memory, copies_memory;
     sync_average average; /* Describes how `averages` are computed. server_reduce() sets `average.context`. */
-    /* Updates `ranges` of a key. The first range is in piece `first` of the key. On a virtual device,
-     * update() only spends the time of the update. */
-    status (*update)(const struct server_work *work, int first, piece_list ranges);
 
     ps_memory memory;
     server_key *keys;        /* [count] */
@@ -217,7 +212,7 @@ static inline server_arrival *server_arrived(const ps_server *s, int key, int64_
 
 static inline int64_t server_bytes(const ps_server *s, int64_t elements)
 {
-    return elements * (int64_t)s->element;
+    return elements * s->element;
 }
 
 static inline int64_t server_key_bytes(const ps_server *s, int key)
@@ -231,9 +226,9 @@ static inline piece_list server_pieces(const ps_server *s, int key)
 }
 
 /* Returns the address of element 0 of an arena whose element `first` is at `data`. */
-static inline char *server_as_arena(const void *data, int64_t first, size_t element)
+static inline char *server_as_arena(const void *data, int64_t first, int64_t element)
 {
-    return (char *)((uintptr_t)data - (uintptr_t)first * element);
+    return (char *)((uintptr_t)data - (uintptr_t)(first * element));
 }
 
 /* server.c: turns the result of a send to a rank that has disconnected into success. check_departures()
@@ -261,9 +256,6 @@ status server_reduce_next(ps_server *s, bool updates, int *key);
 status server_reduce(server_work *work);
 /* Implements sync_average.source(). `context` is a server_work. */
 const char *server_contribution(const void *context, int worker, int piece, int64_t element);
-/* ps_server.update is one of these two functions. */
-status server_update_ranges(const server_work *work, int first, piece_list ranges);
-status server_spend_update(const server_work *work, int first, piece_list ranges);
 /* Queues the replies that waited for an update of the key, or for the initial parameters. */
 void server_key_updated(ps_server *s, int key);
 void server_queue_reply(ps_server *s, int key, int worker);
@@ -280,7 +272,6 @@ const char *server_gradient(const ps_server *s, int key, int worker, int piece);
  * the piece is at its usual offset. On a GPU the next call overwrites the piece. */
 status server_pushed(ps_server *s, int key, int worker, int piece, const char **grads);
 status server_receive_async(ps_server *s, int key, int worker, ps_update_step step);
-void server_end_iteration(ps_server *s, int key);
 /* Handles the sum of the squared norms of all servers. Under async, this sum belongs to the push of
  * `worker`. Under other policies, this sum belongs to the averages of the iteration. */
 status server_receive_norm(ps_server *s, int worker, double sum_squares);

@@ -59,7 +59,7 @@ status ps_worker_open(const ps_worker *setup, ps_worker **out)
     ps_worker *p = *out = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory for a parameter server's worker");
     *p = *setup;
-    p->shared.element = (size_t)dtype_size(p->context->params->type);
+    p->shared.element = dtype_size(p->context->params->type);
     p->agent.context = p->context;
     p->agent.policy = p->policy;
     p->agent.plan = p->plan;

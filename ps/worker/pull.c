@@ -1,6 +1,7 @@
 /* The receiving half of a worker's agent, which handles the replies of the servers. */
 #include "ps/worker/worker.h"
 
+#include "common/base/least.h"
 #include "common/net/status_table.h"
 
 #include <inttypes.h>
@@ -59,10 +60,10 @@ static bool was_requested(const worker *w, const ps_message *m)
     const param_set *set = w->context->params;
     if (h->key < 0 || h->key >= w->plan->key_count) return false;
     const ps_key *key = &w->plan->keys[h->key];
-    if (key->server != m->peer || h->step != w->keys[h->key].requested || w->keys[h->key].received == h->step)
-        return false;
+    const worker_key *k = &w->keys[h->key];
+    if (key->server != m->peer || h->step != k->requested || h->step == k->received) return false;
     if (h->count != key->elements || h->dtype != (int)set->type) return false;
-    return ps_port_carries(w->port, m, ps_key_pieces(w->plan, (int)h->key), (int64_t)w->shared->element);
+    return ps_port_carries(w->port, m, ps_key_pieces(w->plan, (int)h->key), w->shared->element);
 }
 
 /* Copies the elements of the key to `arena`, unless the server has written them to the arena. */
@@ -70,11 +71,10 @@ static void copy_key(worker *w, const ps_message *m, char *arena)
 {
     const char *from = w->servers[m->peer].params;
     piece_list pieces = ps_key_pieces(w->plan, (int)m->header.key);
-    int64_t size = (int64_t)w->shared->element;
     if (m->header.frames > 0)
-        ps_take_frames(w->context->device, m, arena, pieces, size);
+        ps_take_frames(w->context->device, m, arena, pieces, w->shared->element);
     else if (from)
-        ps_copy_pieces(w->context->device, arena, from, pieces, size);
+        ps_copy_pieces(w->context->device, arena, from, pieces, w->shared->element);
 }
 
 static void key_arrived(worker *w, int key)
@@ -103,16 +103,20 @@ static status report_nonfinite(worker *w, int64_t step)
     return sync_report_nonfinite(c->optimizer, step, SYNC_THIS_RANK, name);
 }
 
+/* Returns the step of the iteration to which the received average of a key belongs. */
+static const ps_update_step *step_of(const worker *w, int key)
+{
+    return &w->shared->iterations[(w->keys[key].received - 2) % 2];
+}
+
 static status update_key(worker *w, int key, double scale)
 {
     const sync_context *c = w->context;
-    int64_t iteration = w->keys[key].received - 2; /* the iteration to which the average belongs */
+    const ps_update_step *step = step_of(w, key);
     int64_t begin = ps_port_now(w->port);
     TRY(optimizer_update(c->optimizer, w->stream, c->params->params.data, c->params->grads.data,
-                         ps_key_pieces(w->plan, key), w->shared->iterations[iteration % 2].optimizer_step,
-                         w->shared->iterations[iteration % 2].rate, scale));
-    if (optimizer_found_nonfinite(c->optimizer))
-        TRY(report_nonfinite(w, w->shared->iterations[iteration % 2].optimizer_step));
+                         ps_key_pieces(w->plan, key), step->optimizer_step, step->rate, scale));
+    if (optimizer_found_nonfinite(c->optimizer)) TRY(report_nonfinite(w, step->optimizer_step));
     int64_t end = ps_port_now(w->port);
     trace_slice(c->trace, TRACE_OPTIMIZER, "update of key", key, begin, end);
     anatomy_add_span(c->anatomy, begin, end);
@@ -139,7 +143,7 @@ static status receive_average(worker *w, int key)
     if (sync_skips_nonfinite(c) && !isfinite(squares)) {
         optimizer_skip(c->optimizer);
         for (int k = 0; k < w->plan->key_count; k++) key_arrived(w, k);
-        return report_nonfinite(w, w->shared->iterations[(w->keys[key].received - 2) % 2].optimizer_step);
+        return report_nonfinite(w, step_of(w, key)->optimizer_step);
     }
     double clip_norm = optimizer_get_options(c->optimizer)->clip_norm;
     double scale = clip_norm > 0 ? optimizer_clip_scale(clip_norm, squares) : 1.0;
@@ -152,17 +156,16 @@ static status receive_average(worker *w, int key)
 static void trace_key(worker *w, int key, int64_t now_ns)
 {
     trace *t = w->context->trace;
-    bool pushed = w->policy->consistency == PS_SYNC && w->keys[key].traced;
+    worker_key *k = &w->keys[key];
+    bool pushed = w->policy->consistency == PS_SYNC && k->traced;
     if (!trace_is_on(t)) return;
-    int64_t id = w->keys[key].received * w->plan->key_count + key;
-    trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, w->keys[key].left_ns, now_ns);
+    int64_t id = k->received * w->plan->key_count + key;
+    trace_async(t, pushed ? "push and pull of key" : "pull of key", key, id, k->left_ns, now_ns);
     if (!pushed) return;
-    int64_t ready_ns =
-        w->keys[key].ready_ns < w->keys[key].left_ns ? w->keys[key].ready_ns : w->keys[key].left_ns;
-    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, ready_ns);
-    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, w->keys[key].left_ns);
+    trace_flow(t, TRACE_FLOW_BEGIN, TRACE_COMPUTE, id, least(k->ready_ns, k->left_ns));
+    trace_flow(t, TRACE_FLOW_STEP, TRACE_COMMUNICATION, id, k->left_ns);
     trace_flow(t, TRACE_FLOW_END, TRACE_COMMUNICATION, id, now_ns);
-    w->keys[key].traced = false;
+    k->traced = false;
     w->flows = true;
 }
 
@@ -226,49 +229,44 @@ static status receive_sum(worker *w, const ps_message *m, int64_t now_ns)
 
 /* Receives a server's part of the squared norm. When all parts have arrived, adds them in the order of the
  * servers, and sends every server the total. */
-static void receive_norm_share(worker *w, const ps_message *m)
+static status receive_norm_share(worker *w, const ps_message *m)
 {
     w->servers[m->peer].norm_share = m->header.doubles[PS_DOUBLE_NORM];
     w->norm = 0;
     for (int j = 0; j < w->plan->server_count; j++) {
-        if (w->servers[j].norm_share < 0) return;
+        if (w->servers[j].norm_share < 0) return STATUS_OK;
         w->norm += w->servers[j].norm_share;
     }
     for (int j = 0; j < w->plan->server_count; j++) {
         w->servers[j].norm_share = -1;
         w->servers[j].norm_due = true;
     }
+    return STATUS_OK;
+}
+
+static status receive(worker *w, const ps_message *m, int64_t now_ns)
+{
+    switch (m->header.kind) {
+    case MESSAGE_PARAMETERS:
+        return receive_parameters(w, m, now_ns);
+    case MESSAGE_BUFFERS:
+        return receive_buffers(w, m, now_ns);
+    case MESSAGE_SUM:
+        return receive_sum(w, m, now_ns);
+    case MESSAGE_FAILED:
+        return ps_message_failure(m);
+    case MESSAGE_ACKNOWLEDGE:
+        w->packed_out = false;
+        return STATUS_OK;
+    case MESSAGE_CONTROL:
+        return receive_norm_share(w, m);
+    default:
+        return malformed(m);
+    }
 }
 
 status worker_handle(void *context, ps_message *m, int64_t now_ns)
 {
     worker *w = context;
-    status rc;
-    switch (m->header.kind) {
-    case MESSAGE_PARAMETERS:
-        rc = receive_parameters(w, m, now_ns);
-        break;
-    case MESSAGE_BUFFERS:
-        rc = receive_buffers(w, m, now_ns);
-        break;
-    case MESSAGE_SUM:
-        rc = receive_sum(w, m, now_ns);
-        break;
-    case MESSAGE_FAILED:
-        rc = ps_message_failure(m);
-        break;
-    case MESSAGE_ACKNOWLEDGE:
-        w->packed_out = false;
-        rc = STATUS_OK;
-        break;
-    case MESSAGE_CONTROL:
-        receive_norm_share(w, m);
-        rc = STATUS_OK;
-        break;
-    default:
-        rc = malformed(m);
-        break;
-    }
-    ps_port_release(w->port, m);
-    return rc;
+    return ps_port_done(w->port, m, receive(w, m, now_ns));
 }

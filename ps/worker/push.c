@@ -4,8 +4,6 @@
 
 #include "common/net/status_table.h"
 
-#include <string.h>
-
 /* ---- events ----------------------------------------------------------------------------------- */
 
 static void queue_key(worker *w, int key)
@@ -105,8 +103,8 @@ static status send_key(worker *w, int server, int key)
     const param_set *set = w->context->params;
     const char *arena = w->handing_over ? set->params.data : set->grads.data;
     message_header h = push_header(w, key);
-    TRY(ps_port_send_pieces(w->port, server, &h, arena, ps_key_pieces(w->plan, key),
-                            (int64_t)w->shared->element, &w->keys[key].ticket, worker_key_bytes(w, key)));
+    TRY(ps_port_send_pieces(w->port, server, &h, arena, ps_key_pieces(w->plan, key), w->shared->element,
+                            &w->keys[key].ticket, worker_key_bytes(w, key)));
     if (s->limited) spend_credit(w, s, key);
     return STATUS_OK;
 }
@@ -173,22 +171,21 @@ static status send_pull(worker *w, int server, int64_t now_ns)
     return STATUS_OK;
 }
 
-static void pack_buffers(worker *w)
+void worker_copy_buffers(const param_set *set, char *packed, bool packs)
 {
-    const param_set *set = w->context->params;
-    char *to = w->shared->packed_buffers;
+    int64_t size = dtype_size(set->type);
     for (int i = 0; i < set->model->buffer_count; i++) {
-        int64_t size = (int64_t)w->shared->element, bytes = set->buffer_pieces[i].count * size;
-        sync_copy(set->device, to, (const char *)set->buffers.data + set->buffer_pieces[i].offset * size,
-                  (size_t)bytes);
-        to += bytes;
+        char *buffer = (char *)set->buffers.data + set->buffer_pieces[i].offset * size;
+        int64_t bytes = set->buffer_pieces[i].count * size;
+        sync_copy(set->device, packs ? packed : buffer, packs ? buffer : packed, (size_t)bytes);
+        packed += bytes;
     }
 }
 
 static status send_buffers(worker *w, bool *worked)
 {
     if (w->pack_due && !w->packed_due && !w->packed_out && transport_sent(&w->packed_ticket)) {
-        pack_buffers(w);
+        worker_copy_buffers(w->context->params, w->shared->packed_buffers, true);
         w->pack_due = false;
         w->packed_due = true;
         *worked = true;

@@ -83,19 +83,12 @@ static status begin_iteration(ps_worker *w, const sync_step *step)
  * the pass changes them. Other ranks wait for rank 0's buffers, and copy them to the arena. */
 static status wait_for_buffers(ps_worker *w)
 {
-    const param_set *set = w->context->params;
     if (w->shared.gives_buffers) return wait_for(w, w->shared.packed, w->compute.packs, NULL);
     if (!w->shared.takes_buffers) return STATUS_OK;
     TRY(wait_for(w, w->shared.buffers_arrived, w->compute.pulls, &w->shared.buffers_last));
     if (w->compute.unpacked == w->compute.pulls) return STATUS_OK;
     w->compute.unpacked = w->compute.pulls;
-    const char *from = w->shared.packed_buffers;
-    for (int i = 0; i < set->model->buffer_count; i++) {
-        int64_t size = (int64_t)w->shared.element, bytes = set->buffer_pieces[i].count * size;
-        sync_copy(set->device, (char *)set->buffers.data + set->buffer_pieces[i].offset * size, from,
-                  (size_t)bytes);
-        from += bytes;
-    }
+    worker_copy_buffers(w->context->params, w->shared.packed_buffers, false);
     return STATUS_OK;
 }
 
@@ -106,7 +99,8 @@ static status clear_gradients(ps_worker *w)
     for (int i = 0; i < w->plan->param_count; i++) TRY(wait_for_param(w, i));
     const param_set *set = w->context->params;
     if (!ps_has_bytes(w->context->device)) return STATUS_OK;
-    TRY(device_clear(w->context->compute, set->grads.data, (size_t)set->arena_elements * w->shared.element));
+    TRY(device_clear(w->context->compute, set->grads.data,
+                     (size_t)(set->arena_elements * w->shared.element)));
     return device_stream_synchronize(w->context->compute);
 }
 

@@ -4,7 +4,6 @@
 #include "common/base/clock.h"
 #include "common/base/text.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 void worker_await(worker *w, int replies, int64_t now_ns)

@@ -76,7 +76,7 @@ typedef struct worker_compute {
 /* Fields that both threads use. A field is constant after the worker has been opened, or is written before an
  * event is posted or a fence is reached, or is atomic. */
 typedef struct worker_shared {
-    size_t element; /* Bytes of an element. */
+    int64_t element; /* Bytes of an element. */
     /* Whether this rank sends its buffers to all ranks, and whether this rank receives rank 0's buffers. */
     bool gives_buffers, takes_buffers;
 
@@ -167,7 +167,7 @@ typedef struct ps_worker {
 
 static inline int64_t worker_key_bytes(const worker *w, int key)
 {
-    return w->plan->keys[key].elements * (int64_t)w->shared->element;
+    return w->plan->keys[key].elements * w->shared->element;
 }
 
 /* Records that the servers owe `replies` more replies. */
@@ -179,6 +179,9 @@ void worker_record_staleness(worker *w, int64_t late);
 /* push.c: turns events into messages. */
 void worker_pop_events(worker *w, bool *worked);
 status worker_send(worker *w, int64_t now_ns, bool *worked);
+/* Copies all buffers from the arena to the packed copy if `packs` is true, else from the packed copy to the
+ * arena. */
+void worker_copy_buffers(const param_set *set, char *packed, bool packs);
 
 /* pull.c: handles a message, for ps_port_ops. */
 status worker_handle(void *context, ps_message *m, int64_t now_ns);

@@ -1,9 +1,10 @@
-/* Rings over shared memory: the functions of a channel, all collectives of the ring except all-reduce, and
- * the table entry of the ring algorithm (shm_algorithm_ring).
+/* Rings over shared memory: the functions of a channel, and the table entry of the ring algorithm
+ * (shm_algorithm_ring). All collectives of the ring run the steps in ring.c:
  *
- *   reduce-scatter   the first half of all-reduce, shifted by one chunk so that chunk r ends at rank r
+ *   all-reduce       n-1 steps that add, then n-1 steps that copy
+ *   reduce-scatter   the first half, shifted by one chunk so that chunk r ends at rank r
  *   all-gather       the second half
- *   broadcast        a chain from the root along the ring, slice by slice */
+ *   broadcast        one step, in which a chain from the root copies along the ring, slice by slice */
 #include "ring/all_reduce/shm.h"
 
 /* Largest number of slices per chunk. It keeps the steps of a call within SHM_STEP_BITS. */
@@ -51,9 +52,12 @@ void ring_channel_publish(ring_channel *c)
     publish(c, 1);
 }
 
-void ring_channel_await_left(ring_channel *c, int steps, ring_range r)
+void ring_channel_await_left(ring_channel *c, ring_range r)
 {
     shm_queue *q = c->queue;
+    /* In a chain, step s waits for step s of the left neighbor. In a ring, step s waits for step s-1 of the
+     * left neighbor. */
+    int steps = c->step + (q->call->kind == COLLECTIVE_BROADCAST);
     int64_t slices = steps == 0 ? 0 : (int64_t)(steps - 1) * c->slices + c->slice + 1;
     shm_await(q, c->base + (uint64_t)slices, shm_bit(left_of(q)));
     if (shm_link_is_emulated(q))
@@ -65,77 +69,41 @@ void ring_channel_await_right(ring_channel *c)
     shm_await(c->queue, c->base + (uint64_t)c->steps * (uint64_t)c->slices, shm_bit(right_of(c->queue)));
 }
 
-/* ---- the other collectives -------------------------------------------------------------------- */
+/* ---- the table entry --------------------------------------------------------------------------- */
 
-static int chunk_of_step(const ring_channel *c)
-{
-    bool shifted = c->queue->call->kind == COLLECTIVE_REDUCE_SCATTER;
-    return (c->rank - 1 - shifted - c->step + 2 * c->ranks) % c->ranks;
-}
-
-static void await_next(ring_channel *c)
-{
-    /* In a chain, step s waits for step s of the left neighbor. In a ring, step s waits for step s-1 of the
-     * left neighbor. */
-    bool chain = c->queue->call->kind == COLLECTIVE_BROADCAST;
-    if (c->step < c->steps)
-        ring_channel_await_left(c, c->step + chain, ring_channel_slice(c, chunk_of_step(c)));
-    else
-        ring_channel_await_right(c);
-}
-
-static void other_begin(ring_channel *c)
-{
-    const collective_call *call = c->queue->call;
-    c->steps = call->kind == COLLECTIVE_BROADCAST ? 1 : c->ranks - 1;
-    if (call->kind == COLLECTIVE_BROADCAST && c->rank == call->root) publish(c, c->slices);
-    await_next(c);
-}
-
-static bool other_advance(ring_channel *c)
-{
-    if (c->step == c->steps) return true;
-    ring_range r = ring_channel_slice(c, chunk_of_step(c));
-    if (c->queue->call->kind == COLLECTIVE_REDUCE_SCATTER) {
-        pieces_reduce_pair(c->type, c->op, &c->out, c->step == 0 ? &c->left_in : &c->left_out, &c->in,
-                           r.begin, r.count);
-        if (c->step == c->ranks - 2 && c->op == REDUCE_MEAN)
-            pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
-    } else {
-        pieces_copy(c->type, &c->out, r.begin, &c->left_out, r.begin, r.count);
-    }
-    ring_channel_publish(c);
-    await_next(c);
-    return false;
-}
-
-static void ring_begin_round(shm_queue *q)
+static void begin_round(shm_queue *q)
 {
     const collective_call *call = q->call;
-    bool all_reduce = call->kind == COLLECTIVE_ALL_REDUCE;
+    bool all_reduce = call->kind == COLLECTIVE_ALL_REDUCE, broadcast = call->kind == COLLECTIVE_BROADCAST;
+    int half = q->size - 1;
     int64_t elements = all_reduce ? q->round_count / q->size : whole_chunk(q, 0).count;
     int64_t slices = 1 + elements * dtype_size(call->type) / SHM_RING_SLICE_BYTES;
-    q->ring = (ring_channel){.rank = q->me,
-                             .ranks = q->size,
+    q->ring = (ring_channel){.ranks = q->size,
                              .type = call->type,
                              .op = call->op,
                              .in = shm_exposed_in(q, q->me),
                              .out = shm_exposed_out(q, q->me),
                              .left_in = shm_exposed_in(q, left_of(q)),
                              .left_out = shm_exposed_out(q, left_of(q)),
+                             .first = q->me - 1 - (call->kind == COLLECTIVE_REDUCE_SCATTER),
+                             .steps = all_reduce  ? 2 * half
+                                      : broadcast ? 1
+                                                  : half,
+                             .sums = collective_reduces(call->kind) ? half : 0,
                              .slices = slices < MOST_SLICES ? (int)slices : MOST_SLICES,
                              .base = q->step,
                              .queue = q};
-    (all_reduce ? ring_all_reduce_begin : other_begin)(&q->ring);
+    if (broadcast && q->me == call->root) publish(&q->ring, q->ring.slices);
+    ring_begin(&q->ring);
 }
 
-static bool ring_advance(shm_queue *q)
+static bool advance(shm_queue *q)
 {
-    return (q->call->kind == COLLECTIVE_ALL_REDUCE ? ring_all_reduce_advance : other_advance)(&q->ring);
+    return ring_advance(&q->ring);
 }
 
 const shm_algorithm shm_algorithm_ring = {.kinds = 1U << COLLECTIVE_ALL_REDUCE |
                                                    1U << COLLECTIVE_REDUCE_SCATTER |
                                                    1U << COLLECTIVE_ALL_GATHER | 1U << COLLECTIVE_BROADCAST,
-                                          .begin_round = ring_begin_round,
-                                          .advance = ring_advance};
+                                          .begin_round = begin_round,
+                                          .advance = advance};

@@ -14,12 +14,6 @@
  * call of two-shot. */
 #include "ring/all_reduce/shm.h"
 
-static int64_t busier_way_bytes(const shm_queue *q)
-{
-    collective_traffic m = shm_call_moved(q);
-    return m.bytes_sent > m.bytes_received ? m.bytes_sent : m.bytes_received;
-}
-
 void shm_charge(shm_queue *q, int64_t bytes, bool own_message, bool follows)
 {
     q->charged = true;
@@ -61,7 +55,9 @@ static int depth(const shm_queue *q)
 
 void shm_charge_call(shm_queue *q, int64_t arrived_ns)
 {
+    collective_traffic moved = shm_call_moved(q);
     shm_await(q, q->step, 0);
-    shm_charge(q, busier_way_bytes(q), true, false);
+    shm_charge(q, moved.bytes_sent > moved.bytes_received ? moved.bytes_sent : moved.bytes_received, true,
+               false);
     q->due_ns = carry(q, arrived_ns) + (depth(q) - 1) * shm_world_of(q)->adapter.link.latency_ns;
 }

@@ -92,13 +92,7 @@ static bool is_exposed(const shm_queue *q, bool out, int member)
  * buffers of its peers, too. */
 static bool everyone_has_layout(collective_kind kind)
 {
-    return kind != COLLECTIVE_GATHER && kind != COLLECTIVE_SCATTER && kind != COLLECTIVE_SEND &&
-           kind != COLLECTIVE_RECEIVE;
-}
-
-static const shm_description *description(const shm_queue *q, int member)
-{
-    return &q->members[member].slot->calls[(q->base.completed + 1) & 1];
+    return kind != COLLECTIVE_GATHER && kind != COLLECTIVE_SCATTER && !collective_is_pair(kind);
 }
 
 /* Returns true if the exposed operands are in windows and have the same layout on all members. Sets *layout
@@ -108,7 +102,7 @@ static bool is_alike(const shm_queue *q, bool outs, uint64_t *layout)
     bool first = true;
     *layout = 0;
     for (int m = 0; m < q->size; m++) {
-        const shm_description *d = description(q, m);
+        const shm_description *d = shm_description_of(q, m);
         const shm_place *place = outs ? &d->out : &d->in;
         if (!is_exposed(q, outs, m)) continue;
         if (place->window == SHM_NO_WINDOW || (!first && place->layout != *layout)) return false;
@@ -142,7 +136,7 @@ static char *resolve(const shm_queue *q, int member, const shm_place *place)
 static void expose_buffers(shm_queue *q)
 {
     collective_kind kind = q->call->kind;
-    bool contiguous_out = kind == COLLECTIVE_REDUCE && description(q, q->call->root)->out.layout == 0;
+    bool contiguous_out = kind == COLLECTIVE_REDUCE && shm_description_of(q, q->call->root)->out.layout == 0;
     q->in_layout = q->out_layout = (piece_layout){0};
     if (everyone_has_layout(kind)) {
         q->in_layout = q->in.layout;
@@ -150,7 +144,7 @@ static void expose_buffers(shm_queue *q)
     }
     if (contiguous_out) q->out_layout = (piece_layout){0};
     for (int m = 0; m < q->size; m++) {
-        const shm_description *d = description(q, m);
+        const shm_description *d = shm_description_of(q, m);
         q->exposed_in[m] = is_exposed(q, false, m) ? resolve(q, m, &d->in) : NULL;
         q->exposed_out[m] = is_exposed(q, true, m) ? resolve(q, m, &d->out) : NULL;
     }
@@ -238,8 +232,7 @@ static int64_t part_at(const shm_queue *q, collective_extent held, int part)
 static int64_t given(const shm_queue *q, int from, int to)
 {
     const collective_call *c = q->call;
-    if (c->kind == COLLECTIVE_SEND || c->kind == COLLECTIVE_RECEIVE)
-        return from == 0 && to == 1 ? c->count : 0;
+    if (collective_is_pair(c->kind)) return from == 0 && to == 1 ? c->count : 0;
     if (c->kind == COLLECTIVE_ALL_TO_ALL) return collective_part_count(c->count, q->size, to);
     collective_extent in = collective_in_extent(c, q->size, from),
                       out = collective_out_extent(c, q->size, to);

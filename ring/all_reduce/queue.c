@@ -49,9 +49,9 @@ bool shm_queue_may_advance(shm_queue *q)
 
 static status check_same_call(const shm_queue *q)
 {
-    const shm_description *own = &q->members[q->me].slot->calls[(q->base.completed + 1) & 1];
+    const shm_description *own = shm_description_of(q, q->me);
     for (int m = 0; m < q->size; m++) {
-        const shm_description *d = &q->members[m].slot->calls[(q->base.completed + 1) & 1];
+        const shm_description *d = shm_description_of(q, m);
         bool pair = (const char *)q != q->base.group->queues; /* A send matches a receive. */
         if ((pair || (d->kind == own->kind && d->root == own->root)) && d->op == own->op &&
             d->type == own->type && d->tag == own->tag && d->count == own->count)
@@ -110,7 +110,7 @@ static void begin_call(shm_queue *q)
         shm_first_round(q);
         shm_copy_in(q);
     }
-    q->members[q->me].slot->calls[(q->base.completed + 1) & 1] = shm_describe(q, now_ns);
+    *shm_description_of(q, q->me) = shm_describe(q, now_ns);
     shm_publish(q, 1, shm_everyone(q));
     shm_await(q, 1, shm_everyone(q));
     q->phase = SHM_ARRIVING;
@@ -152,7 +152,7 @@ static void start_call(shm_queue *q)
 {
     collective_times *times = &queued(q)->times;
     for (int m = 0; m < q->size; m++) {
-        int64_t arrived = q->members[m].slot->calls[(q->base.completed + 1) & 1].arrived_ns;
+        int64_t arrived = shm_description_of(q, m)->arrived_ns;
         if (arrived <= times->started_ns) continue;
         times->started_ns = arrived;
         times->last_rank = m;

@@ -36,44 +36,38 @@
  *
  * At the end each rank waits until its right neighbor has finished. Then the caller may change the buffers.
  *
- * The last two functions of this file are the algorithm. channel.c puts them into the table as
- * shm_algorithm_ring. */
+ * A reduce-scatter has only the first n-1 steps, an all-gather only the last n-1. Both run the functions
+ * below, and so does a broadcast. channel.c sets the first chunk and the numbers of steps, and puts the
+ * functions into the table as shm_algorithm_ring. */
 #include "ring/all_reduce/channel.h"
 
 static int chunk_of_step(const ring_channel *c)
 {
-    return (c->rank - 1 - c->step + 2 * c->ranks) % c->ranks;
+    return (c->first - c->step + 2 * c->ranks) % c->ranks;
 }
 
-static void await_next(ring_channel *c)
+void ring_begin(ring_channel *c)
 {
     if (c->step < c->steps)
-        ring_channel_await_left(c, c->step, ring_channel_slice(c, chunk_of_step(c)));
+        ring_channel_await_left(c, ring_channel_slice(c, chunk_of_step(c)));
     else
         ring_channel_await_right(c);
 }
 
-void ring_all_reduce_begin(ring_channel *c)
-{
-    c->steps = 2 * (c->ranks - 1);
-    await_next(c);
-}
-
-bool ring_all_reduce_advance(ring_channel *c)
+bool ring_advance(ring_channel *c)
 {
     if (c->step == c->steps) return true;
     ring_range r = ring_channel_slice(c, chunk_of_step(c));
-    int last_sum = c->ranks - 2;
-    if (c->step <= last_sum) {
+    if (c->step < c->sums) {
         /* In step 0 the partial sum is the left neighbor's own values. */
         const piece_buffer *left = c->step == 0 ? &c->left_in : &c->left_out;
         pieces_reduce_pair(c->type, c->op, &c->out, left, &c->in, r.begin, r.count);
-        if (c->step == last_sum && c->op == REDUCE_MEAN)
+        if (c->step == c->sums - 1 && c->op == REDUCE_MEAN)
             pieces_divide(c->type, &c->out, r.begin, r.count, c->ranks);
     } else {
         pieces_copy(c->type, &c->out, r.begin, &c->left_out, r.begin, r.count);
     }
     ring_channel_publish(c);
-    await_next(c);
+    ring_begin(c);
     return false;
 }

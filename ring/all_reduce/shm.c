@@ -4,12 +4,10 @@
 #include "common/base/processor.h"
 #include "common/collectives/tuning.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -199,6 +199,12 @@ static inline shm_world *shm_world_of(const shm_queue *q)
     return (shm_world *)q->base.group->world;
 }
 
+/* Returns a member's description of the current call. */
+static inline shm_description *shm_description_of(const shm_queue *q, int member)
+{
+    return &q->members[member].slot->calls[(q->base.completed + 1) & 1];
+}
+
 /* link.c: an emulated link. A wait does not end before the link has carried the awaited bytes. */
 static inline bool shm_link_is_emulated(const shm_queue *q)
 {

@@ -46,19 +46,14 @@ static void reduce_own_share(shm_queue *q)
                    q->out_layout, at, end - begin);
 }
 
-static void reduce_own_part(shm_queue *q)
-{
-    reduce_exposed(q, shm_exposed_index(q, q->me, q->round_at), &q->out.base, 1, q->out.layout, q->round_at,
-                   shm_round_part(q, q->me));
-}
-
 static void reduce_or_fetch(shm_queue *q)
 {
     collective_kind kind = q->call->kind;
     if (kind == COLLECTIVE_ALL_REDUCE || kind == COLLECTIVE_REDUCE)
         reduce_own_share(q);
     else if (kind == COLLECTIVE_REDUCE_SCATTER)
-        reduce_own_part(q);
+        reduce_exposed(q, shm_exposed_index(q, q->me, q->round_at), &q->out.base, 1, q->out.layout,
+                       q->round_at, shm_round_part(q, q->me));
     else
         shm_fetch(q);
 }

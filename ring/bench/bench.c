@@ -1,6 +1,5 @@
 #include "ring/bench/bench.h"
 
-#include "common/base/clock.h"
 #include "ring/bench/bench_impl.h"
 
 #include <stddef.h>
@@ -52,21 +51,12 @@ const option_table ring_bench_option_table = {"Bench", options, sizeof options /
 
 /* ---- lists ------------------------------------------------------------------------------------ */
 
-/* Reads the next word of a list. Returns false if there is none. */
-static bool next_word(const char **list, char word[32])
-{
-    size_t length = strcspn(*list, ",");
-    snprintf(word, 32, "%.*s", (int)length, *list);
-    *list += length + ((*list)[length] == ',');
-    return word[0] != '\0';
-}
-
 /* Looks up each word of a list such as "ring,two-shot" in `words`, and returns the indices. */
 static status parse_list(const char *what, const char *list, const char *const *words, size_t word_count,
                          int *out, int most, int *count)
 {
     char word[32];
-    for (*count = 0; next_word(&list, word); ++*count) {
+    for (*count = 0; *text_next_word(&list, ',', word, sizeof word); ++*count) {
         if (*count == most)
             return fail(STATUS_USAGE, "%s: expected at most %d names, got '%s' too", what, most, word);
         TRY(text_parse_choice(what, word, words, sizeof *words, word_count, &out[*count]));
@@ -106,7 +96,7 @@ status bench_parse_systems(const ring_bench_options *o, bench_system *out, int *
     char word[32];
     TRY(parse_list("--algorithm", o->algorithms, collective_algorithm_names, COLLECTIVE_ALGORITHM_COUNT,
                    wanted, COLLECTIVE_ALGORITHM_COUNT, &wanted_count));
-    for (*count = 0; next_word(&list, word);) {
+    for (*count = 0; *text_next_word(&list, ',', word, sizeof word);) {
         collective_algorithm old = renamed(word);
         if (old != COLLECTIVE_ALGORITHM_AUTO) {
             TRY(add_system("shm", old, out, count));

@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 static status open_world(bench_rank *b, int index)
 {
@@ -40,8 +39,7 @@ status bench_rank_open(const ring_bench_config *config, const bench_system *syst
     if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     TRY_GOTO(rc, shm_create("bench", 2 * out->half_bytes, &out->memory), failed);
     if (config->options->table)
-        TRY_GOTO(rc, collective_tuning_load("--collective-table", config->options->table, &out->tuning),
-                 failed);
+        TRY_GOTO(rc, collective_tuning_load(config->options->table, &out->tuning), failed);
     for (int i = 0; i < count; i++) {
         out->systems[i] = systems[i];
         /* The count is incremented first, so that bench_rank_close() closes this world even if opening it
@@ -74,14 +72,9 @@ static status barrier(collective_group *group)
 
 static status over_ranks(collective_group *group, reduce_op op, dtype type, void *values, int64_t count)
 {
-    collective_buffer b = {.base = values};
-    collective_call call = {.kind = COLLECTIVE_ALL_REDUCE,
-                            .control = true,
-                            .op = op,
-                            .type = type,
-                            .count = count,
-                            .in = b,
-                            .out = b};
+    collective_call call = collective_in_place(COLLECTIVE_ALL_REDUCE, type, count, values);
+    call.control = true;
+    call.op = op;
     return collective_run(group, &call);
 }
 

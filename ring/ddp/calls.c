@@ -2,11 +2,6 @@
 #include "common/sync/anatomy.h"
 #include "ring/engine_impl.h"
 
-status ring_give_up(ring_engine *e, status code)
-{
-    return process_group_give_up(e->calls, code);
-}
-
 bool ring_has_buffers(const ring_engine *e)
 {
     return e->base.context.params->model->buffer_count > 0 && e->base.context.world > 1;
@@ -21,16 +16,10 @@ static const struct {
 } jobs[] = {RING_JOB_LIST(JOB_ROW)};
 #undef JOB_ROW
 
-collective_call ring_in_place(collective_kind kind, dtype type, int64_t count, void *base)
-{
-    collective_buffer b = {.base = base};
-    return (collective_call){.kind = kind, .type = type, .count = count, .in = b, .out = b};
-}
-
 static collective_call arena_broadcast(dtype type, void *data, const piece *pieces, int count)
 {
     piece_list list = {pieces, count};
-    collective_call call = ring_in_place(COLLECTIVE_BROADCAST, type, piece_list_elements(list), data);
+    collective_call call = collective_in_place(COLLECTIVE_BROADCAST, type, piece_list_elements(list), data);
     call.in.pieces = call.out.pieces = list;
     return call;
 }
@@ -38,7 +27,8 @@ static collective_call arena_broadcast(dtype type, void *data, const piece *piec
 static collective_call bucket_call(const ring_engine *e, int k)
 {
     const bucket *b = &e->schedule.buckets[k];
-    collective_call call = ring_in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
+    collective_call call =
+        collective_in_place(COLLECTIVE_ALL_REDUCE, e->wire, b->elements, ring_bucket_data(e, k));
     collective_buffer gradients = {e->base.context.params->grads.data, e->buckets[k].gradients};
     if (e->settings.options.bucket_view || ring_copies_back_in_flight(e)) call.out = gradients;
     if (e->settings.options.bucket_view) call.in = gradients;
@@ -68,15 +58,15 @@ static collective_call ring_call_of(const ring_engine *e, ring_job_kind kind, in
         call.root = index;
         break;
     case RING_JOB_ORDER:
-        call = ring_in_place(COLLECTIVE_BROADCAST, DTYPE_I32, set->model->param_count, m->sent_order);
+        call = collective_in_place(COLLECTIVE_BROADCAST, DTYPE_I32, set->model->param_count, m->sent_order);
         break;
     case RING_JOB_ACTIVITY:
-        call = ring_in_place(COLLECTIVE_ALL_GATHER, DTYPE_I32, c->world, m->activity);
+        call = collective_in_place(COLLECTIVE_ALL_GATHER, DTYPE_I32, c->world, m->activity);
         call.in.base = m->activity + c->rank;
         break;
     case RING_JOB_GROUP_SUM:
     case RING_JOB_NORM:
-        call = ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, index, m->group);
+        call = collective_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F64, index, m->group);
         break;
     case RING_JOB_GATHER:
         call = ring_gather_call(e, index);
@@ -235,16 +225,11 @@ status ring_post(ring_engine *e, ring_job_kind kind, int index, int64_t record, 
     return process_group_post(e->calls, &job, out);
 }
 
-status ring_await(ring_engine *e, process_work job)
-{
-    return process_group_wait(e->calls, job, e->base.context.anatomy);
-}
-
 status ring_run_job(ring_engine *e, ring_job_kind kind, int index)
 {
     process_work job;
     TRY(ring_post(e, kind, index, 0, &job));
-    return ring_await(e, job);
+    return process_group_wait(e->calls, job, e->base.context.anatomy);
 }
 
 /* Gathers from all ranks whether they have data. If the library is NCCL, this all-gather uses host memory
@@ -309,11 +294,11 @@ static status warm_up_bucket(ring_engine *e, int k)
     if (e->settings.options.hook != RING_HOOK_POWERSGD) return STATUS_OK;
     const ring_factors *f = &e->powersgd.factors[k];
     collective_call call =
-        ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, f->p_count, ring_bucket_data(e, k));
+        collective_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, f->counts[0], ring_bucket_data(e, k));
     call.op = REDUCE_MEAN;
     call.tag = k;
     TRY(warm_up(e, e->group, call));
-    call.count = f->q_count;
+    call.count = f->counts[1];
     return warm_up(e, e->group, call);
 }
 

@@ -169,7 +169,8 @@ static status lay_out(ring_engine *e, int k, float **end)
     ring_powersgd *h = &e->powersgd;
     const bucket *b = &e->schedule.buckets[k];
     int rank = e->powersgd.rank;
-    h->factors[k].p = at;
+    ring_factors *f = &h->factors[k];
+    f->values[0] = at;
     for (int i = b->first; i < b->first + b->count; i++) {
         int param = e->schedule.tensors[i];
         int64_t rows = m->params[param].shape.dims[0], cols = m->params[param].elements / rows;
@@ -185,8 +186,8 @@ static status lay_out(ring_engine *e, int k, float **end)
         h->matrices[param].p = at;
         at += rows * rank;
     }
-    h->factors[k].p_count = at - h->factors[k].p;
-    h->factors[k].q = at;
+    f->counts[0] = at - f->values[0];
+    f->values[1] = at;
     for (int i = b->first; i < b->first + b->count; i++) {
         powersgd_matrix *x = &h->matrices[e->schedule.tensors[i]];
         if (!x->m) continue;
@@ -194,7 +195,7 @@ static status lay_out(ring_engine *e, int k, float **end)
         at += x->cols * rank;
         TRY(h->backend->start(e, e->schedule.tensors[i]));
     }
-    h->factors[k].q_count = at - h->factors[k].q;
+    f->counts[1] = at - f->values[1];
     *end = at;
     return STATUS_OK;
 }
@@ -224,9 +225,8 @@ status ring_powersgd_call(ring_engine *e, int k, int phase, collective_call *out
         const powersgd_matrix *x = &h->matrices[param];
         TRY(x->m ? h->backend->project(e, x, phase) : copy_plain(e, param, phase == 0));
     }
-    *out = phase == 0
-               ? ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, h->factors[k].p_count, h->factors[k].p)
-               : ring_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, h->factors[k].q_count, h->factors[k].q);
+    const ring_factors *f = &h->factors[k];
+    *out = collective_in_place(COLLECTIVE_ALL_REDUCE, DTYPE_F32, f->counts[phase], f->values[phase]);
     out->op = REDUCE_MEAN;
     out->tag = k;
     return STATUS_OK;

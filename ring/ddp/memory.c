@@ -7,14 +7,6 @@
 
 /* ---- allocation ------------------------------------------------------------------------------- */
 
-static int group_capacity(const nn_program *p)
-{
-    int most = 0;
-    for (int i = 0; i < p->op_count; i++)
-        if (p->ops[i].group_reduce > most) most = p->ops[i].group_reduce;
-    return most;
-}
-
 static int64_t factor_count(const ring_engine *e)
 {
     const nn_model *m = e->base.context.params->model;
@@ -37,7 +29,7 @@ status ring_memory_open(ring_engine *e)
     m->bucket_bytes =
         e->settings.options.bucket_view ? 0 : wire_bytes + (int64_t)params * RING_BUCKET_ALIGNMENT;
     m->factor_count = factor_count(e);
-    m->group_capacity = group_capacity(c->program);
+    m->group_capacity = nn_program_largest_sum(c->program);
     /* The norm of the gradients is summed over the ranks as one value. */
     if (e->settings.policy.sharding && m->group_capacity == 0) m->group_capacity = 1;
     int64_t factors = plan_align(m->bucket_bytes);

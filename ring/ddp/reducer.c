@@ -3,7 +3,6 @@
 #include "ring/engine_impl.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* ---- gradients and their places in buckets ---------------------------------------------------- */
 
@@ -188,9 +187,10 @@ static status mark_without_gradient(ring_engine *e, int param)
 
 static status graph_changed(ring_engine *e, int param, const char *what)
 {
-    return ring_give_up(e, fail(STATUS_CONFIG, "parameter '%s' %s in step %" PRId64 " of rank %d",
-                                e->base.context.params->model->params[param].name, what,
-                                e->compute.step.index, e->base.context.rank));
+    return process_group_give_up(e->calls,
+                                 fail(STATUS_CONFIG, "parameter '%s' %s in step %" PRId64 " of rank %d",
+                                      e->base.context.params->model->params[param].name, what,
+                                      e->compute.step.index, e->base.context.rank));
 }
 
 /* ---- before the forward pass ------------------------------------------------------------------ */
@@ -213,10 +213,11 @@ static status read_order(ring_engine *e)
     for (int i = 0; i < params; i++) {
         int param = e->memory.order[i];
         if (param < 0 || param >= params || e->params[param].ready)
-            return ring_give_up(e, fail(STATUS_PROTOCOL,
-                                        "rank 0's order of gradients: found parameter %d at index "
-                                        "%d of %d",
-                                        param, i, params));
+            return process_group_give_up(e->calls,
+                                         fail(STATUS_PROTOCOL,
+                                              "rank 0's order of gradients: found parameter %d at index "
+                                              "%d of %d",
+                                              param, i, params));
         e->params[param].ready = true;
         e->compute.order[i] = param;
     }
@@ -270,10 +271,10 @@ status ring_begin_forward(sync_engine *base, const sync_step *step)
 {
     ring_engine *e = ring_of(base);
     if (step->samples == 0 && e->settings.options.join == RING_JOIN_NONE)
-        return ring_give_up(e, fail(STATUS_CONFIG,
-                                    "rank %d has no data in step %" PRId64
-                                    ": --join lets a rank take part without data",
-                                    base->context.rank, step->index));
+        return process_group_give_up(e->calls, fail(STATUS_CONFIG,
+                                                    "rank %d has no data in step %" PRId64
+                                                    ": --join lets a rank take part without data",
+                                                    base->context.rank, step->index));
     e->compute.step = *step;
     e->shards.accumulates = !e->compute.period_begins;
     ring_drop_whole(e);
@@ -347,7 +348,7 @@ status ring_await_bucket(ring_engine *e)
     int k = e->schedule.next_wait;
     /* Under a `serial` policy, a bucket is launched only here, directly before the wait for it. */
     if (e->schedule.next_launch == k) TRY(launch(e, bucket_take_complete(&e->schedule)));
-    TRY(ring_await(e, e->buckets[k].work));
+    TRY(process_group_wait(e->calls, e->buckets[k].work, e->base.context.anatomy));
     TRY(e->settings.policy.sharding != PARAM_SHARD_NONE ? ring_scatter_done(e, k) : ring_unpack(e, k));
     if (bucket_passes(e))
         ledger_release(e->base.context.ledger, LEDGER_BUCKETS, wire_bytes(e, k), e->buckets[k].reserved);

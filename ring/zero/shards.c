@@ -117,8 +117,8 @@ char *ring_reduced_shard(const ring_engine *e, int unit)
 collective_call ring_replicas_call(const ring_engine *e, int k)
 {
     int unit = ring_unit_of_bucket(e, k);
-    collective_call call = ring_in_place(COLLECTIVE_ALL_REDUCE, set_of(e)->sent,
-                                         shards_of(e)->units[unit].shard, ring_reduced_shard(e, unit));
+    collective_call call = collective_in_place(COLLECTIVE_ALL_REDUCE, set_of(e)->sent,
+                                               shards_of(e)->units[unit].shard, ring_reduced_shard(e, unit));
     call.op = ring_means_in_flight(e) ? REDUCE_MEAN : REDUCE_SUM;
     call.tag = k;
     return call;

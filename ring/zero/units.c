@@ -98,18 +98,13 @@ status ring_gather_updated(ring_engine *e)
     return STATUS_OK;
 }
 
-/* Called before the first step, when masters have been initialized or loaded. Rounds the masters to bfloat16,
- * and gathers the result unless parameters are sharded. */
-static status begin_mixed(ring_engine *e)
-{
-    for (int u = 0; u < shards_of(e)->unit_count; u++) TRY(ring_round_unit(e, u));
-    return ring_gather_updated(e);
-}
-
 status ring_shards_begin_forward(ring_engine *e)
 {
     if (!shards_of(e)) return STATUS_OK;
-    if (e->settings.mixed && !e->compute.started) TRY(begin_mixed(e));
+    /* Before the first step the masters have been initialized or loaded. */
+    bool new_masters = e->settings.mixed && !e->compute.started;
+    for (int u = 0; new_masters && u < shards_of(e)->unit_count; u++) TRY(ring_round_unit(e, u));
+    if (new_masters) TRY(ring_gather_updated(e));
     return begin_pass(e, PARAM_FORWARD);
 }
 
@@ -123,7 +118,7 @@ status ring_end_forward(sync_engine *base, const sync_step *step)
 static status await_gather(ring_engine *e, ring_unit *u)
 {
     if (u->gather == 0) return STATUS_OK;
-    TRY(ring_await(e, u->gather));
+    TRY(process_group_wait(e->calls, u->gather, e->base.context.anatomy));
     u->gather = 0;
     return STATUS_OK;
 }

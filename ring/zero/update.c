@@ -12,19 +12,15 @@ static char *as_shards(const ring_engine *e, const device_memory *memory, bool c
                         cut ? 0 : param_shard_of(shards_of(e), unit).offset - shards_of(e)->units[unit].at);
 }
 
-static char *gradient_shards(const ring_engine *e, int unit)
-{
-    bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
-    return as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
-}
-
 /* Sets *out to the base address of the gradients that the update reads. Under mixed precision, the update
  * needs gradients in the type of the master weights. Therefore the shard is converted, unless the sum over
  * micro-batches already has this type. */
 static status update_gradients(ring_engine *e, int unit, char **out)
 {
     const param_unit *u = &shards_of(e)->units[unit];
-    *out = adds_f32_shards(e) ? set_of(e)->f32_shards.data : gradient_shards(e, unit);
+    bool cut = e->settings.policy.sharding >= PARAM_SHARD_GRADIENTS;
+    *out = adds_f32_shards(e) ? set_of(e)->f32_shards.data
+                              : as_shards(e, cut ? &set_of(e)->grad_shards : &set_of(e)->grads, cut, unit);
     if (!e->settings.mixed || adds_f32_shards(e)) return STATUS_OK;
     char *from = *out + u->at * sent_size(e);
     *out = (char *)e->shards.update.data - u->at * type_size(e);
@@ -76,8 +72,8 @@ status ring_update_shards(sync_engine *base, const sync_step *step, double scale
     ring_engine *e = ring_of(base);
     for (int u = 0; u < shards_of(e)->unit_count && !skipped; u++) TRY(update_unit(e, step, u, scale));
     status rc = sync_end_update(base, step, skipped);
-    /* Peers update other shards, so they would not notice the failure without ring_give_up(). */
-    return rc == STATUS_OK ? ring_gather_updated(e) : ring_give_up(e, rc);
+    /* Peers update other shards, so they would not notice the failure without process_group_give_up(). */
+    return rc == STATUS_OK ? ring_gather_updated(e) : process_group_give_up(e->calls, rc);
 }
 
 /* ---- between steps ---------------------------------------------------------------------------- */

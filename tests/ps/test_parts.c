@@ -393,7 +393,9 @@ static sync_blob handshake_of(const char *model, const char *options, const opti
     assert_ok(
         optimizer_open(m.device, o, DTYPE_F32, m.set->arena_elements, m.model->parameter_elements, &l, &opt));
     ps_handshake_own own = {.host = 0x1234, .shared = true, .url = "ipc://@there"};
-    assert_ok(ps_handshake_make(&own, 4, "sync", &policy, &parsed, m.set, opt, &out));
+    sync_context context = {.world = 4, .policy = "sync", .params = m.set, .optimizer = opt};
+    ps_member member = {.context = &context, .options = &parsed, .policy = &policy};
+    assert_ok(ps_handshake_make(&member, &own, &out));
     optimizer_close(&opt);
     close_planned(&m);
     return out;

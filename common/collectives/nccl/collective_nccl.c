@@ -57,7 +57,23 @@ bool collective_bootstrap_read(const char *hex, char out[COLLECTIVE_BOOTSTRAP_BY
 
 /* ---- worlds ----------------------------------------------------------------------------------- */
 
-static void complete_calls(nccl_world *w);
+static void complete_calls(nccl_world *w)
+{
+    collective_queue *q = &w->base.enqueued;
+    while (q->completed < q->posted && device_mark_passed(w->stream, nccl_end_mark(q->completed + 1))) {
+        uint64_t number = q->completed + 1;
+        int64_t began_ns = device_mark_ns(w->stream, nccl_begin_mark(number));
+        collective_queued_at(q, number)->times =
+            (collective_times){.started_ns = began_ns,
+                               .began_ns = began_ns,
+                               .finished_ns = device_mark_ns(w->stream, nccl_end_mark(number)),
+                               .last_rank = -1,
+                               .algorithm = w->base.config.algorithm};
+        pthread_mutex_lock(&w->lock);
+        q->completed = number;
+        pthread_mutex_unlock(&w->lock);
+    }
+}
 
 static status nccl_open(collective_world *world)
 {
@@ -217,24 +233,6 @@ static void count_traffic(nccl_world *w, int size, const collective_call *call)
     if (call->kind != COLLECTIVE_ALL_REDUCE) bytes /= 2;
     if (collective_is_pair(call->kind)) bytes = collective_bytes(call);
     collective_count_call(&w->base, call->kind, bytes, 1);
-}
-
-static void complete_calls(nccl_world *w)
-{
-    collective_queue *q = &w->base.enqueued;
-    while (q->completed < q->posted && device_mark_passed(w->stream, nccl_end_mark(q->completed + 1))) {
-        uint64_t number = q->completed + 1;
-        int64_t began_ns = device_mark_ns(w->stream, nccl_begin_mark(number));
-        collective_queued_at(q, number)->times =
-            (collective_times){.started_ns = began_ns,
-                               .began_ns = began_ns,
-                               .finished_ns = device_mark_ns(w->stream, nccl_end_mark(number)),
-                               .last_rank = -1,
-                               .algorithm = w->base.config.algorithm};
-        pthread_mutex_lock(&w->lock);
-        q->completed = number;
-        pthread_mutex_unlock(&w->lock);
-    }
 }
 
 /* Registers the call for the watchdog before NCCL is called. */

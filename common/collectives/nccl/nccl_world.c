@@ -7,7 +7,6 @@
 #include "common/base/text.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -17,7 +17,6 @@
 
 #include <omp.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #define DECLARE_ISA(name) extern const cpu_isa cpu_isa_##name;
 PROCESSOR_ISA_LIST(DECLARE_ISA)

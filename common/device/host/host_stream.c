@@ -3,7 +3,6 @@
 #include "common/base/clock.h"
 #include "common/base/processor.h"
 
-#include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
 

@@ -290,7 +290,7 @@ static void granted_blocks_alternate_between_jobs(void **state)
     player players[2][RANKS];
     for (int job = 0; job < 2; job++) {
         assert_ok(status_table_create(TOKEN, RANKS, &b[job]));
-        job_turns_enable(b[job]);
+        job_turn_grant(b[job], 0);
         for (int r = 0; r < RANKS; r++) {
             players[job][r] = (player){.b = b[job],
                                        .rank = r,
@@ -324,7 +324,7 @@ static void a_parked_rank_says_so_and_uses_no_processor(void **state)
     (void)state;
     status_table *b;
     assert_ok(status_table_create(TOKEN, 1, &b));
-    job_turns_enable(b);
+    job_turn_grant(b, 0);
     atomic_int running[2] = {0};
     atomic_bool together = false;
     player p = {.b = b, .blocks = 1, .running = running, .together = &together};
