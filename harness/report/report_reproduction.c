@@ -205,6 +205,25 @@ static void skill(const json_t *s, text_buffer *out)
                 report_text_at(s, "calibration"), report_text_at(s, "constants"));
 }
 
+/* Writes how near predicted efficiencies are, a line for each selection of cells. */
+static void efficiency_score(const json_t *rows, text_buffer *out)
+{
+    size_t i;
+    json_t *row;
+    if (!json_is_array(rows)) return;
+    text_append(out, "\nPredicted efficiencies\n %-39s%5s%6s%6s%6s%5s%5s%6s\n", "", "cells", "S", "rule",
+                "error", "near", "in", "width");
+    json_array_foreach(rows, i, row) text_append(
+        out, " %-39s%5.0f%6.2f%6.2f%6.1f%4.0f%%%4.0f%%%6.1f\n", report_text_at(row, "cells_of"),
+        report_number_at(row, "cells"), report_number_at(row, "skill"), report_number_at(row, "against_rule"),
+        report_number_at(row, "error_points"), 100 * report_number_at(row, "near"),
+        100 * report_number_at(row, "in_range"), report_number_at(row, "range_points"));
+    text_append(out,
+                "rule: skill over the rule that n GPUs take 1 + a log2 n times as long, with a from the "
+                "other sources. error: mean, in points of efficiency. near: within 5 points. in: between "
+                "low and high, whose mean distance is width, in points.\n");
+}
+
 void report_reproduction(const json_t *result, bool markdown, text_buffer *out)
 {
     const json_t *cells = json_object_get(result, "cells"), *claims = json_object_get(result, "claims");
@@ -226,6 +245,7 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out)
         text_append(out, "Of %.0f constants with a range, %.0f ranges are guesses (harness profiles NAME).\n",
                     report_number_at(ranges, "constants"), report_number_at(ranges, "guesses"));
     skill(json_object_get(result, "skill"), out);
+    efficiency_score(json_object_get(result, "score"), out);
     json_array_foreach(json_object_get(result, "notes"), i, one)
         text_append(out, "\n%s\n", json_string_value(one));
 }

@@ -8,9 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const reproduction *const reproduction_table[] = {&reproduce_torch_vs_apex, &reproduce_dp_vs_ddp,
-                                                  &reproduce_ddp_benchmark, &reproduce_throughput,
-                                                  &reproduce_tf_benchmarks, &reproduce_reducer_memory};
+const reproduction *const reproduction_table[] = {
+    &reproduce_torch_vs_apex, &reproduce_dp_vs_ddp,      &reproduce_ddp_benchmark, &reproduce_throughput,
+    &reproduce_tf_benchmarks, &reproduce_reducer_memory, &reproduce_training};
 const int reproduction_count = sizeof reproduction_table / sizeof reproduction_table[0];
 
 static status run_table(const reproduction *what, reproduction_run *r, int draw, reproduction_report *out)

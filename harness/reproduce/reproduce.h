@@ -10,6 +10,7 @@
  *   dp_vs_ddp.c        DataParallel against DistributedDataParallel
  *   reducer_memory.c   memory of device 0 under DataParallel
  *   skill.c            improvement over a null model
+ *   score.c            how near predicted efficiencies are, by source and by link
  *   gpu_row.c          a row measured on GPUs
  *   reproduce.c        cells, claims, notes; the fit of a profile's compute
  *   render.c           the report as CSV and JSON; harness/report/report_reproduction.c renders Markdown */
@@ -26,7 +27,7 @@
 
 /* ---- Published tables: CSV files with `#` comments and a header line, in results/published ---- */
 
-enum { PUBLISHED_COLUMNS = 12, PUBLISHED_ROWS = 64 };
+enum { PUBLISHED_COLUMNS = 12, PUBLISHED_ROWS = 128 };
 
 typedef struct published_table {
     char *text; /* Text of the file, with NUL characters in place of commas and line ends. */
@@ -122,7 +123,7 @@ extern const reproduction *const reproduction_table[];
 extern const int reproduction_count;
 
 extern const reproduction reproduce_torch_vs_apex, reproduce_dp_vs_ddp, reproduce_ddp_benchmark,
-    reproduce_throughput, reproduce_tf_benchmarks, reproduce_reducer_memory;
+    reproduce_throughput, reproduce_tf_benchmarks, reproduce_reducer_memory, reproduce_training;
 
 /* The table torch-vs-apex, measured on the GPUs of this machine. Notes name the rows that these GPUs cannot
  * run. */
@@ -154,6 +155,20 @@ void reproduction_claim_that(reproduction_report *r, bool holds, const char *det
 /* Gives a predicted cell a forecast of the null model, so that the cell counts for the skill. */
 void reproduction_null(json_t *cell, double forecast, double uncertainty, const char *source);
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out);
+
+/* A selection of cells. */
+typedef struct reproduction_cells {
+    const char *only, *without; /* A source, or NULL. */
+    const char *link;           /* "NVLink" or "network", or NULL for both. */
+} reproduction_cells;
+bool reproduction_selects(const reproduction_cells *selection, const json_t *cell);
+/* Returns the skill over the scored cells of a selection, and sets *cells to their number. */
+double reproduction_skill_over(const reproduction_report *r, const reproduction_cells *selection, int *cells);
+
+/* Says on how many GPUs and machines a cell ran, so that its efficiency is scored. */
+void reproduction_place(json_t *cell, int gpus, int nodes);
+/* Scores the efficiencies of the cells that have a place: all, by link, by source, and without each source. */
+json_t *reproduction_score(const reproduction_report *r);
 
 /* Stores in a cell the command that computes the figure of the cell, and the algorithms of the job that was
  * measured last. */

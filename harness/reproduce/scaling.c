@@ -20,6 +20,8 @@ typedef struct setup {
     int batch; /* Batch per GPU. 0 for the published batch. */
     const char *options, *note;
     bool known; /* The result was known when the constants were chosen, so the row is shown but not scored. */
+    const char *why_not; /* Why no profile can run the row, or NULL. */
+    int micro_batches;   /* 0 for 1. */
 } setup;
 
 typedef struct scaling {
@@ -30,6 +32,7 @@ typedef struct scaling {
     const char *column, *group;
     const char *label[4]; /* Columns whose texts form the label of a row. */
     bool seconds;         /* True if figures are seconds per step, false if they are samples per second. */
+    bool efficiencies; /* True if efficiencies are scored (score.c). The memory of GPUs is then unlimited. */
 } scaling;
 
 static bool begins(const published_table *t, int row, const char *column, const char *begin)
@@ -67,6 +70,11 @@ static int batch_of(const setup *u, const published_table *t, int row)
     return u->batch ? u->batch : (int)published_number(t, row, "batch_per_gpu");
 }
 
+static int samples_of(const setup *u, const published_table *t, int row)
+{
+    return batch_of(u, t, row) * (u->micro_batches ? u->micro_batches : 1);
+}
+
 static virtual_workload workload_of(const reproduction_run *r, int row, const setup *u)
 {
     const published_table *t = &r->table;
@@ -74,17 +82,23 @@ static virtual_workload workload_of(const reproduction_run *r, int row, const se
     virtual_workload w = {.profile = r->profile ? r->profile : u->profile,
                           .gpus = gpus > 1 ? gpus : 1,
                           .draw = r->draw,
-                          .policy = gpus >= u->from ? u->policy : NULL};
+                          .policy = gpus >= u->from ? u->policy : NULL,
+                          .variant.unlimited_memory = r->report->of->scaling->efficiencies};
     workload_options(&w, "--model %s --batch %d %s", u->name ? u->name : published_text(t, row, "model"),
                      batch_of(u, t, row), u->options);
+    if (u->micro_batches) workload_options(&w, " --accumulate %d", u->micro_batches);
     if (gpus > 1 && published_text(t, row, "nodes")[0])
         workload_options(&w, " --nodes %d", (int)published_number(t, row, "nodes"));
-    if (strcmp(published_text(t, row, "precision"), "tf32") == 0) workload_options(&w, " --tf32");
+    const char *precision = published_text(t, row, "precision");
+    if (strcmp(precision, "tf32") == 0) workload_options(&w, " --tf32");
+    if (strcmp(precision, "amp") == 0) workload_options(&w, " --bf16");
     return w;
 }
 
+/* The row of one GPU. If it cannot run, `refused` is the reason. */
 typedef struct calibrated {
     double factor, published, ours;
+    char refused[200];
 } calibrated;
 
 static status add_cell(reproduction_run *r, int row, const setup *u, const virtual_workload *w,
@@ -93,18 +107,18 @@ static status add_cell(reproduction_run *r, int row, const setup *u, const virtu
     const published_table *t = &r->table;
     const scaling *s = r->report->of->scaling;
     double published = published_number(t, row, s->column) * (s->seconds ? 1000 : 1);
-    status rc = reproduction_measure(r, w);
+    status rc = one->refused[0] ? STATUS_CONFIG : reproduction_measure(r, w);
     bool cannot = rc == STATUS_CONFIG; /* The device cannot run this row. */
     if (rc != STATUS_OK && !cannot) return rc;
     double ours = cannot       ? NAN
                   : s->seconds ? r->figures.step_ms
-                               : (double)(batch_of(u, t, row) * w->gpus) / r->figures.step_ms * 1000;
+                               : (double)(samples_of(u, t, row) * w->gpus) / r->figures.step_ms * 1000;
     cell_kind kind = calibrates ? CELL_CALIBRATED : u->known ? CELL_DIRECTION : CELL_PREDICTED;
-    char label[64];
+    char label[128];
     label_of(s, t, row, label, sizeof label);
     json_t *c =
         reproduction_add(r->report, label, s->quantity, s->unit ? s->unit : published_text(t, row, "unit"),
-                         kind, published, ours, kind == CELL_PREDICTED ? limit : 0);
+                         kind, published, ours, kind == CELL_PREDICTED && !s->efficiencies ? limit : 0);
     double null = one->published * (s->seconds ? 1 : w->gpus);
     reproduction_baseline(r->report, c, 0, null);
     if (calibrates) {
@@ -124,8 +138,9 @@ static status add_cell(reproduction_run *r, int row, const setup *u, const virtu
     else if (calibrates)
         reproduction_cell_note(c, "efficiencies times %.4f", one->factor);
     if (kind == CELL_DIRECTION) reproduction_cell_note(c, "%s", u->note);
+    if (s->efficiencies) reproduction_place(c, w->gpus, (int)published_number(t, row, "nodes"));
     if (!cannot) return reproduction_from(r, c, w);
-    reproduction_cell_note(c, "%s", error_message());
+    reproduction_cell_note(c, "%s", one->refused[0] ? one->refused : error_message());
     error_clear();
     return STATUS_OK;
 }
@@ -144,9 +159,13 @@ status reproduction_scale(reproduction_run *r)
         virtual_workload w = workload_of(r, row, u);
         if (calibrates) {
             double value = published_number(t, row, s->column);
-            one.published = s->seconds ? 1000 * value : value;
-            TRY(reproduction_fit(r, &w, s->seconds ? one.published : 1000 * batch_of(u, t, row) / value,
-                                 &one.factor));
+            one = (calibrated){.factor = 1, .published = s->seconds ? 1000 * value : value, .ours = NAN};
+            double step_ms = s->seconds ? one.published : 1000 * samples_of(u, t, row) / value;
+            status rc = u->why_not ? fail(STATUS_CONFIG, "%s", u->why_not)
+                                   : reproduction_fit(r, &w, step_ms, &one.factor);
+            if (rc != STATUS_OK && (rc != STATUS_CONFIG || !s->efficiencies)) return rc;
+            if (rc != STATUS_OK) snprintf(one.refused, sizeof one.refused, "%s", error_message());
+            error_clear();
         }
         w.efficiency = one.factor;
         TRY(add_cell(r, row, u, &w, &one, calibrates));
@@ -167,7 +186,7 @@ static const setup ddp_setups[] = {{.profile = "dgx1-v100-4xib100",
                                     .options = MOMENTUM " --weight-decay 1e-4" STEPS},
                                    {0}};
 static const scaling ddp_scaling = {ddp_setups, "iteration", "ms", "seconds", "PyTorch's DDP benchmark",
-                                    {"model"},  true};
+                                    {"model"},  true,        false};
 const reproduction reproduce_ddp_benchmark = {
     .name = "ddp-benchmark",
     .summary = "ResNet-50 and -101 under DistributedDataParallel of torch 1.4 on 1 to 16 V100",
@@ -186,20 +205,20 @@ const reproduction reproduce_ddp_benchmark = {
  * GPU. */
 static const setup throughput_setups[] = {
     {"NVIDIA DeepLearningExamples 2019-12", "DGX-1 V100", NULL, NULL, NULL, "dgx1-v100", "resnet50", "apex",
-     2, 128, MOMENTUM STEPS, "batch not stated: 128", false},
+     2, 128, MOMENTUM STEPS, "batch not stated: 128", false, NULL, 0},
     {"NVIDIA DeepLearningExamples 21.03", "DGX A100 80G", NULL, NULL, NULL, "dgx-a100-80g", "resnet50", "ddp",
-     2, 256, MOMENTUM STEPS, "batch not stated: 256", false},
+     2, 256, MOMENTUM STEPS, "batch not stated: 256", false, NULL, 0},
     {"OneFlow DLPerf", NULL, "ResNet-50", NULL, NULL, "v100-sxm2-ib100", "resnet50", "apex", 2, 0,
-     MOMENTUM STEPS, "", false},
+     MOMENTUM STEPS, "", false, NULL, 0},
     {"OneFlow DLPerf", NULL, "BERT-base", NULL, NULL, "v100-sxm2-ib100", "bert_base",
      "apex:message-size=250000000", 2, 0, "--optimizer adam" STEPS " --sequence 128",
-     "one message after backward, as the example's message_size of 250,000,000 makes it; sequence 128",
-     false},
+     "one message after backward, as the example's message_size of 250,000,000 makes it; sequence 128", false,
+     NULL, 0},
     {"TensorFlow benchmarks", NULL, NULL, NULL, NULL, "dgx1-p100", "resnet50", "sync", 1, 0,
-     MOMENTUM STEPS " --server-placement own", "server on the host, with one GPU as well", false},
+     MOMENTUM STEPS " --server-placement own", "server on the host, with one GPU as well", false, NULL, 0},
     {0}};
-static const scaling throughput_scaling = {throughput_setups, "throughput",          NULL, "value",
-                                           "source",          {"hardware", "model"}, false};
+static const scaling throughput_scaling = {throughput_setups, "throughput",          NULL,  "value",
+                                           "source",          {"hardware", "model"}, false, false};
 const reproduction reproduce_throughput = {
     .name = "throughput",
     .summary = "images and sequences a second on V100, A100 and P100 machines, 1 to 32 GPUs",
@@ -219,19 +238,20 @@ const reproduction reproduce_throughput = {
  * (tf_cnn_benchmarks, variable_mgr.py). The rows of ResNet-50 with 64 images per P100 are also in
  * `throughput`. */
 #define SGD "--optimizer sgd" STEPS
-static const setup tf_setups[] = {
-    {NULL, "DGX-1 P100", "resnet50", NULL, "64", "dgx1-p100", NULL, "sync", 1, 0,
-     SGD " --server-placement own", "not blind: also in the table throughput", true},
-    {NULL, "DGX-1 P100", NULL, "ps-cpu", NULL, "dgx1-p100", NULL, "sync", 1, 0, SGD " --server-placement own",
-     NULL, false},
-    {NULL, "DGX-1 P100", NULL, "nccl", NULL, "dgx1-p100-nccl1", NULL, "naive", 2, 0, SGD, NULL, false},
-    {NULL, "GCE K80", NULL, "ps-cpu", NULL, "gce-k80", NULL, "sync", 1, 0, SGD " --server-placement own",
-     NULL, false},
-    {0}};
+static const setup tf_setups[] = {{NULL, "DGX-1 P100", "resnet50", NULL, "64", "dgx1-p100", NULL, "sync", 1,
+                                   0, SGD " --server-placement own",
+                                   "not blind: also in the table throughput", true, NULL, 0},
+                                  {NULL, "DGX-1 P100", NULL, "ps-cpu", NULL, "dgx1-p100", NULL, "sync", 1, 0,
+                                   SGD " --server-placement own", NULL, false, NULL, 0},
+                                  {NULL, "DGX-1 P100", NULL, "nccl", NULL, "dgx1-p100-nccl1", NULL, "naive",
+                                   2, 0, SGD, NULL, false, NULL, 0},
+                                  {NULL, "GCE K80", NULL, "ps-cpu", NULL, "gce-k80", NULL, "sync", 1, 0,
+                                   SGD " --server-placement own", NULL, false, NULL, 0},
+                                  {0}};
 static const scaling tf_scaling = {tf_setups,  "throughput",
                                    "images/s", "images_per_s",
                                    "hardware", {"hardware", "model", "batch_per_gpu", "scheme"},
-                                   false};
+                                   false,      false};
 const reproduction reproduce_tf_benchmarks = {
     .name = "tf-benchmarks",
     .summary = "AlexNet, Inception v3, ResNets and VGG-16 under TensorFlow's server and NCCL on P100 and K80",
@@ -245,4 +265,64 @@ const reproduction reproduce_tf_benchmarks = {
     .calibration = "one GPU, for each machine, model and batch",
     .constants = "dgx1-p100 and gce-k80 since 60e78b8; dgx1-p100-nccl1 since 45e98e0, the outcome known",
     .scaling = &tf_scaling,
+    .run = reproduction_scale};
+
+/* Tables of NVIDIA and OneFlow, from which the mechanisms of virtual time may be learned. The policy of a row
+ * follows from a property of its scheme:
+ *   torch DDP   torch.nn.parallel.DistributedDataParallel: buckets of 25 MiB
+ *   apex DDP    apex.parallel.DistributedDataParallel: messages of 10,000,000 elements; in BERT one message
+ *               after the backward pass (message_size=250000000 in run_pretraining.py)
+ *   torch DDP of NVIDIA's BERT   one bucket, as large as the memory of the GPU (run_pretraining.py)
+ *   Horovod     messages of at most 64 MiB when gradients are ready (HOROVOD_FUSION_THRESHOLD)
+ *   XLA         all gradients become ready at the end (horovod issue 1283, DeepLearningExamples issue 156) */
+#define BERT "--optimizer adam" STEPS " --sequence "
+static const setup training_setups[] = {
+    {NULL, "DGX-2", NULL, NULL, NULL, "dgx1-v100", "resnet50", "apex", 2, 0, MOMENTUM STEPS, "", false,
+     "no profile has the 16 GPUs of a DGX-2", 0},
+    {"NVIDIA PyTorch ResNet-50", "DGX A100 80G", NULL, NULL, NULL, "dgx-a100-80g", "resnet50", "ddp", 2, 0,
+     MOMENTUM STEPS, "", false, NULL, 0},
+    {"NVIDIA PyTorch ResNet-50", "DGX A100 40G", NULL, NULL, NULL, "dgx-a100-40g", "resnet50", "ddp", 2, 256,
+     MOMENTUM STEPS, "batch not stated: 256", false, NULL, 0},
+    {"NVIDIA PyTorch ResNet-50", NULL, NULL, NULL, NULL, "dgx1-v100", "resnet50", "ddp", 2, 0, MOMENTUM STEPS,
+     "", false, NULL, 0},
+    {"NVIDIA TensorFlow ResNet-50", "DGX A100", NULL, NULL, NULL, "dgx-a100-40g", "resnet50", "flat", 2, 0,
+     MOMENTUM STEPS, "", false, NULL, 0},
+    {"NVIDIA TensorFlow ResNet-50", NULL, NULL, NULL, NULL, "dgx1-v100", "resnet50", "flat", 2, 0,
+     MOMENTUM STEPS, "", false, NULL, 0},
+    {"NVIDIA PyTorch BERT", NULL, NULL, "torch DDP 128", NULL, "dgx1-v100", "bert_large", "flat", 2, 0,
+     BERT "128", "", false, NULL, 128},
+    {"NVIDIA PyTorch BERT", NULL, NULL, "torch DDP 512", NULL, "dgx1-v100", "bert_large", "flat", 2, 0,
+     BERT "512 --positions 512", "", false, NULL, 512},
+    {"NVIDIA PyTorch BERT", NULL, NULL, "torch DDP SQuAD", NULL, "dgx1-v100", "bert_large", "ddp", 2, 0,
+     BERT "384 --positions 512", "sequence not stated: 384", false, NULL, 0},
+    {"DLPerf NVIDIA PyTorch ResNet-50", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "resnet50", "apex", 2, 0,
+     MOMENTUM STEPS, "", false, NULL, 0},
+    {"DLPerf NVIDIA PyTorch BERT", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "bert_base",
+     "apex:message-size=250000000", 2, 0, BERT "128", "", false, NULL, 0},
+    {"DLPerf PyTorch ResNet-50", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "resnet50", "ddp", 2, 0,
+     MOMENTUM STEPS, "", false, NULL, 0},
+    {"DLPerf NVIDIA TensorFlow BERT", NULL, NULL, "Horovod and XLA", NULL, "v100-sxm2-ib100", "bert_base",
+     "flat", 2, 0, BERT "128", "", false, NULL, 0},
+    {"DLPerf NVIDIA TensorFlow BERT", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "bert_base", "ddp", 2, 0,
+     BERT "128 --bucket-cap-mb 64", "", false, NULL, 0},
+    {0}};
+static const scaling training_scaling = {.setups = training_setups,
+                                         .quantity = "throughput",
+                                         .column = "value",
+                                         .group = "source",
+                                         .label = {"row", "hardware", "model", "precision"},
+                                         .efficiencies = true};
+const reproduction reproduce_training = {
+    .name = "training",
+    .summary = "ResNet-50 and BERT in float32, TF32 and half precision on 1 to 32 V100 and A100",
+    .title = "Training throughput of NVIDIA's and OneFlow's examples: ResNet-50 and BERT, 1 to 32 GPUs",
+    .source = "results/published/training.csv",
+    .how =
+        "A whole step. For each configuration all efficiencies are multiplied by the factor that gives its "
+        "row of one GPU, before its other rows are run.",
+    .profiles = "dgx1-v100, dgx-a100-40g, dgx-a100-80g, v100-sxm2-ib100",
+    .baselines = {"1 GPU times GPUs"},
+    .calibration = "one GPU, for each configuration",
+    .constants = "dgx1-v100, dgx-a100-40g, dgx-a100-80g and v100-sxm2-ib100 since 60e78b8",
+    .scaling = &training_scaling,
     .run = reproduction_scale};

@@ -49,9 +49,15 @@ static bool is_scored(const json_t *cell)
     return has_null(cell) && distance(cell, "null") > 2 * report_number_at(cell, "uncertainty");
 }
 
-/* Returns the skill over the scored cells. Leaves out the cells of the source `without` unless it is NULL.
- * Sets *cells to the number of the cells that remain. */
-static double pooled(const reproduction_report *r, const char *without, int *cells)
+bool reproduction_selects(const reproduction_cells *selection, const json_t *cell)
+{
+    const char *source = report_text_at(cell, "source");
+    if (selection->only && strcmp(source, selection->only) != 0) return false;
+    if (selection->without && strcmp(source, selection->without) == 0) return false;
+    return !selection->link || strcmp(report_text_at(cell, "link"), selection->link) == 0;
+}
+
+double reproduction_skill_over(const reproduction_report *r, const reproduction_cells *selection, int *cells)
 {
     double ours = 0, null = 0;
     *cells = 0;
@@ -60,7 +66,7 @@ static double pooled(const reproduction_report *r, const char *without, int *cel
     json_array_foreach(r->cells, i, c)
     {
         double uncertainty = report_number_at(c, "uncertainty");
-        if (!is_scored(c) || (without && strcmp(report_text_at(c, "source"), without) == 0)) continue;
+        if (!is_scored(c) || !reproduction_selects(selection, c)) continue;
         ours += fmax(0, distance(c, "ours") - uncertainty);
         null += fmax(0, distance(c, "null") - uncertainty);
         (*cells)++;
@@ -74,7 +80,7 @@ enum { FEWEST_CELLS = 4 };
 void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out)
 {
     *out = (reproduction_skill){.worst = NAN, .without = ""};
-    out->skill = pooled(r, NULL, &out->scored);
+    out->skill = reproduction_skill_over(r, &(reproduction_cells){0}, &out->scored);
     if (out->scored < FEWEST_CELLS) out->skill = NAN;
     size_t i;
     json_t *c;
@@ -94,7 +100,7 @@ void reproduction_skill_of(const reproduction_report *r, reproduction_skill *out
                                strcmp(report_text_at(json_array_get(r->cells, j), "source"), source) == 0);
         if (!first) continue;
         out->sources++;
-        double skill = pooled(r, source, &left);
+        double skill = reproduction_skill_over(r, &(reproduction_cells){.without = source}, &left);
         if (left < FEWEST_CELLS || !(isnan(out->worst) || skill < out->worst)) continue;
         out->worst = skill;
         out->without = source;
