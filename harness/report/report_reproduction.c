@@ -213,11 +213,18 @@ static void efficiency_score(const json_t *rows, text_buffer *out)
     if (!json_is_array(rows)) return;
     text_append(out, "\nPredicted efficiencies\n %-39s%5s%6s%6s%6s%5s%5s%6s\n", "", "cells", "S", "rule",
                 "error", "near", "in", "width");
-    json_array_foreach(rows, i, row) text_append(
-        out, " %-39s%5.0f%6.2f%6.2f%6.1f%4.0f%%%4.0f%%%6.1f\n", report_text_at(row, "cells_of"),
-        report_number_at(row, "cells"), report_number_at(row, "skill"), report_number_at(row, "against_rule"),
-        report_number_at(row, "error_points"), 100 * report_number_at(row, "near"),
-        100 * report_number_at(row, "in_range"), report_number_at(row, "range_points"));
+    json_array_foreach(rows, i, row)
+    {
+        double width = report_number_at(row, "range_points");
+        text_append(out, " %-39s%5.0f%6.2f%6.2f%6.1f%4.0f%%", report_text_at(row, "cells_of"),
+                    report_number_at(row, "cells"), report_number_at(row, "skill"),
+                    report_number_at(row, "against_rule"), report_number_at(row, "error_points"),
+                    100 * report_number_at(row, "near"));
+        if (isnan(width))
+            text_append(out, "    -     -\n");
+        else
+            text_append(out, "%4.0f%%%6.1f\n", 100 * report_number_at(row, "in_range"), width);
+    }
     text_append(out,
                 "rule: skill over the rule that n GPUs take 1 + a log2 n times as long, with a from the "
                 "other sources. error: mean, in points of efficiency. near: within 5 points. in: between "

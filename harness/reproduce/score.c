@@ -92,12 +92,13 @@ static json_t *score_of(const reproduction_report *r, const char *name, reproduc
         cells++;
     }
     double skill = reproduction_skill_over(r, &selection, &unused);
+    bool ranges = width > 0; /* false without draws */
     return json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o}", "cells_of", name, "cells", cells, "skill",
                      report_json_number(skill), "against_rule",
                      report_json_number(rules > 0 ? 1 - ours / rules : NAN), "error_points",
                      report_json_number(points / cells), "near", report_json_number((double)within / cells),
-                     "in_range", report_json_number((double)contained / cells), "range_points",
-                     report_json_number(width / cells));
+                     "in_range", report_json_number(ranges ? (double)contained / cells : NAN), "range_points",
+                     report_json_number(ranges ? width / cells : NAN));
 }
 
 /* Gives the cells of each source the rule that is fitted to the others. */

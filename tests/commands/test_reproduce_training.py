@@ -108,7 +108,7 @@ def the_program_still_prints_the_limits_of_the_snapshot(path):
 @cases([(row, row) for row in ("all", "NVLink", "network", "without DLPerf PyTorch ResNet-50")])
 def the_page_states_the_score(name):
     with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
-        cells = next([cell.strip() for cell in line.strip(" |\n").split("|")] for line in file if line.startswith(f"| {name} |"))
+        cells = next([cell.strip() for cell in line.strip(" |\n").split("|")] for line in file if line.startswith(f"| {name} | ") and line.count("|") == 9)
     row = next(row for row in kept()["score"] if row["cells_of"] == name)
     want = [name, str(row["cells"]), f"{row['skill']:.2f}", f"{row['against_rule']:.2f}", f"{row['error_points']:.1f}", f"{100 * row['near']:.0f} %",
             f"{100 * row['in_range']:.0f} %", f"{row['range_points']:.1f}"]
