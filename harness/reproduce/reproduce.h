@@ -167,7 +167,8 @@ double reproduction_skill_over(const reproduction_report *r, const reproduction_
 
 /* Says on how many GPUs and machines a cell ran, so that its efficiency is scored. */
 void reproduction_place(json_t *cell, int gpus, int nodes);
-/* Scores the efficiencies of the cells that have a place: all, by link, by source, and without each source. */
+/* Scores the efficiencies of the cells that have a place: all, by link, by source, and without each source.
+ */
 json_t *reproduction_score(const reproduction_report *r);
 
 /* Stores in a cell the command that computes the figure of the cell, and the algorithms of the job that was
