@@ -63,7 +63,7 @@ static roofline roofline_of(const sim_profile *p, sim_precision precision, const
     if (op->kind == OP_divide && sim_profile_has(p, SIM_HOST_PACK))
         return (roofline){.traffic = moved / (sim_profile_get(p, SIM_HOST_PACK) * SIM_GB_PER_S)};
     sim_constant efficiency = efficiency_in(p, op);
-    static const sim_constant peaks[] = {SIM_PEAK_FP32, SIM_PEAK_TF32, SIM_PEAK_HALF};
+    static const sim_constant peaks[] = {SIM_PEAK_FP32, SIM_PEAK_TF32, SIM_PEAK_HALF, SIM_PEAK_HALF};
     sim_constant peak = peaks[is_product(op->kind) ? precision : SIM_FP32];
     double flops = sim_profile_get(p, peak) * sim_profile_at(p, efficiency, 0); /* TFLOP/s, or FLOP/ps */
     double bytes = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S * sim_profile_at(p, efficiency, 1);

@@ -127,11 +127,13 @@ static status check(const simulation_config *c, const sim_profile *p)
     if (c->present < 0 || c->present > c->world)
         return fail(STATUS_INTERNAL, "simulation: found %d of %d ranks present", c->present, c->world);
     /* A GPU that has TF32 also has bfloat16. Older GPUs have no bfloat16, only float16. */
-    if (c->precision != SIM_FP32 && !sim_profile_has(p, SIM_PEAK_TF32))
+    bool half = c->precision == SIM_BF16 || c->precision == SIM_FP16;
+    if (c->precision != SIM_FP32 && c->precision != SIM_FP16 && !sim_profile_has(p, SIM_PEAK_TF32))
         return fail(STATUS_CONFIG, "profile %s: expected precision fp32, got %s", p->name,
                     c->precision == SIM_TF32 ? "tf32" : "bf16");
-    if (c->precision == SIM_BF16 && !sim_profile_has(p, SIM_PEAK_HALF))
-        return fail(STATUS_CONFIG, "profile %s: expected precision fp32 or tf32, got bf16", p->name);
+    if (half && !sim_profile_has(p, SIM_PEAK_HALF))
+        return fail(STATUS_CONFIG, "profile %s: expected precision fp32 or tf32, got %s", p->name,
+                    c->precision == SIM_BF16 ? "bf16" : "fp16");
     return STATUS_OK;
 }
 

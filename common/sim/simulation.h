@@ -93,7 +93,7 @@ static inline status sim_actor_block(sim_actor *a, const char *what)
 /* ---- the simulation ---- */
 
 /* Precision of matrix products and convolutions. Tensors are stored in float32. */
-typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16 } sim_precision;
+typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16, SIM_FP16 } sim_precision;
 
 /* The results that DataParallel gathers from each replica of a module. */
 typedef enum sim_gathered {

@@ -57,6 +57,7 @@ static const option_effect table[] = {
     {"gpus", NO_ENGINE, ALL, EFFECT_REFUSED_BY_ENGINE, "1 with --mode none"},
     {"tf32", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},
     {"bf16", EVERY, REFERENCE, EFFECT_REFUSED, "--device cuda, cpu or sim:PROFILE"},
+    {"fp16", EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"benchmark cuda-graph share-gpu", EVERY, HOSTS | SIM | PLAN, EFFECT_REFUSED, "--device cuda"},
     {"cuda-graph", SERVERS, CUDA, EFFECT_UNAVAILABLE_TO_ENGINE, "none, ps=dp or ring with NCCL"},
     {"prefetch", EVERY, HOSTS, EFFECT_REFUSED, "--device cuda or sim:PROFILE"},

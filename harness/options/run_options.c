@@ -98,6 +98,8 @@ static status check_device(const run_config *c)
 #undef DEVICE_OPTION
     enum { COUNT = sizeof devices / sizeof devices[0] };
     if (c->run.tf32 && c->run.bf16) return fail(STATUS_USAGE, "--bf16: unexpected with --tf32");
+    if (c->run.fp16 && (c->run.tf32 || c->run.bf16))
+        return fail(STATUS_USAGE, "--fp16: unexpected with --%s", c->run.tf32 ? "tf32" : "bf16");
     if (run_config_is_virtual(c)) return STATUS_OK;
     if (c->run.gpus > JOB_MOST_RANKS)
         return fail(STATUS_USAGE, "--gpus: expected 1 to %d (more only on virtual devices), got %lld",
@@ -145,7 +147,9 @@ status run_config_requirements(const run_config *c, int engine, int world, sync_
 
 int run_config_precision(const run_config *c)
 {
-    return c->run.tf32 ? DEVICE_PRECISION_TF32 : c->run.bf16 ? DEVICE_PRECISION_BF16 : DEVICE_PRECISION_F32;
+    return c->run.tf32                    ? DEVICE_PRECISION_TF32
+           : c->run.bf16 || c->run.fp16 ? DEVICE_PRECISION_BF16 /* both have two bytes */
+                                        : DEVICE_PRECISION_F32;
 }
 
 status run_config_open_checkpoint(run_config *c, checkpoint **out)

@@ -22,7 +22,7 @@ typedef struct run_options {
     int mode;
     int64_t gpus;       /* number of ranks, or 0 for the number that suits the machine */
     const char *device; /* never "auto" after run_config_parse() */
-    bool tf32, bf16, share_gpu, benchmark, cuda_graph, isolated;
+    bool tf32, bf16, fp16, share_gpu, benchmark, cuda_graph, isolated;
     int prefetch; /* 0 for off, 1 for on */
     int64_t steps, epochs, warmup, accumulate;
     int64_t stages;           /* stages of the model; 1 if the model is not split */

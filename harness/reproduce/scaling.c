@@ -91,7 +91,7 @@ static virtual_workload workload_of(const reproduction_run *r, int row, const se
         workload_options(&w, " --nodes %d", (int)published_number(t, row, "nodes"));
     const char *precision = published_text(t, row, "precision");
     if (strcmp(precision, "tf32") == 0) workload_options(&w, " --tf32");
-    if (strcmp(precision, "amp") == 0) workload_options(&w, " --bf16");
+    if (strcmp(precision, "amp") == 0) workload_options(&w, " --fp16");
     return w;
 }
 

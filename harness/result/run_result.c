@@ -80,6 +80,7 @@ json_t *run_workload_to_json(const run_config *c, const run_plan *plan)
                  nn_recording_gradients(m->recording), m->unit_count);
     options_format(&c->bindings[3], 0, optimizer, sizeof optimizer);
     const char *precision = c->run.bf16                               ? "bfloat16"
+                            : c->run.fp16                             ? "float16"
                             : c->run.tf32                             ? "TF32"
                             : strcmp(c->run.device, "reference") == 0 ? "float64"
                                                                       : "float32";

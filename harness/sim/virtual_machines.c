@@ -94,6 +94,7 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
                                  .per_process = run_config_devices(c),
                                  .precision = c->run.tf32   ? SIM_TF32
                                               : c->run.bf16 ? SIM_BF16
+                                              : c->run.fp16 ? SIM_FP16
                                                             : SIM_FP32,
                                  /* Hosts of the parameter server read data that devices write, so launches
                                   * must be synchronous. */

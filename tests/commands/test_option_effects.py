@@ -43,7 +43,7 @@ OTHER_CONSISTENCY = {"ps=sync": "async", "ps=ssp": "sync", "ps=async": "sync"}
 
 # option: (words given; what the other words are, as far as they differ from TOY). "@" is a folder of the run.
 TRIALS = {
-    "tf32": ("", LENET), "bf16": ("", {}), "benchmark": ("", {}), "cuda-graph": ("", {}), "share-gpu": ("", {}),
+    "tf32": ("", LENET), "bf16": ("", {}), "fp16": ("", {}), "benchmark": ("", {}), "cuda-graph": ("", {}), "share-gpu": ("", {}),
     "gpus": ("3", {}), "prefetch": ("off", {}), "steps": ("4", {}), "warmup": ("2", {}), "accumulate": ("2", {}),
     "stages": ("2", {}), "stages-on": ("devices", {"--stages": "2", "--gpus": "2"}), "schedule": ("gpipe", {"--stages": "2", "--accumulate": "4"}),
     "remote-stage": ("local", {}), "serve-stage": ("127.0.0.1:9", {"--json": None}),  # which needs a key
@@ -81,7 +81,7 @@ TRIALS = {
     "workload": ("params=1M,units=2,step=20ms,peak=100MiB", {"--model": None, "--data": None, "--batch": None}), "workload-out": ("@/workload.json", {}),
 }
 # What another cell than the usual one needs.
-DEVICE_OF = {("tf32", "--plan"): SIM, ("workload", "--plan"): SIM, ("workload-out", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("oversubscription", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
+DEVICE_OF = {("tf32", "--plan"): SIM, ("fp16", "--plan"): SIM, ("workload", "--plan"): SIM, ("workload-out", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("oversubscription", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
              ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM, ("stages-on", "--plan"): SIM,
              **{(option, device): "sim" for option in ("gpu", "per-host", "nvlink", "topology") for device in ("sim", "--plan")}}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "ring", "--find-unused-parameters": "ring", "--transport": "ps", "--dp-loss": "ps=dp",

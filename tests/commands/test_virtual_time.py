@@ -22,6 +22,7 @@ CONSTANT = {"value": 1.5, "unit": "1", "tag": "assumed", "source": "a test"}
     ("a wrong unit", run("--device", "sim:" + profile("unit", constants={"kappa": dict(CONSTANT, unit="ms")})), 65, "kappa"),
     ("an unknown constant", run("--device", "sim:" + profile("unknown", constants={"kapa": CONSTANT})), 65, "kapa"),
     ("a precision that GPUs lack", run("--device", "sim", "--tf32"), 78, "expected precision fp32, got tf32"),
+    ("two precisions", run("--device", "sim", "--fp16", "--bf16"), 64, "--fp16: unexpected with --bf16"),
     ("bfloat16 on GPUs that lack it", run("--device", "sim", "--bf16"), 78, "expected precision fp32, got bf16"),
     ("two precisions", run("--device", "sim:dgx-h100", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),
     ("two precisions of whatif", ("whatif", "--tf32", "--bf16"), 64, "--bf16: unexpected with --tf32"),

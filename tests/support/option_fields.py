@@ -16,6 +16,7 @@ ROWS = [
     ("tf32", EVERY, ["sim"], "jobs.ranks.step_s"),
     ("bf16", EVERY, ["cpu", "cuda"], "jobs.parameter_hash"),
     ("bf16", EVERY, ["sim", "--plan"], "jobs.memory_imbalance.maximum_bytes"),
+    ("fp16", EVERY, ["sim", "--plan"], "jobs.memory_imbalance.maximum_bytes"),
     ("benchmark cuda-graph", EVERY, ["cuda"], "jobs.ranks.step_s"),
     ("share-gpu", SEVERAL, ["cuda"], "exit code"),
     ("prefetch", EVERY, ["cuda", "sim", "--plan"], "jobs.memory_imbalance.maximum_bytes"),

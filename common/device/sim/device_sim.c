@@ -95,7 +95,7 @@ static void describe(sim_device *d)
     const sim_profile *p = d->simulation->profile;
     d->base.info = (device_info){.name = device_sim.name,
                                  .compute_type = DTYPE_F32,
-                                 .bf16 = d->simulation->config.precision == SIM_BF16,
+                                 .bf16 = d->simulation->config.precision >= SIM_BF16,
                                  .copy_engine = sim_profile_get(p, SIM_SYNCHRONOUS) == 0,
                                  .simulated = true};
     snprintf(d->base.info.description, sizeof d->base.info.description, "virtual, profile %s: %s", p->name,
