@@ -147,7 +147,7 @@ status run_config_requirements(const run_config *c, int engine, int world, sync_
 
 int run_config_precision(const run_config *c)
 {
-    return c->run.tf32                    ? DEVICE_PRECISION_TF32
+    return c->run.tf32                  ? DEVICE_PRECISION_TF32
            : c->run.bf16 || c->run.fp16 ? DEVICE_PRECISION_BF16 /* both have two bytes */
                                         : DEVICE_PRECISION_F32;
 }

@@ -30,6 +30,9 @@ bool report_verdict_is_open(const json_t *verdict)
            strcmp(report_text_at(verdict, "over"), "virtual time") != 0;
 }
 
+/* The verdict has at most ten lines. It names fewer causes of lost time if it would have more. */
+enum { MOST_LINES = 10, MOST_CAUSES = 5 };
+
 /* Ends a sentence about speed. Says if other programs took more than 5 % of the processors. */
 static void end_speed(const json_t *result, text_buffer *out)
 {
@@ -172,16 +175,16 @@ static void lost_part(double seconds, const char *before, const char *name, text
 }
 
 /* Says by how much a step takes longer than a step of one rank alone, and why. Adds up the causes after the
- * fifth, and the last causes if each of them, and their sum, are shorter than 5 % of the lost time, or than
- * 0.1 % of the step. */
-static void lost_lines(const json_t *job, const lost_time *l, text_buffer *out)
+ * first `most`, and the last causes if each of them, and their sum, are shorter than 5 % of the lost time, or
+ * than 0.1 % of the step. */
+static void lost_lines(const json_t *job, const lost_time *l, int most, text_buffer *out)
 {
     double total = l->step_s - l->alone_s, least = fmax(0.05 * fabs(total), 0.001 * l->step_s), rest = total;
     bool done[LOST_CAUSES] = {false};
     text_append(out, "A step of %s takes %s, of one rank alone %s.", report_job_name(job).text,
                 report_value(CELL_TIME, l->step_s).text, report_value(CELL_TIME, l->alone_s).text);
     int n = 0;
-    for (; n < 5; n++) {
+    for (; n < most; n++) {
         int next = take_largest(l->of, LOST_CAUSES, done);
         if (next < 0 || (fabs(l->of[next]) < least && fabs(rest) <= least)) break;
         rest -= l->of[next];
@@ -421,7 +424,9 @@ static void next_lines(const json_t *result, const json_t *verdict, const json_t
     text_free(&line);
 }
 
-void report_sentences(const json_t *result, text_buffer *out)
+/* The verdict names at most `causes` causes of lost time, and leaves out one process on all cores if it may
+ * name only one. */
+static void sentences(const json_t *result, int causes, text_buffer *out)
 {
     const json_t *jobs = json_object_get(result, "jobs"), *verdict = json_object_get(result, "verdict");
     const json_t *ps = report_job(result, "ps"), *ring = report_job(result, "ring");
@@ -442,12 +447,12 @@ void report_sentences(const json_t *result, text_buffer *out)
     if (!slower) return;
     lost_time lost = lost_time_from_json(json_object_get(slower, "lost"));
     training_line(result, only ? only : ps, only ? NULL : ring, out);
-    all_cores_line(result, slower, faster, out);
+    if (causes > 1) all_cores_line(result, slower, faster, out);
     efficiency_lines(result, slower, out);
     if (isnan(lost.step_s))
         time_lines(slower, out);
     else
-        lost_lines(slower, &lost, out);
+        lost_lines(slower, &lost, causes, out);
     pipeline_lines(slower, out);
     remote_stage_line(slower, out);
     memory_lines(only && only != ps ? NULL : ps, only == ps ? NULL : only ? only : ring, out);
@@ -456,14 +461,31 @@ void report_sentences(const json_t *result, text_buffer *out)
     next_lines(result, verdict, slower, out);
 }
 
+void report_sentences(const json_t *result, text_buffer *out)
+{
+    sentences(result, MOST_CAUSES, out);
+}
+
+/* Appends the verdict in lines. Returns their number. */
+static int verdict_lines(const json_t *result, int causes, text_buffer *out)
+{
+    text_buffer text = {0};
+    int count = 0;
+    size_t begin = out->length;
+    sentences(result, causes, &text);
+    for (char *rest = text.data, *line; (line = strsep(&rest, "\n"));)
+        if (*line) report_lines(line, INT_MAX, out);
+    text_free(&text);
+    for (size_t i = begin; i < out->length; i++) count += out->data[i] == '\n';
+    return count;
+}
+
 void report_run(const json_t *result, bool verbose, text_buffer *out)
 {
-    text_buffer sentences = {0};
     report_context(result, out);
-    report_sentences(result, &sentences);
-    for (char *rest = sentences.data, *line; (line = strsep(&rest, "\n"));)
-        if (*line) report_lines(line, INT_MAX, out);
-    text_free(&sentences);
+    size_t begin = out->length;
+    for (int causes = MOST_CAUSES; verdict_lines(result, causes, out) > MOST_LINES && causes > 1; causes--)
+        out->length = begin;
     if (!verbose) return;
     text_append(out, "\n");
     report_tables(result, out);

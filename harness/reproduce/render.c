@@ -88,13 +88,12 @@ static json_t *ranges_to_json(const reproduction_report *r)
 json_t *reproduction_json(const reproduction_report *r)
 {
     static const char *const own[] = {"source", "gpus", "link", "rule"};
-    json_t *skill = skill_to_json(r), *cell,
-           *score =
-               json_object_get(json_array_get(r->cells, 0), "gpus") ? reproduction_score(r) : json_null();
+    bool placed = json_object_get(json_array_get(r->cells, 0), "gpus") != NULL;
+    json_t *skill = skill_to_json(r), *score = placed ? reproduction_score(r) : NULL, *cell;
     size_t i;
     json_array_foreach(r->cells, i, cell) for (size_t k = 0; k < sizeof own / sizeof *own; k++)
         json_object_del(cell, own[k]);
-    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:O, s:O, s:o, s:o, s:o, s:O}", "schema_version",
+    return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:O, s:O, s:o, s:o*, s:o, s:O}", "schema_version",
                      RESULT_SCHEMA_VERSION, "table", r->of->name, "title", r->of->title, "published",
                      r->of->source, "profiles", r->profiles, "how", r->of->how, "simulated",
                      (int)!r->of->measured, "cells", r->cells, "claims", r->claims, "skill", skill, "score",

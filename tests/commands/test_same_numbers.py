@@ -310,7 +310,8 @@ def expected_rows(result):
         parts = ("step", "data", "forward", "backward", "exposed_communication", "waiting", "optimizer", "other", "hidden_while_computing", "hidden_while_waiting")
         rows["step-parts"].append([name, *[at(job, f"phases.{part}_s.mean_s") for part in parts]])
         ideal = single * world if world > 1 and single is not None else None
-        rows["throughput"].append([name, rate, rate and rate / world, ideal, ideal and rate and rate / ideal, None, None])
+        if rate is not None:  # the ranks of a job may never train at the same time
+            rows["throughput"].append([name, rate, rate / world, ideal, ideal and rate / ideal, None, None])
         least = min(rank["memory"]["total"]["peak_bytes"] for rank in job["ranks"])
         members = [(str(r), rank) for r, rank in enumerate(job["ranks"])] + [(f"server {s}", server) for s, server in enumerate(job.get("servers") or [])]
         for label, member in members:

@@ -1,10 +1,13 @@
 """The verdict at the end of a run: at most ten lines of 80 columns after the workload, whose figures are those of the JSON;
 the lost time and its causes; what to try next; and --repeat, which gives medians and intervals over runs."""
+import contextlib
 import json
 import os
 import random
 import re
 import statistics
+import subprocess
+import sys
 import tempfile
 
 from program import harness
@@ -34,6 +37,12 @@ def line_of(result, begin):
 
 # ---- its form ----------------------------------------------------------------------------------
 
+def expect_ten_lines(result):
+    lines = result.out.splitlines()
+    verdict = next(i for i, line in enumerate(lines) if i and not line.startswith(("  ", "SIMULATED", "EMULATED")))
+    expect(2 <= len(lines) - verdict <= 10, f"{len(lines) - verdict} lines", result)
+
+
 @cases([("both", LENET), ("a server per rank", [*LENET, "--policy", "ps=sync", "--servers", "2"]),
         ("servers of their own", [*LENET, "--policy", "ps=sync,ring=ddp", "--servers", "2", "--server-placement", "own"]),
         ("an emulated link", [*LENET, "--link", "250MB/s,50us"]), ("more ranks than cores", [*LENET, "--gpus", "8"]),
@@ -46,11 +55,21 @@ def it_is_at_most_ten_lines_of_80_columns(words):
         words = words[:-1] + ["apex"]
     result, found = run(*words)
     lines = result.out.splitlines()
-    verdict = next(i for i, line in enumerate(lines) if i and not line.startswith(("  ", "SIMULATED", "EMULATED")))
-    expect(2 <= len(lines) - verdict <= 10, f"{len(lines) - verdict} lines", result)
+    expect_ten_lines(result)
     expect(all(len(line) <= 80 and not re.search(r"\bnan\b|\binf\b|\x1b", line) for line in lines), "lines", result)
     expect_equal("SIMULATED on " in result.out, found["simulated"], "SIMULATED", result)
     expect_equal("EMULATED network, paced to " in result.out, found["emulated"], "EMULATED", result)
+
+
+@more_test
+def a_busy_machine_adds_a_sentence_and_no_line():
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            loop = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            stack.callback(loop.kill)
+        result, _ = run(*LENET, "--policy", "ps=sync,ring=ddp", "--servers", "2", "--server-placement", "own")
+    expect("Others used" in result.out, "a quiet machine", result)
+    expect_ten_lines(result)
 
 
 @test

@@ -103,7 +103,7 @@ def drawn(count, seed, goes_on_every):
 @cases([("", False), ("by hand", True)], at_once=2, at_check=1)
 def a_limit_shorter_than_the_gap_between_ranks_does_not_end_a_run_while_the_slower_one_makes_progress(by_hand):
     watch = Watch()
-    words = [*JOBS["async"], *LENET, "--slow", "1:8", "--stall-timeout", "2s", "--steps", "1200", "--save", "a.st", "--json", "-", "--quiet"]
+    words = [*JOBS["async"], *LENET, "--slow", "1:32", "--stall-timeout", "2s", "--steps", "1200", "--save", "a.st", "--json", "-", "--quiet"]
     runs = start(words, 2, by_hand)
     try:
         for run in runs:
