@@ -213,7 +213,8 @@ status virtual_record(const run_config *c, const run_plan *plan, const char *pat
                                     .warmup = 2,
                                     .steps = 2};
     if (run_config_precision(c) == DEVICE_PRECISION_BF16 || c->run.accumulate > 1 || c->run.stages > 1)
-        return fail(STATUS_USAGE, "--workload-out: expected a run without --bf16, --fp16, --accumulate and --stages");
+        return fail(STATUS_USAGE,
+                    "--workload-out: expected a run without --bf16, --fp16, --accumulate and --stages");
     status rc = virtual_job_run(&one, &job, NULL, 0);
     if (rc == STATUS_OK) {
         r.out.source = json_pack("{s:s, s:s}", "kind", "run", "device", c->run.device);
