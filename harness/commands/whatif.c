@@ -12,8 +12,7 @@
 #include <string.h>
 
 typedef struct whatif_setup {
-    const char *profile, *gpus, *policy, *json, *csv;
-    double step_ms, samples_per_s;
+    const char *profile, *gpus, *policy, *measured, *json, *csv;
     int64_t draws;
 
     run_config config; /* Options of all jobs, which are parsed only to check them. */
@@ -31,10 +30,10 @@ static const option option_list[] = {
      .help =
          "policies of the ring and the parameter server, see `harness policies`; with keys: "
          "ddp:order=ready,sync; all: dp, ddp, zero1, zero2, zero3, fsdp, and sync with a server per rank"},
-    {"step-ms", OPTION_DOUBLE, FIELD(step_ms), .argument = "MS", .high = 1e9,
-     .help = "measured step time of one GPU with this workload, replaces the profile's efficiencies"},
-    {"samples-per-s", OPTION_DOUBLE, FIELD(samples_per_s), .argument = "N", .high = 1e12,
-     .help = "measured throughput of one GPU, instead of --step-ms"},
+    {"measured", OPTION_TEXT, FIELD(measured), .argument = "GPUS:RATE,...",
+     .help =
+         "measured samples/s: of one GPU, which replaces the profile's efficiencies, and of several, what "
+         "they lose beyond the model, as in 1:119.6,8:921.3"},
     {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
      .help = "number of draws of the profile's constants, for the ranges"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
@@ -53,15 +52,11 @@ static status read_words(whatif_setup *s, command_line *line, whatif_question *q
     q->words = line->argv + 2;
     q->word_count = line->argc;
     q->has_length = options_given(&c->bindings[0], "steps") || options_given(&c->bindings[0], "epochs");
-    if (s->step_ms > 0 && s->samples_per_s > 0)
-        return fail(STATUS_USAGE, "--samples-per-s: unexpected with --step-ms");
-    if ((s->step_ms > 0 || s->samples_per_s > 0) && options_given(&c->bindings[0], "efficiency"))
-        return fail(STATUS_USAGE,
-                    "--efficiency: unexpected with a measured step of one GPU, which determines it");
-    q->step_ms = s->step_ms;
-    if (s->samples_per_s > 0) q->step_ms = 1e3 * (double)c->data.batch / s->samples_per_s;
     q->draws = (int)s->draws;
     q->config = c;
+    if (s->measured && options_given(&c->bindings[0], "efficiency"))
+        return fail(STATUS_USAGE, "--efficiency: unexpected with --measured, which determines it");
+    if (s->measured) TRY(whatif_parse_measured(s->measured, q));
     q->slow_rank = -1;
     for (const char *at = c->shared.slow; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         if (atoi(at) > q->slow_rank) q->slow_rank = atoi(at);

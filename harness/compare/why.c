@@ -100,7 +100,7 @@ static void add_row(json_t *rows, const char *name, const int64_t part[], const 
                                           (json_int_t)part[WHY_BYTES], "differs", differs));
 }
 
-/* Adds a time to the row of a mechanism, or as a row of its own. */
+/* Adds a time to the row of a mechanism, or adds a row if the mechanism has none. */
 static void add_time(json_t *rows, const char *name, int64_t ns, const char *differs)
 {
     size_t i;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The collectives of a step. Sizes are those of reductions. */
+/* The collectives of a step. The sizes count only reductions. */
 typedef struct calls {
     double count, gathers, elements, largest, element_bytes, transfer_ns;
 } calls;

@@ -36,7 +36,7 @@ static const option run_option_list[] = {
     {"bf16", OPTION_FLAG, FIELD(bf16),
      .help = "as torch.autocast: matrix products in bfloat16; also activations on cuda and sim (cpu needs "
              "AVX512_BF16)"},
-    {"fp16", OPTION_FLAG, FIELD(fp16),
+    {"fp16", OPTION_FLAG, FIELD(fp16), .level = OPTION_RARE,
      .help = "sim: as --bf16, in float16, which a V100 has and bfloat16 it has not"},
     {"benchmark", OPTION_FLAG, FIELD(benchmark), .old_name = "cudnn-benchmark", .level = OPTION_RARE,
      .help = "cuda: before the first step, time the deterministic algorithms of cuDNN and cuBLASLt and use "

@@ -20,7 +20,8 @@ static bool is_scored(const json_t *cell)
            report_number_at(cell, "ours") > 0;
 }
 
-/* Returns the efficiency of the figure at `key`: samples/s over those of as many GPUs alone. */
+/* Returns the efficiency of the figure at `key`: its samples/s, divided by the samples/s of one GPU times the
+ * number of GPUs. */
 static double efficiency(const json_t *cell, const char *key)
 {
     return report_number_at(cell, key) / report_number_at(cell, "null");

@@ -5,6 +5,7 @@
 #include "harness/report/report.h"
 #include "harness/sim/next.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,36 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
 }
 
 /* ---- asking ----------------------------------------------------------------------------------- */
+
+status whatif_parse_measured(const char *text, whatif_question *q)
+{
+    char word[48];
+    const char *at = text;
+    while (*at) {
+        int64_t gpus;
+        double rate;
+        text_next_word(&at, ',', word, sizeof word);
+        char *colon = strchr(word, ':');
+        bool known = colon != NULL;
+        if (known) *colon = '\0';
+        known = known && text_parse_int("--measured", word, 1, INT_MAX, &gpus) == STATUS_OK &&
+                text_parse_double("--measured", colon + 1, 1e-9, 1e12, &rate) == STATUS_OK;
+        if (known && gpus == 1 && q->step_ms == 0) {
+            q->step_ms = 1e3 * (double)(q->config->data.batch * q->config->run.accumulate) / rate;
+        } else if (known && gpus > 1 && q->measured_gpus == 0) {
+            q->measured_gpus = (int)gpus;
+            q->measured_rate = rate;
+        } else {
+            q->step_ms = 0;
+            break;
+        }
+    }
+    return q->step_ms > 0 ? STATUS_OK
+                          : fail(STATUS_USAGE,
+                                 "--measured: expected 1:SAMPLES_PER_S and at most one GPUS:SAMPLES_PER_S of "
+                                 "several GPUs, got '%.60s'",
+                                 text);
+}
 
 /* Defaults of this command. After two steps buckets have been rebuilt, so later steps are alike. */
 static const char warmup[] = "--warmup 2", length[] = "--steps 3";
@@ -145,6 +176,42 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
     return rc;
 }
 
+/* Sets *added_ms to the time by which a step on the measured number of GPUs takes longer than the model says.
+ * Leaves it NaN if the policy cannot run there. */
+static status ask_measured(const whatif_question *q, int p, int draw, const whatif_point *one,
+                           const json_t *alone, double efficiency, virtual_figures *figures,
+                           whatif_answer *out, double *added_ms)
+{
+    whatif_point point = {0};
+    virtual_workload w = workload_of(q, q->policies.names[p], q->measured_gpus, draw, efficiency);
+    *added_ms = NAN;
+    status rc = ask_point(&w, q, one, alone, figures, &point);
+    json_decref(point.algorithms);
+    if (rc == STATUS_CONFIG || rc == STATUS_USAGE) {
+        error_clear();
+        return STATUS_OK;
+    }
+    TRY(rc);
+    *added_ms = point.step_ms * (point.samples_per_s / q->measured_rate - 1);
+    if (draw > 0) return STATUS_OK;
+    out->modeled_rate[p] = point.samples_per_s;
+    out->added_ms[p] = *added_ms;
+    return STATUS_OK;
+}
+
+/* Adds what the measurement found. It is proportional to log2 of the GPUs below their measured number, and
+ * counts as lost to other ranks. */
+static void add_measured(const whatif_question *q, int gpus, double added_ms, whatif_point *point)
+{
+    if (isnan(added_ms) || gpus == 1) return;
+    double part = fmin(1, log2(gpus) / log2(q->measured_gpus)), before = point->step_ms;
+    point->step_ms += part * added_ms;
+    point->samples_per_s *= before / point->step_ms;
+    point->efficiency *= before / point->step_ms;
+    point->lost.of[LOST_NEIGHBORS] += 1e-3 * part * added_ms;
+    point->lost.step_s += 1e-3 * part * added_ms;
+}
+
 /* Adds a draw to a point. Draw 0 sets the figures; the other draws widen the limits. */
 static void put(whatif_point *to, const whatif_point *p, int draw)
 {
@@ -193,7 +260,11 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     status rc = STATUS_OK, refusal = STATUS_OK;
     bool any = false;
     if (!out->workload) out->workload = json_incref(figures->workload);
-    for (int p = 0; p < q->policies.count; p++)
+    for (int p = 0; p < q->policies.count; p++) {
+        double added_ms = NAN;
+        if (draw == 0) out->modeled_rate[p] = out->added_ms[p] = NAN;
+        if (q->measured_gpus)
+            TRY_GOTO(rc, ask_measured(q, p, draw, &one, alone, efficiency, figures, out, &added_ms), done);
         for (int i = 0; i < q->size_count; i++) {
             virtual_workload w = workload_of(q, q->policies.names[p], q->gpus[i], draw, efficiency);
             point = one;
@@ -209,11 +280,13 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
                 rc = refuse(&point);
             }
             TRY_GOTO(rc, rc, done);
+            add_measured(q, q->gpus[i], added_ms, &point);
             any = any || !point.refused[0];
             put(&out->points[p][i], &point, draw);
             if (draw == 0 && figures->hardware[0])
                 snprintf(out->hardware, sizeof out->hardware, "%s", figures->hardware);
         }
+    }
     if (!any) rc = fail(refusal, "%s", out->points[0][0].refused);
 done:
     json_decref(alone);

@@ -21,6 +21,9 @@ typedef struct whatif_question {
     /* Measured step time of one GPU, to which the computed times are fitted. 0 to use the profile's
      * efficiencies. */
     double step_ms;
+    /* Measured samples/s of several GPUs, or 0. A larger job loses as much beyond the model as these GPUs. */
+    int measured_gpus;
+    double measured_rate;
     int draws; /* 0 to SIM_DRAWS. If 0, the low and high values equal the values. */
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
@@ -62,12 +65,18 @@ typedef struct whatif_answer {
     json_t *next;                 /* See next.h. NULL if nothing was tried. */
     bool estimated; /* The profile's efficiencies are estimates and no measured step corrects them. */
     whatif_verdict verdict;
+    /* Samples/s of the measured number of GPUs by the model, and the time that the measurement adds to a step
+     * of as many GPUs and of more. NaN if the policy cannot run there. */
+    double modeled_rate[POLICY_LIST_MOST], added_ms[POLICY_LIST_MOST];
     whatif_point points[POLICY_LIST_MOST][WHATIF_SIZES];
 } whatif_answer;
 
 /* Parses "8,16,...,4096", in which the dots continue the last ratio. Returns STATUS_USAGE if the text is
  * invalid. */
 status whatif_parse_gpus(const char *text, whatif_question *q);
+
+/* Parses "1:119.6,8:921.3" after q->config is set. Returns STATUS_USAGE if the text is invalid. */
+status whatif_parse_measured(const char *text, whatif_question *q);
 
 status whatif_ask(const whatif_question *q, whatif_answer *out);
 void whatif_answer_close(whatif_answer *answer);

@@ -175,7 +175,15 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
                     a->gpu_gib);
     if (a->estimated)
         text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
-                         "estimate, --step-ms MS or --samples-per-s N.\n");
+                         "estimate, --measured 1:SAMPLES_PER_S.\n");
+    for (int p = 0; p < q->policies.count && q->measured_gpus; p++)
+        if (!isnan(a->added_ms[p]))
+            text_append(out,
+                        "%s on %d GPUs: %s samples/s measured, %s by the model. From %d GPUs on a step takes "
+                        "%.3f ms %s than the model says.\n",
+                        name_of(q, p), q->measured_gpus, report_value(CELL_RATE, q->measured_rate).text,
+                        report_value(CELL_RATE, a->modeled_rate[p]).text, q->measured_gpus,
+                        fabs(a->added_ms[p]), a->added_ms[p] < 0 ? "less" : "more");
     table(q, a, out);
     if (q->config->run.stages == 1) lost_table(q, a, out);
     best_lines(q, a, out);
@@ -229,7 +237,13 @@ static json_t *verdict_to_json(const whatif_question *q, const whatif_answer *a)
 
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
 {
-    json_t *rows = json_array(), *options = json_array();
+    json_t *rows = json_array(), *options = json_array(), *measured = json_array();
+    for (int p = 0; p < q->policies.count && q->measured_gpus; p++)
+        json_array_append_new(measured,
+                              json_pack("{s:s, s:i, s:f, s:o, s:o}", "policy", q->policies.names[p], "gpus",
+                                        q->measured_gpus, "samples_per_s", q->measured_rate,
+                                        "modeled_samples_per_s", report_json_number(a->modeled_rate[p]),
+                                        "added_s", report_json_number(a->added_ms[p] / 1e3)));
     for (int i = 0; i < q->word_count; i++) json_array_append_new(options, json_string(q->words[i]));
     for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
@@ -252,11 +266,11 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
                                                                     : json_null(),
                     "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:b, s:o, s:o, s:O?}",
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:O?}",
                      "schema_version", WHATIF_SCHEMA_VERSION, "simulated", 1, "profile", q->profile,
                      "efficiencies_estimated", (int)a->estimated, "options", options, "workload", a->workload,
                      "one_gpu_fits", (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3,
                      "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s",
-                     a->one_gpu.high_ms / 1e3, "server_per_rank", (int)q->server_per_rank, "points", rows,
-                     "verdict", verdict_to_json(q, a), "next", a->next);
+                     a->one_gpu.high_ms / 1e3, "server_per_rank", (int)q->server_per_rank, "measured",
+                     measured, "points", rows, "verdict", verdict_to_json(q, a), "next", a->next);
 }

@@ -7,7 +7,7 @@ import os
 import re
 
 from program import harness
-from tap import cases, expect, expect_equal, long_cases, main, test
+from tap import cases, expect, expect_equal, long_cases, main, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 KEPT = os.path.join(ROOT, "results/reproduce/training.json")
@@ -113,6 +113,31 @@ def the_page_states_the_score(name):
     want = [name, str(row["cells"]), f"{row['skill']:.2f}", f"{row['against_rule']:.2f}", f"{row['error_points']:.1f}", f"{100 * row['near']:.0f} %",
             f"{100 * row['in_range']:.0f} %", f"{row['range_points']:.1f}"]
     expect_equal(cells, want, "row")
+
+
+def predicted_from_one_and_eight(cell):
+    """The efficiency that whatif gives the job of a cell, if its rows of one GPU and of eight GPUs were measured."""
+    row, words = row_of(cell), cell["command"].split()[2:]
+    same = [r for r in published().values() if all(r[key] == row[key] for key in ("source", "hardware", "model", "precision", "batch_per_gpu", "scheme"))]
+    below = [r for r in same if r["row"][:9] == row["row"][:9] and 0 <= int(row["row"][9:]) - int(r["row"][9:]) <= 4]
+    rates = {int(r["gpus"]): r["value"] for r in below}
+    of_run = ("--device", "--mode", "--gpus", "--nodes", "--efficiency", "--warmup", "--steps")
+    options = [word for i, word in enumerate(words) if word not in of_run and (i == 0 or words[i - 1] not in of_run)]
+    profile = words[words.index("--device") + 1].removeprefix("sim:")
+    point, = harness("whatif", "--profile", profile, *options, "--gpus", row["gpus"], "--measured", f"1:{rates[1]},8:{rates[8]}", "--draws", "0",
+                     "--json", "-", "--quiet").json()["points"]
+    return point["samples_per_s"] / float(rates[1]) / int(row["gpus"])
+
+
+@more_test
+def sixteen_and_thirty_two_gpus_are_predicted_from_one_and_eight_as_the_page_says():
+    cells = [c for c in scored(kept()) if int(row_of(c)["gpus"]) >= 16]
+    errors = [100 * abs(predicted_from_one_and_eight(c) - efficiency(c, "published")) for c in cells]
+    mean, near = sum(errors) / len(errors), 100 * sum(e <= 5 for e in errors) / len(errors)
+    expect(mean <= 4 and near >= 80, f"mean error {mean}, {near} % within 5 points")
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        page = " ".join(file.read().split())
+    expect(f"{len(cells)} rows of 16 and 32 GPUs with a mean error of {mean:.1f} points, {near:.0f} % of them within 5" in page, f"{len(cells)}, {mean}, {near}")
 
 
 @test

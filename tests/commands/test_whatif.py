@@ -177,7 +177,7 @@ def what_if_notes_an_option_that_does_nothing(words):
 A100 = ("whatif", "--profile", "dgx-a100-80g", "--model", "resnet50", "--batch", "256", "--tf32", "--gpus", "1,2")
 
 
-@more_cases([("a step", ("--step-ms", "273"), 0.273), ("a throughput", ("--samples-per-s", "938"), 256 / 938)])
+@more_cases([("a whole number", ("--measured", "1:938"), 256 / 938), ("a fraction", ("--measured", "1:937.5"), 256 / 937.5)])
 def a_measured_step_anchors_what_if_in_every_draw(words, seconds):
     result = harness(*A100, *words, "--json", "-").json()
     for key in ("one_gpu_step_s", "one_gpu_step_low_s", "one_gpu_step_high_s"):
@@ -187,6 +187,39 @@ def a_measured_step_anchors_what_if_in_every_draw(words, seconds):
     expect(two["step_high_s"] / two["step_low_s"] < 1.5, "the range of one GPU's time is gone", two)
     expect_equal(result["efficiencies_estimated"], False, "estimated")
     expect("is an estimate" not in harness(*A100, *words).out, "no note")
+
+
+BERT = ("whatif", "--profile", "v100-sxm2-ib100", "--model", "bert_base", "--batch", "32", "--sequence", "128", "--optimizer", "adam", "--policy", "flat")
+JOB = ("whatif", "--profile", "v100-sxm2-ib100", "--workload", "params=110M,units=12,step=267ms,peak=12GiB,batch=32")
+
+
+@cases([("a model", BERT), ("four numbers of a job", (*JOB, "--policy", "flat"))])
+def what_several_gpus_lose_beyond_the_model_is_added_to_larger_jobs(words):
+    words = (*words, "--gpus", "1,4,8,16,32", "--draws", "2")
+    model = harness(*words, "--measured", "1:119.6", "--json", "-").json()["points"]
+    result = harness(*words, "--measured", "1:119.6,8:900", "--json", "-").json()
+    points, (added,) = result["points"], result["measured"]
+    expect(abs(points[2]["samples_per_s"] / 900 - 1) < 1e-9 and abs(added["modeled_samples_per_s"] / model[2]["samples_per_s"] - 1) < 1e-9, "8 GPUs", points[2], added)
+    for before, after, part in zip(model, points, (0, 2 / 3, 1, 1, 1)):
+        expect(abs(after["step_s"] - before["step_s"] - part * added["added_s"]) < 1e-9, f"{after['gpus']} GPUs", before, after)
+        lost = after["lost"]
+        causes = sum(value or 0 for key, value in lost.items() if key not in ("step_s", "alone_s", "total_s"))
+        expect(abs(causes - (lost["step_s"] - lost["alone_s"])) < 1e-9, "parts add up", lost)
+    expect(points[2]["step_low_s"] / points[2]["step_s"] > 0.9999, "the measured point has no range", points[2])
+    text = " ".join(harness(*words, "--measured", "1:119.6,8:900").out.split())
+    expect(re.search(r"flat on 8 GPUs: 900 samples/s measured, 9\d\d by the model. From 8 GPUs on a step takes [\d.]+ ms more than the model says.", text), "what the point changed", text)
+
+
+@test
+def one_and_eight_gpus_predict_sixteen_and_thirty_two():
+    """BERT-base and ResNet-50 on four hosts of 8 V100, as results/published/training.csv has them: efficiencies within 5 points."""
+    table = {(1, 32): (119.6, 921.32, 1499.4, 2885.81), (1, 48): (121.94, 928.01, 1584.32, 3039.3)}
+    for (_, batch), (one, eight, *rest) in table.items():
+        words = [batch if word == "32" else word for word in BERT]
+        points = harness(*words, "--gpus", "16,32", "--draws", "0", "--measured", f"1:{one},8:{eight}", "--json", "-").json()["points"]
+        for point, published in zip(points, rest):
+            found, expected = point["samples_per_s"] / point["gpus"] / one, published / point["gpus"] / one
+            expect(abs(found - expected) < 0.05, f"{batch}, {point['gpus']} GPUs: {found:.3f}, published {expected:.3f}")
 
 
 @test
