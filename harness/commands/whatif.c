@@ -16,7 +16,9 @@ typedef struct whatif_setup {
     int64_t draws;
 
     run_config config; /* Options of all jobs, which are parsed only to check them. */
-    run_config first;  /* Job of the first policy, in which note_effects() finds options without effect. */
+    /* Job of the first policy, in which note_effects() finds options without effect. It has the batch of a
+     * recorded job. */
+    run_config first;
 } whatif_setup;
 
 #define FIELD(name) offsetof(whatif_setup, name)
@@ -118,6 +120,8 @@ static status run_whatif(command_line *line)
     TRY(command_refuse_unused(&s->config, q.policies.uses));
     if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
     TRY(note_effects(s, line, &q));
+    if (q.one_rate > 0)
+        q.step_ms = 1e3 * (double)(s->first.data.batch * s->first.run.accumulate) / q.one_rate;
     whatif_answer *answer = calloc(1, sizeof *answer);
     if (!answer) return fail(STATUS_SYSTEM, "no memory for the table");
     status rc = whatif_ask(&q, answer);
@@ -137,7 +141,8 @@ const command command_whatif = {
         "\nAll other options are options of harness run on a virtual device: --model,\n--batch, --nodes, "
         "--link RATE[,LATENCY] (of each network adapter), --adapters N,\n--oversubscription X, --gpu NAME "
         "with "
-        "--per-host N, --nvlink or --topology FILE\n(machines without a profile), --tf32, --bf16, --jitter, "
+        "--per-host N, --nvlink or --topology FILE\n(machines without a profile), --tf32, --bf16, --fp16, "
+        "--jitter, "
         "--slow,\n--optimizer, ...; see harness run --help=all. By default a table has --warmup 2 --steps "
         "3.\n",
     .most_words = COMMAND_READS_ITSELF,

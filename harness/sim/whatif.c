@@ -56,8 +56,6 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
     return dots || q->size_count == 0 ? not_a_list(text) : STATUS_OK;
 }
 
-/* ---- asking ----------------------------------------------------------------------------------- */
-
 status whatif_parse_measured(const char *text, whatif_question *q)
 {
     char word[48];
@@ -71,22 +69,25 @@ status whatif_parse_measured(const char *text, whatif_question *q)
         if (known) *colon = '\0';
         known = known && text_parse_int("--measured", word, 1, INT_MAX, &gpus) == STATUS_OK &&
                 text_parse_double("--measured", colon + 1, 1e-9, 1e12, &rate) == STATUS_OK;
-        if (known && gpus == 1 && q->step_ms == 0) {
-            q->step_ms = 1e3 * (double)(q->config->data.batch * q->config->run.accumulate) / rate;
+        if (known && gpus == 1 && q->one_rate == 0) {
+            q->one_rate = rate;
         } else if (known && gpus > 1 && q->measured_gpus == 0) {
             q->measured_gpus = (int)gpus;
             q->measured_rate = rate;
         } else {
-            q->step_ms = 0;
+            q->one_rate = 0;
             break;
         }
     }
-    return q->step_ms > 0 ? STATUS_OK
-                          : fail(STATUS_USAGE,
-                                 "--measured: expected 1:SAMPLES_PER_S and at most one GPUS:SAMPLES_PER_S of "
-                                 "several GPUs, got '%.60s'",
-                                 text);
+    return q->one_rate > 0
+               ? STATUS_OK
+               : fail(STATUS_USAGE,
+                      "--measured: expected 1:SAMPLES_PER_S and at most one GPUS:SAMPLES_PER_S of "
+                      "several GPUs, got '%.60s'",
+                      text);
 }
+
+/* ---- asking ----------------------------------------------------------------------------------- */
 
 /* Defaults of this command. After two steps buckets have been rebuilt, so later steps are alike. */
 static const char warmup[] = "--warmup 2", length[] = "--steps 3";
@@ -176,6 +177,14 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
     return rc;
 }
 
+/* Servers are all simulated, since each has other parameters, and the time grows with the cube of their
+ * number. */
+static bool has_too_many_servers(const whatif_question *q, int p, int gpus)
+{
+    enum { MOST_SERVERS = 32 };
+    return q->server_per_rank && strcmp(q->policies.names[p], "sync") == 0 && gpus > MOST_SERVERS;
+}
+
 /* Sets *added_ms to the time by which a step on the measured number of GPUs takes longer than the model says.
  * Leaves it NaN if the policy cannot run there. */
 static status ask_measured(const whatif_question *q, int p, int draw, const whatif_point *one,
@@ -185,6 +194,7 @@ static status ask_measured(const whatif_question *q, int p, int draw, const what
     whatif_point point = {0};
     virtual_workload w = workload_of(q, q->policies.names[p], q->measured_gpus, draw, efficiency);
     *added_ms = NAN;
+    if (has_too_many_servers(q, p, w.gpus)) return STATUS_OK;
     status rc = ask_point(&w, q, one, alone, figures, &point);
     json_decref(point.algorithms);
     if (rc == STATUS_CONFIG || rc == STATUS_USAGE) {
@@ -241,14 +251,6 @@ static status refuse(whatif_point *out)
     return STATUS_OK;
 }
 
-/* Servers are all simulated, since each has other parameters, and the time grows with the cube of their
- * number. */
-static bool has_too_many_servers(const whatif_question *q, int p, int i)
-{
-    enum { MOST_SERVERS = 32 };
-    return q->server_per_rank && strcmp(q->policies.names[p], "sync") == 0 && q->gpus[i] > MOST_SERVERS;
-}
-
 static status ask_all(const whatif_question *q, int draw, virtual_figures *figures, whatif_answer *out)
 {
     whatif_point one, point;
@@ -268,7 +270,7 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
         for (int i = 0; i < q->size_count; i++) {
             virtual_workload w = workload_of(q, q->policies.names[p], q->gpus[i], draw, efficiency);
             point = one;
-            if (has_too_many_servers(q, p, i))
+            if (has_too_many_servers(q, p, w.gpus))
                 rc = fail(STATUS_CONFIG,
                           "%d servers take minutes to simulate: --policy sync --servers %d does it", w.gpus,
                           w.gpus);

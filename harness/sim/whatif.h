@@ -18,9 +18,9 @@ typedef struct whatif_question {
     const run_config *config; /* The words after parsing, borrowed. */
     int slow_rank;            /* Rank of the last --slow among the words, or -1. */
     bool has_length;          /* The words have --steps or --epochs. */
-    /* Measured step time of one GPU, to which the computed times are fitted. 0 to use the profile's
-     * efficiencies. */
-    double step_ms;
+    /* Measured samples/s and step time of one GPU, to which the computed times are fitted. 0 to use the
+     * profile's efficiencies. */
+    double one_rate, step_ms;
     /* Measured samples/s of several GPUs, or 0. A larger job loses as much beyond the model as these GPUs. */
     int measured_gpus;
     double measured_rate;
@@ -75,7 +75,7 @@ typedef struct whatif_answer {
  * invalid. */
 status whatif_parse_gpus(const char *text, whatif_question *q);
 
-/* Parses "1:119.6,8:921.3" after q->config is set. Returns STATUS_USAGE if the text is invalid. */
+/* Parses "1:119.6,8:921.3" into the rates. Returns STATUS_USAGE if the text is invalid. */
 status whatif_parse_measured(const char *text, whatif_question *q);
 
 status whatif_ask(const whatif_question *q, whatif_answer *out);

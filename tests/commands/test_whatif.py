@@ -190,13 +190,14 @@ def a_measured_step_anchors_what_if_in_every_draw(words, seconds):
 
 
 BERT = ("whatif", "--profile", "v100-sxm2-ib100", "--model", "bert_base", "--batch", "32", "--sequence", "128", "--optimizer", "adam", "--policy", "flat")
-JOB = ("whatif", "--profile", "v100-sxm2-ib100", "--workload", "params=110M,units=12,step=267ms,peak=12GiB,batch=32")
+JOB = ("whatif", "--profile", "v100-sxm2-ib100", "--workload", "params=110M,units=12,step=67ms,peak=12GiB,batch=8")
 
 
 @cases([("a model", BERT), ("four numbers of a job", (*JOB, "--policy", "flat"))])
 def what_several_gpus_lose_beyond_the_model_is_added_to_larger_jobs(words):
     words = (*words, "--gpus", "1,4,8,16,32", "--draws", "2")
     model = harness(*words, "--measured", "1:119.6", "--json", "-").json()["points"]
+    expect(abs(model[0]["samples_per_s"] / 119.6 - 1) < 1e-3, "one GPU", model[0])
     result = harness(*words, "--measured", "1:119.6,8:900", "--json", "-").json()
     points, (added,) = result["points"], result["measured"]
     expect(abs(points[2]["samples_per_s"] / 900 - 1) < 1e-9 and abs(added["modeled_samples_per_s"] / model[2]["samples_per_s"] - 1) < 1e-9, "8 GPUs", points[2], added)
