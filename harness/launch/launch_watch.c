@@ -36,6 +36,7 @@ static void look(launcher *l, int job, int64_t now_ns)
         status_table_read(j->table, r, &p->status);
         bool serves = r >= j->job->world - j->job->servers;
         bool parked = p->status.state == RANK_SLEEPING && l->turn != job; /* during another job's turn */
+        /* A rank that fails has made no progress by that: it may only be the first to report a stall. */
         bool changed = p->status.state != before.state && p->status.state != RANK_FAILED;
         p->owes = p->end == END_NOT_YET && !serves && !parked;
         if (!p->owes || p->status.progress != before.progress || changed) p->changed_ns = now_ns;

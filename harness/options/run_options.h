@@ -103,11 +103,12 @@ status run_config_init(run_config *config);
  * needs no data and no peers. */
 status run_config_parse(run_config *config, int argc, char *const argv[]);
 
-/* With --gpu, sets --device to the virtual device that --gpu, --per-host, --nvlink, --adapters and --topology
- * describe. Called by run_config_parse(). Fails with STATUS_USAGE. */
+/* Sets --device to the virtual device that --gpu, --per-host, --nvlink, --adapters and --topology describe,
+ * if the user gave --gpu. Called by run_config_parse(). Fails with STATUS_USAGE. */
 status run_config_name_cluster(run_config *config);
 
-/* With --workload, refuses options that the recorded job determines, and takes its batch and its optimizer.
+/* Refuses options that the recorded job of --workload determines, and takes the batch and the optimizer of
+ * the job. Does nothing without --workload.
  * Called by run_config_parse(). Fails with STATUS_USAGE or STATUS_DATA. */
 status run_config_read_workload(run_config *config);
 

@@ -14,7 +14,7 @@ void reproduction_place(json_t *cell, int gpus, int nodes)
     json_object_set_new(cell, "link", json_string(nodes > 1 ? "network" : "NVLink"));
 }
 
-static bool is_scored(const json_t *cell)
+static bool has_efficiency(const json_t *cell)
 {
     return json_object_get(cell, "gpus") && report_number_at(cell, "null") > 0 &&
            report_number_at(cell, "ours") > 0;
@@ -45,7 +45,7 @@ static double rule_loss(const reproduction_report *r, const char *without, doubl
     double sum = 0;
     size_t i;
     json_t *c;
-    json_array_foreach(r->cells, i, c) if (is_scored(c) && reproduction_selects(&others, c)) sum +=
+    json_array_foreach(r->cells, i, c) if (has_efficiency(c) && reproduction_selects(&others, c)) sum +=
         loss(c, rule(c, a));
     return sum;
 }
@@ -68,9 +68,9 @@ static bool is_first_of_source(const reproduction_report *r, size_t cell)
     const char *source = report_text_at(json_array_get(r->cells, cell), "source");
     for (size_t i = 0; i < cell; i++) {
         const json_t *c = json_array_get(r->cells, i);
-        if (is_scored(c) && strcmp(report_text_at(c, "source"), source) == 0) return false;
+        if (has_efficiency(c) && strcmp(report_text_at(c, "source"), source) == 0) return false;
     }
-    return is_scored(json_array_get(r->cells, cell));
+    return has_efficiency(json_array_get(r->cells, cell));
 }
 
 static json_t *score_of(const reproduction_report *r, const char *name, reproduction_cells selection)
@@ -81,7 +81,7 @@ static json_t *score_of(const reproduction_report *r, const char *name, reproduc
     json_t *c;
     json_array_foreach(r->cells, i, c)
     {
-        if (!is_scored(c) || !reproduction_selects(&selection, c)) continue;
+        if (!has_efficiency(c) || !reproduction_selects(&selection, c)) continue;
         double published = efficiency(c, "published"), low = efficiency(c, "low"),
                high = efficiency(c, "high"), error = 100 * fabs(efficiency(c, "ours") - published);
         ours += loss(c, efficiency(c, "ours"));
@@ -120,21 +120,22 @@ static void set_rules(const reproduction_report *r)
 json_t *reproduction_score(const reproduction_report *r)
 {
     static const char *const links[] = {"NVLink", "network"};
-    json_t *rows = json_array(), *c;
+    json_t *rows = json_array(), *without = json_array(), *c;
     size_t i;
     set_rules(r);
     json_array_append_new(rows, score_of(r, "all", (reproduction_cells){0}));
     for (int l = 0; l < 2; l++)
         json_array_append_new(rows, score_of(r, links[l], (reproduction_cells){.link = links[l]}));
-    for (int without = 0; without <= 1; without++) json_array_foreach(r->cells, i, c)
-        {
-            const char *source = report_text_at(c, "source");
-            char name[96];
-            if (!is_first_of_source(r, i)) continue;
-            snprintf(name, sizeof name, "%s%s", without ? "without " : "", source);
-            json_array_append_new(rows, score_of(r, name,
-                                                 (reproduction_cells){.only = without ? NULL : source,
-                                                                      .without = without ? source : NULL}));
-        }
+    json_array_foreach(r->cells, i, c)
+    {
+        const char *source = report_text_at(c, "source");
+        char name[96];
+        if (!is_first_of_source(r, i)) continue;
+        snprintf(name, sizeof name, "without %s", source);
+        json_array_append_new(rows, score_of(r, source, (reproduction_cells){.only = source}));
+        json_array_append_new(without, score_of(r, name, (reproduction_cells){.without = source}));
+    }
+    json_array_extend(rows, without);
+    json_decref(without);
     return rows;
 }

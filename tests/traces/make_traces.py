@@ -329,7 +329,7 @@ def run(job, rank, trace):
     """Trains one model, records its trace if `trace` is set, and returns the facts that the tests compare."""
     torch.manual_seed(rank)
     module = job.model()
-    torch._dynamo.config.optimize_ddp = False
+    torch._dynamo.config.optimize_ddp = False  # else a graph is split at the buckets, and gradients are ready earlier
     model = wrap(job, torch.compile(module) if job.compiled else module)
     optimizer = job.optimizer(model)
     source = batches(job)
