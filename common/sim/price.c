@@ -155,12 +155,14 @@ sim_time sim_price_sum(const sim_profile *p, double bytes, int threads)
     return sim_duration(bytes, (rate < most ? rate : most) * SIM_GB_PER_S);
 }
 
-sim_loader_price sim_price_loader(const sim_profile *p, double samples, double bytes, int workers)
+sim_loader_price sim_price_loader(const sim_profile *p, double samples, double bytes, int workers,
+                                  double rate)
 {
-    double decode = samples / (sim_profile_get(p, SIM_LOADER_DECODE) * workers);
+    double decode = rate > 0 ? rate : sim_profile_get(p, SIM_LOADER_DECODE);
+    double collate = sim_profile_get(p, SIM_LOADER_COLLATE) * SIM_GB_PER_S;
     sim_loader_price out = {
-        .decode = (sim_time)llround(decode * 1e12),
-        .collate = sim_duration(bytes / workers, sim_profile_get(p, SIM_LOADER_COLLATE) * SIM_GB_PER_S),
+        .decode = (sim_time)llround(samples / (decode * workers) * 1e12),
+        .collate = rate > 0 ? 0 : sim_duration(bytes / workers, collate),
         .pin = sim_duration(bytes, sim_profile_get(p, SIM_LOADER_PIN) * SIM_GB_PER_S)};
     out.workers_time = out.decode + out.collate;
     return out;

@@ -70,14 +70,16 @@ double sim_price_core_share(const sim_profile *p, int ranks, double *crowding);
  * contains the number of cores, at most one thread per core adds at the same time. */
 sim_time sim_price_sum(const sim_profile *p, double bytes, int threads);
 
-/* Times that the data loader of a PyTorch process needs for a batch of `samples` images and `bytes` bytes.
+/* Times that the data loader of a PyTorch process needs for a batch of `samples` samples and `bytes` bytes.
  * Each worker process makes a whole batch, so that all workers together finish a batch every `workers_time`.
- * One thread copies the batches to pinned memory. */
+ * `rate` is the samples per second that a worker makes, or 0 for the profile's times of an image. One thread
+ * copies the batches to pinned memory. */
 typedef struct sim_loader_price {
     sim_time decode, collate;
     sim_time workers_time, pin;
 } sim_loader_price;
-sim_loader_price sim_price_loader(const sim_profile *p, double samples, double bytes, int workers);
+sim_loader_price sim_price_loader(const sim_profile *p, double samples, double bytes, int workers,
+                                  double rate);
 
 /* Returns the time in which an agent copies `bytes` bytes between the memories of two ranks. */
 sim_time sim_price_copy(const sim_profile *p, double bytes);

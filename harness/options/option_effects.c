@@ -75,7 +75,7 @@ static const option_effect table[] = {
     {"repeat", EVERY, SIM, EFFECT_NOTHING, "all runs in virtual time are identical"},
     {"progress", DP, CUDA, EFFECT_NOTHING, "a separate thread copies between GPU and host"},
     {"jitter nodes adapters oversubscription gpu per-host nvlink topology efficiency draw loader-workers "
-     "dp-host dp-gather workload workload-out",
+     "loader-rate dp-host dp-gather workload workload-out",
      EVERY, REAL, EFFECT_REFUSED, "--device sim:PROFILE"},
     {"dp-host dp-gather", NO_ENGINE | RING | SERVERS, SIM, EFFECT_NOTHING,
      "only dp has replicas in one process"},
@@ -135,7 +135,7 @@ static const option_effect table[] = {
     {"rendezvous connect-timeout", EVERY, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"node-rank master-addr master-port", SEVERAL, PLAN, EFFECT_NOTHING, "a plan is made by one process"},
     {"tf32 seed threads bind loss-reduction progress jitter nodes adapters oversubscription gpu per-host "
-     "nvlink topology efficiency draw loader-workers dp-host dp-gather sampler drop-last augment "
+     "nvlink topology efficiency draw loader-workers loader-rate dp-host dp-gather sampler drop-last augment "
      "loader-threads lr dampening nesterov weight-decay beta1 beta2 eps lr-schedule lr-warmup lr-steps "
      "lr-gamma clip-norm on-nonfinite divide stall-timeout link slow save save-every load bucket-cap-mb "
      "first-bucket-mb message-size order launch broadcast-buffers allreduce-fp32 predivide collective "

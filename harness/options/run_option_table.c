@@ -166,10 +166,15 @@ static const option run_option_list[] = {
      .level = OPTION_RARE,
      .help =
          "virtual devices: draw constants from their ranges, draw 1 to 16 (0 for the values of the profile)"},
-    {"loader-workers", OPTION_INT, FIELD(loader_workers), .argument = "N", .initial = "0", .high = 4096,
+    {"loader-workers", OPTION_TEXT, FIELD(loader_workers), .argument = "N|host:N", .initial = "0",
      .level = OPTION_RARE,
-     .help = "virtual devices: workers that decode images, per process of the job; a job has one process "
-             "under dp, else one per rank (0 for batches that take no time)"},
+     .help = "virtual devices: workers that decode images, per process of the job, or host:N for N workers "
+             "that the processes of a host share; a job has one process under dp, else one per rank (0 for "
+             "batches that take no time)"},
+    {"loader-rate", OPTION_DOUBLE, FIELD(loader_rate), .argument = "RATE", .initial = "0", .high = 1e9,
+     .level = OPTION_RARE,
+     .help = "with --loader-workers: samples per second that a worker makes, all its work included [from "
+             "the profile, for images]"},
     {"workload", OPTION_TEXT, FIELD(workload), .argument = "FILE|NUMBERS", .level = OPTION_RARE,
      .help = "virtual devices: replay a job of `harness import`, or "
              "params=350M,units=24,step=412ms,peak=31GiB; see docs/bring-your-own.md"},

@@ -315,6 +315,18 @@ static status check_remote_stage(const run_config *c)
     return other ? fail(STATUS_USAGE, "--%s: expected a run without --%s", name, other) : STATUS_OK;
 }
 
+static status check_loader(const run_config *c)
+{
+    static const char host[] = "host:";
+    const char *workers = c->run.loader_workers;
+    bool shared = strncmp(workers, host, strlen(host)) == 0;
+    int64_t count;
+    TRY(text_parse_int("--loader-workers", workers + (shared ? strlen(host) : 0), 0, 4096, &count));
+    if (c->run.loader_rate > 0 && count == 0)
+        return fail(STATUS_USAGE, "--loader-rate: expected --loader-workers");
+    return STATUS_OK;
+}
+
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
     const char **words = calloc((size_t)argc + 1, sizeof *words);
@@ -349,6 +361,7 @@ status run_config_parse(run_config *c, int argc, char *const argv[])
     TRY(choose_device(c));
     TRY(check_repeat(c));
     TRY(check_stages(c));
+    TRY(check_loader(c));
     TRY(check_remote_stage(c));
     TRY(check_checkpoint(c));
     if (!options_given(&c->bindings[0], "isolated"))

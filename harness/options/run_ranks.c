@@ -83,6 +83,12 @@ int run_config_devices(const run_config *c)
     return c->run.stages_on == STAGES_ON_DEVICES ? (int)c->run.stages : 1;
 }
 
+int run_config_loader_workers(const run_config *c, int processes)
+{
+    const char *workers = c->run.loader_workers, *of_host = strchr(workers, ':');
+    return of_host ? (atoi(of_host + 1) + processes - 1) / processes : atoi(workers);
+}
+
 bool run_config_starts_stage(const run_config *c)
 {
     return c->run.remote_stage && strcmp(c->run.remote_stage, "local") == 0;

@@ -274,7 +274,10 @@ const reproduction reproduce_tf_benchmarks = {
  *               after the backward pass (message_size=250000000 in run_pretraining.py)
  *   torch DDP of NVIDIA's BERT   one bucket, as large as the memory of the GPU (run_pretraining.py)
  *   Horovod     messages of at most 64 MiB when gradients are ready (HOROVOD_FUSION_THRESHOLD)
- *   XLA         all gradients become ready at the end (horovod issue 1283, DeepLearningExamples issue 156) */
+ *   XLA         all gradients become ready at the end (horovod issue 1283, DeepLearningExamples issue 156)
+ * The loader of a row, where the table states its workers:
+ *   torch       PyTorch's example divides the workers of a host among its GPUs and rounds up (imagenet/main.py)
+ *   DALI        decodes on the processor with libjpeg-turbo, as the pictures of cuda.json's loader_decode were */
 #define BERT "--optimizer adam" STEPS " --sequence "
 static const setup training_setups[] = {
     {NULL, "DGX-2", NULL, NULL, NULL, "dgx1-v100", "resnet50", "apex", 2, 0, MOMENTUM STEPS, "", false,
@@ -299,8 +302,14 @@ static const setup training_setups[] = {
      MOMENTUM STEPS, "", false, NULL, 0},
     {"DLPerf NVIDIA PyTorch BERT", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "bert_base",
      "apex:message-size=250000000", 2, 0, BERT "128", "", false, NULL, 0},
-    {"DLPerf PyTorch ResNet-50", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "resnet50", "ddp", 2, 0,
-     MOMENTUM STEPS, "", false, NULL, 0},
+    {"DLPerf PyTorch ResNet-50", NULL, NULL, "torch DDP 8 workers", NULL, "v100-sxm2-ib100", "resnet50", "ddp",
+     2, 0, MOMENTUM STEPS " --loader-workers host:8", "", false, NULL, 0},
+    {"DLPerf PyTorch ResNet-50", NULL, NULL, "torch DDP 48 workers", NULL, "v100-sxm2-ib100", "resnet50",
+     "ddp", 2, 0, MOMENTUM STEPS " --loader-workers host:48", "", false, NULL, 0},
+    {"DLPerf PyTorch ResNet-50", NULL, NULL, "torch DDP and DALI 8", NULL, "v100-sxm2-ib100", "resnet50",
+     "ddp", 2, 0, MOMENTUM STEPS " --loader-workers host:8 --loader-rate 345", "", false, NULL, 0},
+    {"DLPerf PyTorch ResNet-50", NULL, NULL, "torch DDP and DALI 48", NULL, "v100-sxm2-ib100", "resnet50",
+     "ddp", 2, 0, MOMENTUM STEPS " --loader-workers host:48 --loader-rate 345", "", false, NULL, 0},
     {"DLPerf NVIDIA TensorFlow BERT", NULL, NULL, "Horovod and XLA", NULL, "v100-sxm2-ib100", "bert_base",
      "flat", 2, 0, BERT "128", "", false, NULL, 0},
     {"DLPerf NVIDIA TensorFlow BERT", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "bert_base", "ddp", 2, 0,

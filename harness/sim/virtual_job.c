@@ -139,10 +139,13 @@ static status open_device(virtual_job *job, int number)
     bool whole = job->needs.whole_batch && number == 0;
     TRY(virtual_source_open(set, &sampler, d->place.replica, whole, &job->source[number]));
     TRY(rank_device_open(d, t));
-    int workers = (int)job->run->run.loader_workers;
+    int hosts = job->simulation->topology->machines, processes = job->all / run_config_devices(job->run);
+    int workers =
+        run_config_loader_workers(job->run, job->needs.whole_batch ? 1 : (processes + hosts - 1) / hosts);
     /* A process has one loader. */
     if (workers && number < job->rank_count) {
-        sim_loader_price price = virtual_source_load(job->source[number], host_of(job, number), workers);
+        sim_loader_price price = virtual_source_load(job->source[number], host_of(job, number), workers,
+                                                      job->run->run.loader_rate);
         if (number == 0) job->host.loader = price;
     }
     return STATUS_OK;

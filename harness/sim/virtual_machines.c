@@ -30,18 +30,20 @@ static status collect_overrides(const run_config *c, const virtual_variant *v, s
     return STATUS_OK;
 }
 
-/* Checks that the machines support the options. --loader-workers needs a model of images, because a loader
- * decodes images, and a profile with the constants of a loader. --stages-on devices needs GPUs, and --link
+/* Checks that the machines support the options. Without --loader-rate, --loader-workers needs a model of images,
+ * because a loader decodes images, and a profile with the constants of a loader. --stages-on devices needs GPUs, and --link
  * needs several machines. DataParallel needs a single machine. */
 static status check_machines(const virtual_job_config *job, const sync_requirements *needs,
                              const simulation *s)
 {
     const sim_profile *p = s->profile;
+    bool loads = run_config_loader_workers(job->run, 1) > 0, known = job->run->run.loader_rate > 0;
     bool decodes = sim_profile_has(p, SIM_LOADER_DECODE) && sim_profile_has(p, SIM_LOADER_COLLATE) &&
                    sim_profile_has(p, SIM_LOADER_PIN);
-    if (job->run->run.loader_workers && dataset_describe(job->plan->set)->form.kind != DATA_IMAGE)
-        return fail(STATUS_CONFIG, "--loader-workers: expected a model of images, got one of other inputs");
-    if (job->run->run.loader_workers && !decodes)
+    if (loads && !known && dataset_describe(job->plan->set)->form.kind != DATA_IMAGE)
+        return fail(STATUS_CONFIG,
+                    "--loader-workers: expected a model of images or --loader-rate, got other inputs");
+    if (loads && !decodes)
         return fail(STATUS_CONFIG,
                     "--loader-workers: expected a profile with loader_decode, loader_collate and "
                     "loader_pin, got %s",

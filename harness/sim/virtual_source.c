@@ -43,13 +43,13 @@ static bool is_ready(batch_source *base, int64_t step)
     return !s->actor || s->actor->time >= ready_time(s, step);
 }
 
-sim_loader_price virtual_source_load(batch_source *source, sim_actor *actor, int workers)
+sim_loader_price virtual_source_load(batch_source *source, sim_actor *actor, int workers, double rate)
 {
     virtual_source *s = (virtual_source *)source;
     int64_t samples = source->largest_batch,
             bytes = samples * data_form_input_elements(&source->form) * (int64_t)sizeof(float);
     sim_loader_price price =
-        sim_price_loader(actor->simulation->profile, (double)samples, (double)bytes, workers);
+        sim_price_loader(actor->simulation->profile, (double)samples, (double)bytes, workers, rate);
     s->actor = actor;
     s->step = -1;
     s->ready = actor->time;

@@ -82,13 +82,15 @@ static void loaders_have_prices(void **context)
     p->values[SIM_LOADER_DECODE][0] = 100;
     p->values[SIM_LOADER_COLLATE][0] = 2;
     p->values[SIM_LOADER_PIN][0] = 4;
-    sim_loader_price four = sim_price_loader(p, 400, 16e6, 4), one = sim_price_loader(p, 400, 16e6, 1);
+    sim_loader_price four = sim_price_loader(p, 400, 16e6, 4, 0), one = sim_price_loader(p, 400, 16e6, 1, 0);
     assert_in_range(four.decode, 1000 * SIM_MS, 1000 * SIM_MS + 1);
     assert_in_range(four.collate, 2 * SIM_MS, 2 * SIM_MS + 1);
     assert_in_range(four.pin, 4 * SIM_MS, 4 * SIM_MS + 1);
     assert_in_range(four.workers_time, 1002 * SIM_MS, 1002 * SIM_MS + 2);
     assert_in_range(one.workers_time, 4008 * SIM_MS, 4008 * SIM_MS + 2);
     assert_true(one.pin == four.pin);
+    sim_loader_price known = sim_price_loader(p, 400, 16e6, 4, 50);
+    assert_true(known.workers_time == 2000 * SIM_MS && known.pin == four.pin);
     sim_profile_free(&p);
 }
 
