@@ -20,16 +20,21 @@ static double position(const char *name, int draw)
     return (double)order[draw - 1] / (SIM_DRAWS - 1);
 }
 
+double sim_draw_between(const char *name, int draw, double low, double best, double high)
+{
+    if (draw == 0) return best;
+    double at = position(name, draw);
+    return at < 0.5 ? low + (best - low) * 2 * at : best + (high - best) * (2 * at - 1);
+}
+
 void sim_profile_draw(sim_profile *p, int draw)
 {
     for (int c = 0; draw > 0 && c < SIM_CONSTANT_COUNT; c++) {
         int group = c - SIM_CONVOLUTION_FORWARD < SIM_EFFICIENCIES && c >= SIM_CONVOLUTION_FORWARD
                         ? SIM_CONVOLUTION_FORWARD
                         : c;
-        double at = position(sim_constant_table[group].name, draw);
-        for (int i = 0; i < sim_constant_table[c].count; i++) {
-            double low = p->low[c][i], best = p->values[c][i], high = p->high[c][i];
-            p->values[c][i] = at < 0.5 ? low + (best - low) * 2 * at : best + (high - best) * (2 * at - 1);
-        }
+        for (int i = 0; i < sim_constant_table[c].count; i++)
+            p->values[c][i] = sim_draw_between(sim_constant_table[group].name, draw, p->low[c][i],
+                                               p->values[c][i], p->high[c][i]);
     }
 }

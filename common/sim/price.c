@@ -160,10 +160,9 @@ sim_loader_price sim_price_loader(const sim_profile *p, double samples, double b
 {
     double decode = rate > 0 ? rate : sim_profile_get(p, SIM_LOADER_DECODE);
     double collate = sim_profile_get(p, SIM_LOADER_COLLATE) * SIM_GB_PER_S;
-    sim_loader_price out = {
-        .decode = (sim_time)llround(samples / (decode * workers) * 1e12),
-        .collate = rate > 0 ? 0 : sim_duration(bytes / workers, collate),
-        .pin = sim_duration(bytes, sim_profile_get(p, SIM_LOADER_PIN) * SIM_GB_PER_S)};
+    sim_loader_price out = {.decode = (sim_time)llround(samples / (decode * workers) * 1e12),
+                            .collate = rate > 0 ? 0 : sim_duration(bytes / workers, collate),
+                            .pin = sim_duration(bytes, sim_profile_get(p, SIM_LOADER_PIN) * SIM_GB_PER_S)};
     out.workers_time = out.decode + out.collate;
     return out;
 }

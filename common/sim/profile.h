@@ -154,6 +154,8 @@ enum { SIM_DRAWS = 16 };
  * because they all depend on how well a library uses the GPU. All predictions of a draw use the same
  * constants, so ratios of these predictions are meaningful. */
 void sim_profile_draw(sim_profile *p, int draw);
+/* Returns the value of a constant in a draw, if its value is `best` and its range is low to high. */
+double sim_draw_between(const char *name, int draw, double low, double best, double high);
 
 /* Removes all network adapters but the first `count` of each machine. Does nothing if `count` is 0. Returns
  * STATUS_CONFIG if the profile has fewer adapters. */

@@ -63,10 +63,10 @@ typedef struct run_options {
     int64_t draw;
     const char *loader_workers; /* N of a virtual process, or host:N; "0" without a loader */
     double loader_rate;         /* samples/s of a virtual loader worker, or 0 for the profile's rates */
-    int dp_host;              /* 1 if a virtual host runs DataParallel in a Python process, else 0 */
-    const char *workload;     /* file or numbers of a recorded job, or NULL for a model of this program */
-    const char *workload_out; /* file for the recorded model, or NULL */
-    int dp_gather;            /* a sim_gathered: tensors that DataParallel gathers on virtual devices */
+    int dp_host;                /* 1 if a virtual host runs DataParallel in a Python process, else 0 */
+    const char *workload;       /* file or numbers of a recorded job, or NULL for a model of this program */
+    const char *workload_out;   /* file for the recorded model, or NULL */
+    int dp_gather;              /* a sim_gathered: tensors that DataParallel gathers on virtual devices */
 } run_options;
 
 extern const option_table run_option_table;
@@ -189,8 +189,9 @@ int run_config_world(const run_config *config, int job);
 int run_config_replicas(const run_config *config, int job);
 /* Returns the number of devices of a rank: one per stage with "--stages-on devices", else 1. */
 int run_config_devices(const run_config *config);
-/* Returns the loader workers of each of the `processes` processes of a virtual host: N of --loader-workers N, and
- * an equal part of host:N, rounded up as PyTorch's example for ImageNet does. Returns 0 without a loader. */
+/* Returns the loader workers of each of the `processes` processes of a virtual host: N of --loader-workers N,
+ * and an equal part of host:N, rounded up as PyTorch's example for ImageNet does. Returns 0 without a loader.
+ */
 int run_config_loader_workers(const run_config *config, int processes);
 int run_config_threads(const run_config *config, int job);
 /* Returns true if the launcher also starts a remote stage, because the option "--remote-stage local" is

@@ -35,6 +35,7 @@ void reproduction_free(reproduction_report *r)
 static status add_ranges(const reproduction *what, reproduction_run *r, reproduction_report *out)
 {
     status rc = STATUS_OK;
+    r->values = out;
     for (int draw = 1; draw <= r->draws && rc == STATUS_OK; draw++) {
         reproduction_report drawn;
         size_t i;

@@ -3,15 +3,21 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Efficiencies that are at most this far from the published one are near. */
 static const double near_points = 5;
 
+static const char *link_of(int nodes)
+{
+    return nodes > 1 ? "network" : "NVLink";
+}
+
 void reproduction_place(json_t *cell, int gpus, int nodes)
 {
     json_object_set_new(cell, "gpus", json_integer(gpus));
-    json_object_set_new(cell, "link", json_string(nodes > 1 ? "network" : "NVLink"));
+    json_object_set_new(cell, "link", json_string(link_of(nodes)));
 }
 
 static bool has_efficiency(const json_t *cell)
@@ -25,6 +31,35 @@ static bool has_efficiency(const json_t *cell)
 static double efficiency(const json_t *cell, const char *key)
 {
     return report_number_at(cell, key) / report_number_at(cell, "null");
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static double quantile(const double *sorted, int count, double at)
+{
+    double place = at * (count - 1);
+    int below = (int)place, above = below + 1 < count ? below + 1 : below;
+    return sorted[below] + (place - below) * (sorted[above] - sorted[below]);
+}
+
+virtual_error reproduction_error(const reproduction_report *r, const char *without, int nodes)
+{
+    enum { MOST = 1024 };
+    const reproduction_cells others = {.without = without, .link = link_of(nodes)};
+    double ratios[MOST];
+    int count = 0;
+    size_t i;
+    json_t *c;
+    json_array_foreach(r->cells, i,
+                       c) if (has_efficiency(c) && reproduction_selects(&others, c) && count < MOST)
+        ratios[count++] = report_number_at(c, "ours") / report_number_at(c, "published");
+    if (count == 0) return (virtual_error){0};
+    qsort(ratios, (size_t)count, sizeof *ratios, ascending);
+    return (virtual_error){quantile(ratios, count, 0.05), quantile(ratios, count, 0.95)};
 }
 
 static double loss(const json_t *cell, double predicted)

@@ -145,7 +145,7 @@ static status open_device(virtual_job *job, int number)
     /* A process has one loader. */
     if (workers && number < job->rank_count) {
         sim_loader_price price = virtual_source_load(job->source[number], host_of(job, number), workers,
-                                                      job->run->run.loader_rate);
+                                                     job->run->run.loader_rate);
         if (number == 0) job->host.loader = price;
     }
     return STATUS_OK;

@@ -22,8 +22,8 @@ status virtual_source_open(const dataset *set, const sampler_config *sampler, in
                            batch_source **out);
 
 /* Makes a new source load its batches with `workers` processes and a pinning thread, at the profile's
- * prices, or with `rate` samples/s per worker if `rate` is not 0. `actor` waits until each batch is ready. Must
- * be called before the first batch. Returns the times of a batch. */
+ * prices, or with `rate` samples/s per worker if `rate` is not 0. `actor` waits until each batch is ready.
+ * Must be called before the first batch. Returns the times of a batch. */
 sim_loader_price virtual_source_load(batch_source *source, sim_actor *actor, int workers, double rate);
 
 /* ---- virtual_host.c ---- */

@@ -30,9 +30,9 @@ static status collect_overrides(const run_config *c, const virtual_variant *v, s
     return STATUS_OK;
 }
 
-/* Checks that the machines support the options. Without --loader-rate, --loader-workers needs a model of images,
- * because a loader decodes images, and a profile with the constants of a loader. --stages-on devices needs GPUs, and --link
- * needs several machines. DataParallel needs a single machine. */
+/* Checks that the machines support the options. Without --loader-rate, --loader-workers needs a model of
+ * images, because a loader decodes images, and a profile with the constants of a loader. --stages-on devices
+ * needs GPUs, and --link needs several machines. DataParallel needs a single machine. */
 static status check_machines(const virtual_job_config *job, const sync_requirements *needs,
                              const simulation *s)
 {

@@ -61,13 +61,33 @@ static void on_step(void *context, const step_result *r)
     f->backward_ms = fmax(f->backward_ms, (double)(reduced - r->backward_begin_ns) / 1e6);
 }
 
+/* Sets *error to the factor by which a step of several GPUs takes longer than the model says, in the draw of
+ * this workload. */
+static status read_error(const virtual_workload *of, const run_config *c, double *error)
+{
+    sim_profile *p = NULL;
+    int gpus = of->policy ? (int)c->run.gpus * run_config_devices(c) : 1;
+    *error = 1;
+    if (of->draw == 0 || gpus == 1) return STATUS_OK;
+    TRY(sim_profile_load(of->profile ? of->profile : SIM_DEFAULT_PROFILE, &p));
+    int hosts = c->run.nodes ? (int)c->run.nodes : (gpus + p->wiring.gpus - 1) / p->wiring.gpus;
+    sim_constant which = hosts > 1 ? SIM_SEVERAL_HOSTS : SIM_SEVERAL_GPUS;
+    virtual_error range =
+        of->error.high > 0 ? of->error : (virtual_error){p->low[which][0], p->high[which][0]};
+    if (sim_profile_has(p, which))
+        *error = sim_draw_between(sim_constant_table[which].name, of->draw, range.low,
+                                  sim_profile_get(p, which), range.high);
+    sim_profile_free(&p);
+    return STATUS_OK;
+}
+
 static void read_figures(virtual_figures *f)
 {
     double step_s = report_number_at(f->job, "step_time.median_s");
     /* The result has seconds; rounding restores the whole nanoseconds. */
-    f->step_ms = isnan(step_s) ? NAN : (double)llround(1e9 * step_s) / 1e6;
+    f->step_ms = isnan(step_s) ? NAN : (double)llround(1e9 * step_s) / 1e6 * f->error;
     f->most_bytes = json_integer_value(report_at(f->job, "memory_imbalance.maximum_bytes"));
-    f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s"));
+    f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s")) / f->error;
 }
 
 status virtual_measure(const virtual_workload *workload, virtual_figures *out)
@@ -84,6 +104,7 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
     TRY_GOTO(rc, run_config_init(config), done);
     TRY_GOTO(rc, run_config_parse(config, w.count, w.words), done);
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
+    TRY_GOTO(rc, read_error(workload, config, &out->error), done);
     variant.step = on_step;
     variant.context = out;
     TRY_GOTO(

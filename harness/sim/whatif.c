@@ -135,7 +135,8 @@ static status ask_point(const virtual_workload *w, const whatif_question *q, con
                     w->gpus);
     double one = alone ? alone->samples_per_s : figures->samples_per_s;
     int gpus = alone ? w->gpus * run_config_devices(q->config) : 1;
-    *out = (whatif_point){.step_ms = 1e3 * report_number_at(figures->job, "phases.step_s.mean_s"),
+    double step_s = report_number_at(figures->job, "phases.step_s.mean_s");
+    *out = (whatif_point){.step_ms = 1e3 * step_s * figures->error,
                           .exposed_ms =
                               1e3 * report_number_at(figures->job, "phases.exposed_communication_s.mean_s"),
                           .waiting_ms = 1e3 * report_number_at(figures->job, "phases.waiting_s.mean_s"),
