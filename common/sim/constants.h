@@ -52,6 +52,8 @@
     X(NCCL_BLOCKS, "nccl_blocks", "1", 1, 0, 16, false, "blocks of a collective's kernel, per channel")      \
     X(BLOCK_SMS, "block_sms", "1", 1, 0, 4, false, "SMs that a block keeps from other kernels")              \
     X(COLLECTIVE_TRAFFIC, "collective_traffic", "1", 1, 0, 10, false, "bytes of GPU memory per byte sent")   \
+    X(COLLECTIVE_SHARE, "collective_share", "1", 1, 0, 0.99, false,                                          \
+      "share of their speed that kernels lose while a collective runs; if absent, none")                     \
     X(JITTER_RANK, "jitter_rank", "1", 1, 0, 1, true, "spread of the ranks' speeds with --jitter")           \
     X(JITTER_KERNEL, "jitter_kernel", "1", 1, 0, 1, true, "spread of a kernel's time with --jitter")         \
     X(PCIE, "pcie", "GB/s", 1, 0.01, 1000, false, "a PCIe link, one direction")                              \

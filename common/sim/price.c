@@ -99,7 +99,7 @@ double sim_price_rate(sim_load load, sim_parts parts)
     double rate = 1;
     if (parts.arithmetic > 0) rate = fmin(rate, fmax(0, 1 - load.sms) / parts.arithmetic);
     if (parts.traffic > 0) rate = fmin(rate, fmax(0, 1 - load.memory) / parts.traffic);
-    return rate;
+    return fmin(rate, fmax(0, 1 - load.share));
 }
 
 sim_load sim_price_collective(const sim_profile *p, int channels, double bus)
@@ -110,7 +110,9 @@ sim_load sim_price_collective(const sim_profile *p, int channels, double bus)
                      ? blocks * sim_profile_get(p, SIM_BLOCK_SMS) / sim_profile_get(p, SIM_SMS)
                      : 0;
     double bandwidth = sim_profile_get(p, SIM_MEMORY_BANDWIDTH) * SIM_GB_PER_S;
-    return (sim_load){sms, isfinite(bus) ? sim_profile_get(p, SIM_COLLECTIVE_TRAFFIC) * bus / bandwidth : 0};
+    double traffic = isfinite(bus) ? sim_profile_get(p, SIM_COLLECTIVE_TRAFFIC) * bus / bandwidth : 0;
+    double share = sim_profile_has(p, SIM_COLLECTIVE_SHARE) ? sim_profile_get(p, SIM_COLLECTIVE_SHARE) : 0;
+    return (sim_load){sms, traffic, share};
 }
 
 sim_load sim_price_copy_engine(const sim_profile *p, double rate)

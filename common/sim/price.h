@@ -32,19 +32,20 @@ typedef struct sim_parts {
 } sim_parts;
 sim_parts sim_price_parts(const sim_profile *p, sim_precision precision, const op_desc *op);
 
-/* The load that communication puts on a GPU. `sms` is the fraction of the SMs that communication uses, and
- * `memory` the fraction of the memory bandwidth, both from 0 to 1. A kernel that runs at the same time
- * gets the rest of the GPU. sim_price_rate() returns the speed of the kernel relative to its speed without
- * communication. The relative speed is the smallest of (1 - sms) / arithmetic, (1 - memory) / traffic, and
- * 1. */
+/* The load that communication puts on a GPU. `sms` is the fraction of the SMs that communication uses,
+ * `memory` the fraction of the memory bandwidth, and `share` the fraction of their speed that all kernels
+ * lose, all from 0 to 1. A kernel that runs at the same time gets the rest of the GPU. sim_price_rate()
+ * returns the speed of the kernel relative to its speed without communication. The relative speed is the
+ * smallest of (1 - sms) / arithmetic, (1 - memory) / traffic, and 1 - share. */
 typedef struct sim_load {
-    double sms, memory;
+    double sms, memory, share;
 } sim_load;
 double sim_price_rate(sim_load load, sim_parts parts);
 
 /* Returns the load of an NCCL collective with `channels` channels in which every rank sends `bus` bytes per
  * picosecond. NCCL runs `nccl_blocks` thread blocks per channel, and at most 32 in total
- * (src/graph/connect.cc). Each block occupies `block_sms` SMs, which other kernels cannot use. */
+ * (src/graph/connect.cc). Each block occupies `block_sms` SMs, which other kernels cannot use. `share` is the
+ * constant collective_share. */
 sim_load sim_price_collective(const sim_profile *p, int channels, double bus);
 
 /* Returns the load of a copy that a GPU's copy engine makes at `rate` bytes per picosecond. The copy uses no

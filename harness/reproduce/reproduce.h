@@ -171,8 +171,8 @@ void reproduction_place(json_t *cell, int gpus, int nodes);
 /* Scores the efficiencies of the cells that have a place: all, by link, by source, and without each source.
  */
 json_t *reproduction_score(const reproduction_report *r);
-/* Returns the range that holds the middle nine tenths of the published steps over ours, among the cells
- * that have a place on the same link, network or NVLink, but are not of the source. */
+/* Returns the range that holds the middle nineteen twentieths of the published steps over ours, among the
+ * cells that have a place on the same link, network or NVLink, but are not of the source. */
 virtual_error reproduction_error(const reproduction_report *r, const char *without, int nodes);
 
 /* Stores in a cell the command that computes the figure of the cell, and the algorithms of the job that was

@@ -59,7 +59,7 @@ virtual_error reproduction_error(const reproduction_report *r, const char *witho
         ratios[count++] = report_number_at(c, "ours") / report_number_at(c, "published");
     if (count == 0) return (virtual_error){0};
     qsort(ratios, (size_t)count, sizeof *ratios, ascending);
-    return (virtual_error){quantile(ratios, count, 0.05), quantile(ratios, count, 0.95)};
+    return (virtual_error){quantile(ratios, count, 0.025), quantile(ratios, count, 0.975)};
 }
 
 static double loss(const json_t *cell, double predicted)

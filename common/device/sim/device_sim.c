@@ -224,12 +224,13 @@ void sim_device_leave(device *d, sim_listener *listener)
  * the change, their next events are computed at the new speed. Advancing may begin other transfers. */
 static void change_communication(sim_device *d, int by, sim_load load)
 {
-    bool changes = !d->synchronous && (load.sms > 0 || load.memory > 0);
+    bool changes = !d->synchronous && (load.sms > 0 || load.memory > 0 || load.share > 0);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
     d->communicating += by;
     d->load = d->communicating == 0
                   ? (sim_load){0}
-                  : (sim_load){d->load.sms + by * load.sms, d->load.memory + by * load.memory};
+                  : (sim_load){d->load.sms + by * load.sms, d->load.memory + by * load.memory,
+                               d->load.share + by * load.share};
     if (d->communicating == 0 || d->communicating == by) sim_core_changed(d);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
 }
