@@ -43,6 +43,12 @@ POLICY("torch-0.4.1-gloo", "torch.nn.parallel.DistributedDataParallel of torch 0
        "buckets of up to 1 MiB in registration order, each when its gradients are ready",
        .first = {BUCKETS_WITHIN(LAST_FIRST, 1), RING_WHEN_READY}, .divide_before = true,
        .broadcast_buffers = true, .lifetime = RING_BUCKETS_PASS)
+POLICY("horovod", "Sergeev and Del Balso, arXiv:1802.05799; HOROVOD_FUSION_THRESHOLD of Horovod 0.19",
+       "buckets of up to 64 MiB in reverse order of registration, each when its gradients are ready",
+       .first = {BUCKETS_WITHIN(REVERSE, 64), RING_WHEN_READY})
+POLICY("horovod-xla", "Horovod under TensorFlow's XLA (horovod issue 1283, DeepLearningExamples issue 156)",
+       "like horovod, but after the backward pass, because a compiled step returns all gradients at once",
+       .first = {BUCKETS_WITHIN(REVERSE, 64), RING_AFTER_BACKWARD})
 POLICY("flat", "the textbook's: gradients as one vector", "one bucket, after the backward pass",
        .first = {BUCKETS_ONE(REGISTRATION), RING_AFTER_BACKWARD})
 POLICY("naive", "the textbook's first attempt: one collective per parameter",

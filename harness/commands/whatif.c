@@ -14,12 +14,15 @@
 typedef struct whatif_setup {
     const char *profile, *gpus, *policy, *measured, *json, *csv;
     int64_t draws;
+    int stack;
 
     run_config config; /* Options of all jobs, which are parsed only to check them. */
     /* Job of the first policy, in which note_effects() finds options without effect. It has the batch of a
      * recorded job. */
     run_config first;
 } whatif_setup;
+
+static const char *const stack_names[] = {"policy", "unknown", NULL};
 
 #define FIELD(name) offsetof(whatif_setup, name)
 static const option option_list[] = {
@@ -36,6 +39,10 @@ static const option option_list[] = {
      .help =
          "measured samples/s: of one GPU, which replaces the profile's efficiencies, and of several, what "
          "they lose beyond the model, as in 1:119.6,8:921.3"},
+    {"stack", OPTION_CHOICE, FIELD(stack), .choices = stack_names, .initial = "policy",
+     .help =
+         "framework: as the policy says; or unknown, whose exchange may overlap the backward pass or not: "
+         "the ranges reach from full overlap to none"},
     {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
      .help = "number of draws of the profile's constants, for the ranges"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
@@ -55,6 +62,7 @@ static status read_words(whatif_setup *s, command_line *line, whatif_question *q
     q->word_count = line->argc;
     q->has_length = options_given(&c->bindings[0], "steps") || options_given(&c->bindings[0], "epochs");
     q->draws = (int)s->draws;
+    q->unknown_stack = s->stack;
     q->config = c;
     if (s->measured && options_given(&c->bindings[0], "efficiency"))
         return fail(STATUS_USAGE, "--efficiency: unexpected with --measured, which determines it");

@@ -276,8 +276,7 @@ const reproduction reproduce_tf_benchmarks = {
  *   apex DDP    apex.parallel.DistributedDataParallel: messages of 10,000,000 elements; in BERT one message
  *               after the backward pass (message_size=250000000 in run_pretraining.py)
  *   torch DDP of NVIDIA's BERT   one bucket, as large as the memory of the GPU (run_pretraining.py)
- *   Horovod     messages of at most 64 MiB when gradients are ready (HOROVOD_FUSION_THRESHOLD)
- *   XLA         all gradients become ready at the end (horovod issue 1283, DeepLearningExamples issue 156)
+ *   Horovod     policy horovod, or horovod-xla with XLA
  * The loader of a row, where the table states its workers:
  *   torch       PyTorch's example divides the workers of a host among its GPUs and rounds up
  * (imagenet/main.py). A worker of 2020 makes 140 images/s (gotorch issue 177), because Pillow's wheels had no
@@ -295,9 +294,9 @@ static const setup training_setups[] = {
      MOMENTUM STEPS, "batch not stated: 256", false, NULL, 0},
     {"NVIDIA PyTorch ResNet-50", NULL, NULL, NULL, NULL, "dgx1-v100", "resnet50", "ddp", 2, 0, MOMENTUM STEPS,
      "", false, NULL, 0},
-    {"NVIDIA TensorFlow ResNet-50", "DGX A100", NULL, NULL, NULL, "dgx-a100-40g", "resnet50", "flat", 2, 0,
-     MOMENTUM STEPS, "", false, NULL, 0},
-    {"NVIDIA TensorFlow ResNet-50", NULL, NULL, NULL, NULL, "dgx1-v100", "resnet50", "flat", 2, 0,
+    {"NVIDIA TensorFlow ResNet-50", "DGX A100", NULL, NULL, NULL, "dgx-a100-40g", "resnet50", "horovod-xla",
+     2, 0, MOMENTUM STEPS, "", false, NULL, 0},
+    {"NVIDIA TensorFlow ResNet-50", NULL, NULL, NULL, NULL, "dgx1-v100", "resnet50", "horovod-xla", 2, 0,
      MOMENTUM STEPS, "", false, NULL, 0},
     {"NVIDIA PyTorch BERT", NULL, NULL, "torch DDP 128", NULL, "dgx1-v100", "bert_large", "flat", 2, 0,
      BERT "128", "", false, NULL, 128},
@@ -318,9 +317,9 @@ static const setup training_setups[] = {
     {"DLPerf PyTorch ResNet-50", NULL, NULL, "torch DDP and DALI 48", NULL, "v100-sxm2-ib100", "resnet50",
      "ddp", 2, 0, MOMENTUM STEPS " --loader-workers host:48", "", false, NULL, 0},
     {"DLPerf NVIDIA TensorFlow BERT", NULL, NULL, "Horovod and XLA", NULL, "v100-sxm2-ib100", "bert_base",
-     "flat", 2, 0, BERT "128", "", false, NULL, 0},
-    {"DLPerf NVIDIA TensorFlow BERT", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "bert_base", "ddp", 2, 0,
-     BERT "128 --bucket-cap-mb 64", "", false, NULL, 0},
+     "horovod-xla", 2, 0, BERT "128", "", false, NULL, 0},
+    {"DLPerf NVIDIA TensorFlow BERT", NULL, NULL, NULL, NULL, "v100-sxm2-ib100", "bert_base", "horovod", 2, 0,
+     BERT "128", "", false, NULL, 0},
     {0}};
 static const scaling training_scaling = {.setups = training_setups,
                                          .quantity = "throughput",

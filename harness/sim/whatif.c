@@ -95,15 +95,18 @@ static const char warmup[] = "--warmup 2", length[] = "--steps 3";
 static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw,
                                     double efficiency)
 {
-    virtual_workload w = {
-        .profile = q->profile,
-        .policy = policy,
-        .gpus = gpus,
-        .words = q->words,
-        .word_count = q->word_count,
-        .draw = draw,
-        .efficiency = efficiency,
-        .variant = {.by_symmetry = true, .may_be_one_machine = true, .splits_python = true}};
+    virtual_workload w = {.profile = q->profile,
+                          .policy = policy,
+                          .gpus = gpus,
+                          .words = q->words,
+                          .word_count = q->word_count,
+                          .draw = draw,
+                          .efficiency = efficiency,
+                          .variant = {.by_symmetry = true,
+                                      .may_be_one_machine = true,
+                                      .splits_python = true,
+                                      .overrides = &q->overlap,
+                                      .override_count = q->unknown_stack && draw > 0}};
     char servers[24] = "";
     if (policy && q->server_per_rank && strcmp(policy, "sync") == 0)
         snprintf(servers, sizeof servers, " --servers %d", gpus);
@@ -296,16 +299,19 @@ done:
     return rc;
 }
 
-static status describe_gpu(const char *profile, whatif_answer *out)
+static status describe_gpu(const whatif_question *q, whatif_answer *out)
 {
     sim_profile *p = NULL;
-    TRY(sim_profile_load(profile, &p));
+    TRY(sim_profile_load(q->profile, &p));
     out->gpu_gib = sim_profile_get(p, SIM_GPU_MEMORY);
+    bool overlaps = sim_profile_has(p, SIM_COLLECTIVE_SHARE);
     for (int c = SIM_CONVOLUTION_FORWARD; c <= SIM_OPTIMIZER; c++)
         if (sim_profile_has(p, (sim_constant)c) && strcmp(p->provenance[c].tag, "assumed") == 0)
             out->estimated = true;
     sim_profile_free(&p);
-    return STATUS_OK;
+    return overlaps || !q->unknown_stack
+               ? STATUS_OK
+               : fail(STATUS_CONFIG, "--stack unknown: expected a profile of GPUs, got %s", q->profile);
 }
 
 /* Returns the policy with the most samples/s on the largest number of GPUs, or -1 if none fits. */
@@ -362,14 +368,27 @@ static status try_next(const whatif_question *q, whatif_answer *a)
     return rc;
 }
 
+/* Draws how much of their speed kernels lose while a collective runs: from nothing, which is full overlap, to
+ * almost all, which is no overlap. */
+static void draw_overlap(whatif_question *q, int draw)
+{
+    const sim_constant_info *share = &sim_constant_table[SIM_COLLECTIVE_SHARE];
+    double middle = (share->least + share->most) / 2;
+    q->overlap =
+        (sim_override){.constant = SIM_COLLECTIVE_SHARE,
+                       .value = sim_draw_between(share->name, draw, share->least, middle, share->most)};
+}
+
 status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
-    status rc = describe_gpu(q->profile, out);
+    status rc = describe_gpu(q, out);
     if (q->step_ms > 0 || q->config->run.workload) out->estimated = false;
     int64_t begin_ns = clock_now_ns();
     for (int draw = 0; draw <= q->draws && rc == STATUS_OK; draw++) {
-        rc = ask_all(q, draw, &figures, out);
+        whatif_question drawn = *q;
+        draw_overlap(&drawn, draw);
+        rc = ask_all(&drawn, draw, &figures, out);
         double once_s = 1e-9 * (double)(clock_now_ns() - begin_ns);
         if (draw == 0 && once_s * q->draws > 5 && !q->config->run.quiet && rc == STATUS_OK)
             log_info("about %.0f s left for the ranges; --draws 0 leaves them out", once_s * q->draws);

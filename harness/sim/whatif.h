@@ -28,6 +28,8 @@ typedef struct whatif_question {
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
     bool server_per_rank; /* The policy sync has a server on every rank. */
+    bool unknown_stack;   /* The draws reach from full overlap of exchange and computation to none. */
+    sim_override overlap; /* Set by whatif_ask(). */
 } whatif_question;
 
 /* Figures of one GPU, or of a policy on a number of GPUs, as `harness run` reports them. The low and high

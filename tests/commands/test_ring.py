@@ -9,7 +9,7 @@ from program import Run, Watch, harness
 from tap import cases, expect, expect_equal, long_cases, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
-POLICIES = ["ddp", "ddp-2019", "ddp-1.0", "apex", "torch-0.4.1", "torch-0.4.1-gloo", "flat", "naive", "zero1", "zero2", "zero3", "fsdp"]
+POLICIES = ["ddp", "ddp-2019", "ddp-1.0", "apex", "torch-0.4.1", "torch-0.4.1-gloo", "horovod", "horovod-xla", "flat", "naive", "zero1", "zero2", "zero3", "fsdp"]
 LENET = ["--model", "lenet", "--threads", "1"]
 RING = ["--mode", "ring"]
 
