@@ -15,6 +15,7 @@ typedef struct whatif_setup {
     const char *profile, *gpus, *policy, *measured, *json, *csv;
     int64_t draws;
     int stack;
+    bool why;
 
     run_config config; /* Options of all jobs, which are parsed only to check them. */
     /* Job of the first policy, in which note_effects() finds options without effect. It has the batch of a
@@ -43,6 +44,10 @@ static const option option_list[] = {
      .help =
          "framework: as the policy says; or unknown, whose exchange may overlap the backward pass or not: "
          "the ranges reach from full overlap to none"},
+    {"why", OPTION_FLAG, FIELD(why),
+     .help =
+         "divide exposed communication: within hosts and between them; and name the constant on which the "
+         "range depends most"},
     {"draws", OPTION_INT, FIELD(draws), .argument = "N", .initial = "16", .high = SIM_DRAWS,
      .help = "number of draws of the profile's constants, for the ranges"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
@@ -63,6 +68,7 @@ static status read_words(whatif_setup *s, command_line *line, whatif_question *q
     q->has_length = options_given(&c->bindings[0], "steps") || options_given(&c->bindings[0], "epochs");
     q->draws = (int)s->draws;
     q->unknown_stack = s->stack;
+    q->why = s->why;
     q->config = c;
     if (s->measured && options_given(&c->bindings[0], "efficiency"))
         return fail(STATUS_USAGE, "--efficiency: unexpected with --measured, which determines it");

@@ -102,6 +102,7 @@ typedef struct reproduction_run {
     published_table table; /* Published table with the same name as the reproduction. */
     virtual_figures figures;
     reproduction_report *report;
+    sim_override error;                /* Of the present row and draw. */
     const reproduction_report *values; /* The report of draw 0 while the other draws run, else NULL. */
 } reproduction_run;
 
@@ -171,9 +172,11 @@ void reproduction_place(json_t *cell, int gpus, int nodes);
 /* Scores the efficiencies of the cells that have a place: all, by link, by source, and without each source.
  */
 json_t *reproduction_score(const reproduction_report *r);
-/* Returns the range that holds the middle nineteen twentieths of the published steps over ours, among the
- * cells that have a place on the same link, network or NVLink, but are not of the source. */
-virtual_error reproduction_error(const reproduction_report *r, const char *without, int nodes);
+/* Sets the range that holds the middle nineteen twentieths of the published steps over ours, among the cells
+ * that have a place on the same link, network or NVLink, but are not of the source. Without such cells it is
+ * from 1 to 1. */
+void reproduction_error(const reproduction_report *r, const char *without, int nodes, double *low,
+                        double *high);
 
 /* Stores in a cell the command that computes the figure of the cell, and the algorithms of the job that was
  * measured last. */

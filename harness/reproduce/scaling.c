@@ -75,7 +75,18 @@ static int samples_of(const setup *u, const published_table *t, int row)
     return batch_of(u, t, row) * (u->micro_batches ? u->micro_batches : 1);
 }
 
-static virtual_workload workload_of(const reproduction_run *r, int row, const setup *u)
+/* Draws the model's error of a row from the errors in the tables of other sources. */
+static void draw_error(reproduction_run *r, int row)
+{
+    double low, high;
+    int nodes = (int)published_number(&r->table, row, "nodes");
+    sim_constant which = nodes > 1 ? SIM_SEVERAL_HOSTS : SIM_SEVERAL_GPUS;
+    reproduction_error(r->values, published_text(&r->table, row, "source"), nodes, &low, &high);
+    r->error = (sim_override){
+        .constant = which, .value = sim_draw_between(sim_constant_table[which].name, r->draw, low, 1, high)};
+}
+
+static virtual_workload workload_of(reproduction_run *r, int row, const setup *u)
 {
     const published_table *t = &r->table;
     int gpus = (int)published_number(t, row, "gpus");
@@ -87,9 +98,11 @@ static virtual_workload workload_of(const reproduction_run *r, int row, const se
     workload_options(&w, "--model %s --batch %d %s", u->name ? u->name : published_text(t, row, "model"),
                      batch_of(u, t, row), u->options);
     if (u->micro_batches) workload_options(&w, " --accumulate %d", u->micro_batches);
-    if (r->values && r->report->of->scaling->efficiencies)
-        w.error = reproduction_error(r->values, published_text(t, row, "source"),
-                                     (int)published_number(t, row, "nodes"));
+    if (r->values && r->report->of->scaling->efficiencies) {
+        draw_error(r, row);
+        w.variant.overrides = &r->error;
+        w.variant.override_count = 1;
+    }
     if (gpus > 1 && published_text(t, row, "nodes")[0])
         workload_options(&w, " --nodes %d", (int)published_number(t, row, "nodes"));
     const char *precision = published_text(t, row, "precision");

@@ -46,7 +46,8 @@ static double quantile(const double *sorted, int count, double at)
     return sorted[below] + (place - below) * (sorted[above] - sorted[below]);
 }
 
-virtual_error reproduction_error(const reproduction_report *r, const char *without, int nodes)
+void reproduction_error(const reproduction_report *r, const char *without, int nodes, double *low,
+                        double *high)
 {
     enum { MOST = 1024 };
     const reproduction_cells others = {.without = without, .link = link_of(nodes)};
@@ -57,9 +58,11 @@ virtual_error reproduction_error(const reproduction_report *r, const char *witho
     json_array_foreach(r->cells, i,
                        c) if (has_efficiency(c) && reproduction_selects(&others, c) && count < MOST)
         ratios[count++] = report_number_at(c, "ours") / report_number_at(c, "published");
-    if (count == 0) return (virtual_error){0};
+    *low = *high = 1;
+    if (count == 0) return;
     qsort(ratios, (size_t)count, sizeof *ratios, ascending);
-    return (virtual_error){quantile(ratios, count, 0.025), quantile(ratios, count, 0.975)};
+    *low = quantile(ratios, count, 0.025);
+    *high = quantile(ratios, count, 0.975);
 }
 
 static double loss(const json_t *cell, double predicted)

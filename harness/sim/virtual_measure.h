@@ -6,11 +6,6 @@
 
 #include "harness/sim/virtual_run.h"
 
-/* Range of the steps of several GPUs that were published, over those of the model. */
-typedef struct virtual_error {
-    double low, high;
-} virtual_error;
-
 typedef struct virtual_workload {
     const char *profile; /* Name or file. NULL for SIM_DEFAULT_PROFILE. */
     /* Policy, for example "ddp:order=ready" or "ps=sync". NULL for one GPU without communication. */
@@ -21,14 +16,13 @@ typedef struct virtual_workload {
     int word_count;
     double efficiency; /* Value of --efficiency. 0 if not given. */
     int draw;          /* Value of --draw. 0 if not given. */
-    /* Used instead of the ranges of the profile's several_gpus and several_hosts, unless `high` is 0. */
-    virtual_error error;
     virtual_variant variant;
 } virtual_workload;
 
 /* Times in ms. `step_ms` is the median over the measured steps. `forward_ms` and
- * `backward_ms` are the largest values over ranks and measured steps. A draw also draws the model's error:
- * `step_ms` and `samples_per_s` contain the factor `error`, which is 1 without a draw. The job does not. */
+ * `backward_ms` are the largest values over ranks and measured steps. `step_ms` and
+ * `samples_per_s` contain the factor `error`, the drawn or overridden value of several_gpus or several_hosts.
+ * The job does not. */
 typedef struct virtual_figures {
     double error;
     double step_ms;

@@ -105,8 +105,8 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
                           .variant = {.by_symmetry = true,
                                       .may_be_one_machine = true,
                                       .splits_python = true,
-                                      .overrides = &q->overlap,
-                                      .override_count = q->unknown_stack && draw > 0}};
+                                      .overrides = q->overrides,
+                                      .override_count = q->override_count}};
     char servers[24] = "";
     if (policy && q->server_per_rank && strcmp(policy, "sync") == 0)
         snprintf(servers, sizeof servers, " --servers %d", gpus);
@@ -146,6 +146,7 @@ static status ask_point(const virtual_workload *w, const whatif_question *q, con
                           .efficiency = figures->samples_per_s / one / gpus,
                           .samples_per_s = figures->samples_per_s,
                           .lost = {.step_s = NAN},
+                          .between_hosts_s = NAN,
                           .most_bytes = figures->most_bytes,
                           .fits = fits};
     if (q->config->run.stages == 1)
@@ -249,7 +250,8 @@ static status refuse(whatif_point *out)
                           .waiting_ms = NAN,
                           .efficiency = NAN,
                           .samples_per_s = NAN,
-                          .lost = {.step_s = NAN}};
+                          .lost = {.step_s = NAN},
+                          .between_hosts_s = NAN};
     snprintf(out->refused, sizeof out->refused, "%s", error_message());
     error_clear();
     return STATUS_OK;
@@ -374,12 +376,13 @@ static void draw_overlap(whatif_question *q, int draw)
 {
     const sim_constant_info *share = &sim_constant_table[SIM_COLLECTIVE_SHARE];
     double middle = (share->least + share->most) / 2;
-    q->overlap =
+    q->overrides[0] =
         (sim_override){.constant = SIM_COLLECTIVE_SHARE,
                        .value = sim_draw_between(share->name, draw, share->least, middle, share->most)};
+    q->override_count = 1;
 }
 
-status whatif_ask(const whatif_question *q, whatif_answer *out)
+status whatif_ask_points(const whatif_question *q, whatif_answer *out)
 {
     virtual_figures figures = {0};
     status rc = describe_gpu(q, out);
@@ -387,7 +390,7 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
     int64_t begin_ns = clock_now_ns();
     for (int draw = 0; draw <= q->draws && rc == STATUS_OK; draw++) {
         whatif_question drawn = *q;
-        draw_overlap(&drawn, draw);
+        if (q->unknown_stack && draw > 0) draw_overlap(&drawn, draw);
         rc = ask_all(&drawn, draw, &figures, out);
         double once_s = 1e-9 * (double)(clock_now_ns() - begin_ns);
         if (draw == 0 && once_s * q->draws > 5 && !q->config->run.quiet && rc == STATUS_OK)
@@ -396,6 +399,13 @@ status whatif_ask(const whatif_question *q, whatif_answer *out)
     virtual_figures_free(&figures);
     TRY(rc);
     out->verdict = make_verdict(q, out);
+    return STATUS_OK;
+}
+
+status whatif_ask(const whatif_question *q, whatif_answer *out)
+{
+    TRY(whatif_ask_points(q, out));
+    if (q->why) TRY(whatif_explain(q, out));
     return try_next(q, out);
 }
 

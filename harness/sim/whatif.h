@@ -27,9 +27,11 @@ typedef struct whatif_question {
     int draws; /* 0 to SIM_DRAWS. If 0, the low and high values equal the values. */
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
-    bool server_per_rank; /* The policy sync has a server on every rank. */
-    bool unknown_stack;   /* The draws reach from full overlap of exchange and computation to none. */
-    sim_override overlap; /* Set by whatif_ask(). */
+    bool server_per_rank;      /* The policy sync has a server on every rank. */
+    bool unknown_stack;        /* The draws reach from full overlap of exchange and computation to none. */
+    bool why;                  /* Divide exposed communication, and find what the range depends on most. */
+    sim_override overrides[1]; /* [override_count] changes of constants, which whatif_ask() uses. */
+    int override_count;
 } whatif_question;
 
 /* Figures of one GPU, or of a policy on a number of GPUs, as `harness run` reports them. The low and high
@@ -41,6 +43,9 @@ typedef struct whatif_point {
     double efficiency;
     double samples_per_s;
     lost_time lost; /* step_s is NaN if a GPU has only a stage of the model. */
+    /* With `why`, the part of lost.of[LOST_COMMUNICATION] that the GPUs of one host alone do not lose, else
+     * NaN. */
+    double between_hosts_s;
     double low_ms, high_ms, least_efficiency, most_efficiency;
     double drawn[SIM_DRAWS + 1]; /* Samples/s in each draw, which the verdict compares draw by draw. */
     int64_t most_bytes;          /* Peak of the rank with the largest peak. */
@@ -58,6 +63,13 @@ typedef struct whatif_verdict {
     bool undecided; /* In some draw `next` is as fast as `best`. */
 } whatif_verdict;
 
+/* With `why`, the constant that changes the step of the verdict's best policy on the largest number of GPUs
+ * most, over the range of the constant, while the other constants keep their values. */
+typedef struct whatif_dependence {
+    const char *constant; /* NULL if no constant has a range. */
+    double low, high, step_low_ms, step_high_ms;
+} whatif_dependence;
+
 typedef struct whatif_answer {
     whatif_point one_gpu; /* Without communication. */
     json_t *workload;
@@ -67,6 +79,7 @@ typedef struct whatif_answer {
     json_t *next;                 /* See next.h. NULL if nothing was tried. */
     bool estimated; /* The profile's efficiencies are estimates and no measured step corrects them. */
     whatif_verdict verdict;
+    whatif_dependence dependence;
     /* Samples/s of the measured number of GPUs by the model, and the time that the measurement adds to a step
      * of as many GPUs and of more. NaN if the policy cannot run there. */
     double modeled_rate[POLICY_LIST_MOST], added_ms[POLICY_LIST_MOST];
@@ -81,6 +94,10 @@ status whatif_parse_gpus(const char *text, whatif_question *q);
 status whatif_parse_measured(const char *text, whatif_question *q);
 
 status whatif_ask(const whatif_question *q, whatif_answer *out);
+/* Sets the points and the verdict only. */
+status whatif_ask_points(const whatif_question *q, whatif_answer *out);
+/* Sets `between_hosts_s` of all points, and `dependence`. */
+status whatif_explain(const whatif_question *q, whatif_answer *out);
 void whatif_answer_close(whatif_answer *answer);
 
 void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *out);

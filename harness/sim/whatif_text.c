@@ -95,8 +95,11 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
     text_append(
         out, "\nLost per step, ms: how much longer a step takes than on one GPU alone, and why\n%-12s%5s%8s",
         "", "GPUs", "lost =");
-    for (int c = 0; c < LOST_CAUSES; c++)
-        if (shown[c]) text_append(out, "%8s", lost_causes[c].head);
+    for (int c = 0; c < LOST_CAUSES; c++) {
+        if (!shown[c]) continue;
+        bool divided = q->why && c == LOST_COMMUNICATION;
+        text_append(out, divided ? "%8s%8s" : "%8s", divided ? "in host" : lost_causes[c].head, "between");
+    }
     text_append(out, "\n");
     for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
@@ -104,8 +107,11 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
             text_append(out, "%-12s%s%5d", i ? "" : q->policies.names[p],
                         !i && strlen(q->policies.names[p]) > 12 ? "\n            " : "", q->gpus[i]);
             if (x->fits) hundredths(x->lost.step_s - x->lost.alone_s, out);
-            for (int c = 0; c < LOST_CAUSES && x->fits; c++)
-                if (shown[c]) hundredths(x->lost.of[c], out);
+            for (int c = 0; c < LOST_CAUSES && x->fits; c++) {
+                bool divided = q->why && c == LOST_COMMUNICATION;
+                if (shown[c]) hundredths(x->lost.of[c] - (divided ? x->between_hosts_s : 0), out);
+                if (shown[c] && divided) hundredths(x->between_hosts_s, out);
+            }
             text_append(out, "%s\n", x->fits ? "" : x->refused[0] ? "  cannot run" : "  does not fit");
         }
     const char *separator = "";
@@ -117,6 +123,14 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
     if (*separator) text_append(out, ".\n");
     if (shown[LOST_PYTHON] && !shown[LOST_DATA])
         text_append(out, "Batches take no time here; --loader-workers N adds PyTorch's loaders.\n");
+}
+
+static void dependence_lines(const whatif_dependence *d, text_buffer *out)
+{
+    if (!d->constant) return;
+    text_append(out,
+                "The range depends most on the constant %s, %.4g to %.4g: the step takes %.3f to %.3f ms.\n",
+                d->constant, d->low, d->high, d->step_low_ms, d->step_high_ms);
 }
 
 static void next_lines(const whatif_question *q, const whatif_verdict *v, text_buffer *out)
@@ -148,6 +162,7 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
                     100 * best->lost.of[cause] / best->lost.step_s);
     text_append(out, ".\n");
     if (v->next >= 0) next_lines(q, v, out);
+    dependence_lines(&a->dependence, out);
     if (!json_is_object(a->next)) return;
     text_append(out, "Next: ");
     report_next(a->next, out);
