@@ -250,6 +250,14 @@ static json_t *verdict_to_json(const whatif_question *q, const whatif_answer *a)
                      "undecided", (int)v->undecided, "next", next);
 }
 
+static json_t *dependence_to_json(const whatif_dependence *d)
+{
+    return d->constant ? json_pack("{s:s, s:f, s:f, s:f, s:f}", "constant", d->constant, "low", d->low,
+                                   "high", d->high, "step_at_low_s", d->step_low_ms / 1e3, "step_at_high_s",
+                                   d->step_high_ms / 1e3)
+                       : json_null();
+}
+
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
 {
     json_t *rows = json_array(), *options = json_array(), *measured = json_array();
@@ -264,28 +272,31 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             json_array_append_new(
-                rows,
-                json_pack(
-                    "{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, s:s?, s:o, s:o}",
-                    "policy", q->policies.names[p], "gpus", q->gpus[i], "step_s",
-                    report_json_number(x->step_ms / 1e3), "step_low_s", report_json_number(x->low_ms / 1e3),
-                    "step_high_s", report_json_number(x->high_ms / 1e3), "exposed_communication_s",
-                    report_json_number(x->exposed_ms / 1e3), "waiting_s",
-                    report_json_number(x->waiting_ms / 1e3), "lost", lost_time_to_json(&x->lost),
-                    "weak_scaling_efficiency", report_json_number(x->efficiency),
-                    "weak_scaling_efficiency_low", report_json_number(x->least_efficiency),
-                    "weak_scaling_efficiency_high", report_json_number(x->most_efficiency), "samples_per_s",
-                    report_json_number(x->samples_per_s), "memory_peak_bytes", (json_int_t)x->most_bytes,
-                    "fits", (int)x->fits, "refused", x->refused[0] ? x->refused : NULL, "tree_step_s",
-                    report_find(x->algorithms, "algorithm", "tree") ? json_real(x->step_ms / 1e3)
-                                                                    : json_null(),
-                    "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
+                rows, json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, "
+                                "s:s?, s:o, s:o}",
+                                "policy", q->policies.names[p], "gpus", q->gpus[i], "step_s",
+                                report_json_number(x->step_ms / 1e3), "step_low_s",
+                                report_json_number(x->low_ms / 1e3), "step_high_s",
+                                report_json_number(x->high_ms / 1e3), "exposed_communication_s",
+                                report_json_number(x->exposed_ms / 1e3), "waiting_s",
+                                report_json_number(x->waiting_ms / 1e3), "lost", lost_time_to_json(&x->lost),
+                                "between_hosts_s", report_json_number(x->between_hosts_s),
+                                "weak_scaling_efficiency", report_json_number(x->efficiency),
+                                "weak_scaling_efficiency_low", report_json_number(x->least_efficiency),
+                                "weak_scaling_efficiency_high", report_json_number(x->most_efficiency),
+                                "samples_per_s", report_json_number(x->samples_per_s), "memory_peak_bytes",
+                                (json_int_t)x->most_bytes, "fits", (int)x->fits, "refused",
+                                x->refused[0] ? x->refused : NULL, "tree_step_s",
+                                report_find(x->algorithms, "algorithm", "tree") ? json_real(x->step_ms / 1e3)
+                                                                                : json_null(),
+                                "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:O?}",
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:O?}",
                      "schema_version", WHATIF_SCHEMA_VERSION, "simulated", 1, "profile", q->profile,
                      "efficiencies_estimated", (int)a->estimated, "options", options, "workload", a->workload,
                      "one_gpu_fits", (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3,
                      "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s",
                      a->one_gpu.high_ms / 1e3, "server_per_rank", (int)q->server_per_rank, "measured",
-                     measured, "points", rows, "verdict", verdict_to_json(q, a), "next", a->next);
+                     measured, "points", rows, "verdict", verdict_to_json(q, a), "range_depends_on",
+                     dependence_to_json(&a->dependence), "next", a->next);
 }
