@@ -104,7 +104,7 @@ static status open_worker_port(ps_engine *e, transport_options options)
     int partner = e->server ? e->index : PS_NO_PEER;
     options.device_memory = true;
     return ps_port_open(&e->worker->shared.port, &options, plan->server_count, 1, partner,
-                        (uint32_t)(2 * plan->key_count + 64));
+                        (uint32_t)(2 * (e->server ? e->server->count : 0) + 64));
 }
 
 static status open_server_port(ps_engine *e, const transport_options *options)

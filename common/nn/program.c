@@ -170,6 +170,25 @@ static status compile(build *b)
     return build_finish(b);
 }
 
+/* A stage that sends its output has no loss. */
+static nn_program_config effective(const nn_model *model, const nn_program_config *config)
+{
+    nn_program_config c = *config;
+    c.external_loss |= model->sent;
+    c.masked_loss &= !model->sent;
+    return c;
+}
+
+nn_program *nn_program_share(nn_program *p, const nn_model *model, const nn_program_config *config)
+{
+    const nn_program_config a = p->config, b = effective(model, config);
+    bool same = p->model == model && a.batch == b.batch && a.mode == b.mode && a.type == b.type &&
+                a.bf16 == b.bf16 && a.masked_loss == b.masked_loss && a.external_loss == b.external_loss &&
+                a.world == b.world;
+    p->more_owners += same;
+    return same ? p : NULL;
+}
+
 status nn_program_compile(const nn_model *model, const nn_program_config *config, nn_program **out)
 {
     *out = NULL;
@@ -178,9 +197,7 @@ status nn_program_compile(const nn_model *model, const nn_program_config *config
     nn_program *p = calloc(1, sizeof *p);
     if (!p) return fail(STATUS_SYSTEM, "no memory to compile model %s", model->name);
     p->model = model;
-    p->config = *config;
-    p->config.external_loss |= model->sent;
-    p->config.masked_loss &= !model->sent;
+    p->config = effective(model, config);
     p->input_value = p->input_gradient_value = NN_NONE;
     build b = {.model = model, .program = p, .head_node = -1};
     status rc = compile(&b);
@@ -203,7 +220,8 @@ int nn_program_largest_sum(const nn_program *program)
 void nn_program_free(nn_program **program)
 {
     nn_program *p = *program;
-    if (!p) return;
+    *program = NULL;
+    if (!p || p->more_owners-- > 0) return;
     free(p->ops);
     free(p->values);
     free(p->needs);
@@ -212,7 +230,6 @@ void nn_program_free(nn_program **program)
     free(p->deaths);
     free(p->ready_order);
     free(p);
-    *program = NULL;
 }
 
 int64_t nn_program_peak_bytes(const nn_program *program)

@@ -121,9 +121,13 @@ typedef struct nn_program {
     bool masked;              /* true if the head runs on gathered rows */
     int *ready_order;         /* parameters in the order in which their gradients become ready */
     int ready_count;
+    int more_owners; /* owners besides the first */
 } nn_program;
 
 status nn_program_compile(const nn_model *model, const nn_program_config *config, nn_program **out);
+/* Makes the caller one more owner of the program, if nn_program_compile() with these arguments would make an
+ * equal one. Else returns NULL. Owners of a program are on one thread. */
+nn_program *nn_program_share(nn_program *program, const nn_model *model, const nn_program_config *config);
 void nn_program_free(nn_program **program);
 
 /* Returns the largest number of values that a layer sums over the ranks in one call of group_sum(), or 0 if

@@ -131,6 +131,7 @@ static status open_device(virtual_job *job, int number)
     t.local_rank = number;
     t.device = "sim";
     t.simulation = job->simulation;
+    t.twin = number > 0 ? device_at(job, 0)->trainer : NULL;
     t.sync.slot = &job->slots[number];
     t.sync.hub = job->hub;
     t.separate_phases = c->variant->separate_phases;

@@ -22,7 +22,11 @@ static status compile_slot(trainer *t, int64_t batch, nn_mode mode, trainer_prog
                                 .external_loss = t->needs.one_loss && mode == NN_TRAIN,
                                 .world = c->sync.world};
     slot->batch = batch;
-    return nn_program_compile(c->model, &config, &slot->program);
+    for (int i = 0; c->twin && i < c->twin->slot_count && !slot->program; i++)
+        slot->program = nn_program_share(c->twin->lives[0].slots[i].program, c->model, &config);
+    if (c->twin && !slot->program)
+        slot->program = nn_program_share(c->twin->evaluation.program, c->model, &config);
+    return slot->program ? STATUS_OK : nn_program_compile(c->model, &config, &slot->program);
 }
 
 static status compile_programs(trainer *t)

@@ -33,6 +33,7 @@ typedef struct trainer_config {
     bool cuda_graph;       /* records each pass and then launches the recorded pass */
     int threads;           /* compute threads of this rank */
     void *simulation;      /* simulation of a sim device, else NULL */
+    struct trainer *twin;  /* trainer of this thread whose equal programs are shared, or NULL */
     const nn_model *model; /* whole model, the stage of `place`, or the first half if `remote` is set */
     const sync_engine_type *engine;
     const optimizer_options *optimizer;

@@ -22,8 +22,9 @@ static status open_arrays(ps_worker *p)
     for (int i = 0; i < plan->param_count; i++) w->missing_keys[i] = plan->keys_of[i];
     for (int j = 0; j < plan->server_count; j++) {
         w->servers[j].norm_share = -1;
-        w->servers[j].on_the_way = ps_allocate(m, plan->key_count, sizeof *w->servers[j].on_the_way);
-        ps_key_queue_init(&w->servers[j].queue, plan->key_count, p->policy->priority, m);
+        int keys = plan->shards[j].key_count;
+        w->servers[j].on_the_way = ps_allocate(m, keys, sizeof *w->servers[j].on_the_way);
+        ps_key_queue_init(&w->servers[j].queue, keys, p->policy->priority, m);
     }
     /* Room for two iterations of pushes, and for the few other events of a step. */
     return sync_queue_init(&p->shared.events, (uint32_t)(2 * plan->param_count + 16), sizeof(sync_event));

@@ -69,7 +69,7 @@ static bool has_credit(worker *w, worker_server *s)
 {
     while (s->count_on_the_way > 0 && transport_sent(&w->keys[s->on_the_way[s->first_on_the_way]].ticket)) {
         s->bytes_on_the_way -= worker_key_bytes(w, s->on_the_way[s->first_on_the_way]);
-        s->first_on_the_way = (s->first_on_the_way + 1) % w->plan->key_count;
+        s->first_on_the_way = (s->first_on_the_way + 1) % s->queue.capacity;
         s->count_on_the_way--;
     }
     return s->bytes_on_the_way < w->policy->credit_bytes;
@@ -77,7 +77,7 @@ static bool has_credit(worker *w, worker_server *s)
 
 static void spend_credit(worker *w, worker_server *s, int key)
 {
-    s->on_the_way[(s->first_on_the_way + s->count_on_the_way++) % w->plan->key_count] = key;
+    s->on_the_way[(s->first_on_the_way + s->count_on_the_way++) % s->queue.capacity] = key;
     s->bytes_on_the_way += worker_key_bytes(w, key);
 }
 

@@ -36,8 +36,9 @@ typedef struct worker_server {
     const char *params;
     const char *url; /* Address for error messages, or NULL if the server is the partner. */
     ps_key_queue queue;
-    bool limited;    /* Whether --credit-bytes limits the bytes in transit to the server. */
-    int *on_the_way; /* Circular queue of keys whose frames are being sent, oldest first. */
+    bool limited; /* Whether --credit-bytes limits the bytes in transit to the server. */
+    /* [queue.capacity] Circular queue of keys whose frames are being sent, oldest first. */
+    int *on_the_way;
     int first_on_the_way, count_on_the_way;
     int64_t bytes_on_the_way;
     int64_t latest_ready_ns; /* Latest ready_ns of the pushed keys. */

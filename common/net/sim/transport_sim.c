@@ -39,8 +39,10 @@ struct sim_message {
 /* One direction of a connection. Messages leave one after another. */
 typedef struct sim_way {
     sim_transport *to;
-    int link; /* number of the link in transport `to` */
-    sim_route route;
+    int link;          /* number of the link in transport `to` */
+    sim_hop_use *hops; /* [hop_count] */
+    int hop_count;
+    sim_time latency;
     /* queue of messages that have not left; the bytes of the first message are leaving */
     sim_message *first, *last;
     int on_the_way; /* number of messages that have been sent but not received yet */
@@ -120,9 +122,7 @@ static sim_way *way_of(const sim_message *m)
 static void leave_next(sim_way *w)
 {
     sim_message *m = w->first;
-    if (m)
-        sim_flow_start(&m->flow, m->handed_over, w->route.hops, w->route.count, m->bytes, INFINITY,
-                       w->route.latency);
+    if (m) sim_flow_start(&m->flow, m->handed_over, w->hops, w->hop_count, m->bytes, INFINITY, w->latency);
 }
 
 /* Called when the last byte of a message has left. Releases the frames of the sender, as a real transport
@@ -151,7 +151,14 @@ static void on_arrived(void *context)
     wake(&t->base);
 }
 
-static status take_message(sim_hub *hub, sim_message **out)
+static void put_back(sim_message *m)
+{
+    m->next = m->hub->spare;
+    m->hub->spare = m;
+}
+
+/* Takes a message whose flow has room for the route of the way. */
+static status take_message(sim_hub *hub, const sim_way *w, sim_message **out)
 {
     sim_message *m = hub->spare;
     if (m) {
@@ -160,25 +167,17 @@ static status take_message(sim_hub *hub, sim_message **out)
         m = calloc(1, sizeof *m);
         if (!m) return fail(STATUS_SYSTEM, "no memory for a virtual message");
         m->hub = hub;
-        status rc =
-            sim_flow_init(&hub->simulation->network, &m->flow, 0, SIM_ROUTE_MAX, on_left, on_arrived, m);
-        if (rc != STATUS_OK) {
-            free(m);
-            return rc;
-        }
-        m->flow.what = "message";
         m->next_of_all = hub->all;
         hub->all = m;
     }
     m->next = NULL;
     *out = m;
-    return STATUS_OK;
-}
-
-static void put_back(sim_message *m)
-{
-    m->next = m->hub->spare;
-    m->hub->spare = m;
+    if (m->flow.network && m->flow.hop_capacity >= w->hop_count) return STATUS_OK;
+    sim_flow_deinit(&m->flow);
+    status rc = sim_flow_init(&hub->simulation->network, &m->flow, 0, w->hop_count, on_left, on_arrived, m);
+    m->flow.what = "message";
+    if (rc != STATUS_OK) put_back(m);
+    return rc;
 }
 
 static status copy_frames(sim_message *m, const message_frame *frames, int count)
@@ -240,7 +239,7 @@ static status send(transport *base, int link, const message_header *header, cons
     sim_transport *t = (sim_transport *)base;
     sim_way *w = &t->ways[link];
     sim_message *m = NULL;
-    TRY(take_message(t->hub, &m));
+    TRY(take_message(t->hub, w, &m));
     m->to = w->to;
     m->link = w->link;
     m->header = *header;
@@ -322,6 +321,7 @@ static void close_transport(transport *base, int64_t flush_ns)
     for (int i = 0; i < 2 * t->base.options.peers; i++) {
         sim_way *w = &t->ways[i];
         if (w->to) w->to->ways[w->link].to = NULL;
+        free(w->hops);
     }
     free(t->ways);
     transport_free(base);
@@ -341,12 +341,20 @@ static sim_place place_of(const sim_transport *t)
     return t->base.options.device_memory ? simulation_gpu(s, t->base.options.rank) : host_of(t);
 }
 
-static void join(sim_transport *from, int link, sim_transport *to, int there)
+static status join(sim_transport *from, int link, sim_transport *to, int there)
 {
     sim_way *w = &from->ways[link];
+    sim_route route;
+    sim_topology_route(from->hub->simulation->topology, place_of(from), place_of(to), &route);
+    sim_hop_use *hops = realloc(w->hops, (size_t)(route.count + 1) * sizeof *hops);
+    if (!hops) return fail(STATUS_SYSTEM, "no memory for a virtual route");
+    memcpy(hops, route.hops, (size_t)route.count * sizeof *hops);
+    w->hops = hops;
+    w->hop_count = route.count;
+    w->latency = route.latency;
     w->to = to;
     w->link = there;
-    sim_topology_route(from->hub->simulation->topology, place_of(from), place_of(to), &w->route);
+    return STATUS_OK;
 }
 
 static status connect_to(transport *base, int link, const char *url)
@@ -354,9 +362,8 @@ static status connect_to(transport *base, int link, const char *url)
     sim_transport *t = (sim_transport *)base, *server = t->hub->transports;
     while (server && strcmp(server->url, url) != 0) server = server->next;
     if (!server) return fail(STATUS_UNAVAILABLE, "nobody listens at %s", url);
-    join(t, link, server, t->base.options.rank);
-    join(server, t->base.options.rank, t, link);
-    return STATUS_OK;
+    TRY(join(t, link, server, t->base.options.rank));
+    return join(server, t->base.options.rank, t, link);
 }
 
 static bool up(const transport *base, int link)
