@@ -1,6 +1,7 @@
 #include "common/sim/network.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,7 +57,7 @@ static status grow_hops(sim_network *n, int32_t needed)
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count)
 {
     int32_t slots = count > 0 ? count : 1;
-    *n = (sim_network){.queue = queue, .resource_count = count};
+    *n = (sim_network){.queue = queue, .resource_count = count, .coarse_from = SIM_COARSE_BUNDLES};
     bool enough = resize(&n->resources, slots, sizeof *n->resources) &&
                   resize(&n->dirty, slots, sizeof *n->dirty) && resize(&n->part, slots, sizeof *n->part) &&
                   resize(&n->links, slots, sizeof *n->links) &&
@@ -243,11 +244,27 @@ static void leave_bundle(sim_flow *f)
     if (b->members == 0) close_bundle(n, f->bundle);
 }
 
+/* Gives the flow what is unused on its route, if that is nearly an equal part of each resource. */
+static bool takes_unused(sim_flow *f)
+{
+    const sim_network *n = f->network;
+    double unused = f->limit, part = f->limit;
+    if (!sim_network_is_coarse(n)) return false;
+    for (int32_t i = 0; i < f->hop_count; i++) {
+        const sim_resource *r = &n->resources[f->hops[i].resource];
+        unused = fmin(unused, (r->capacity - r->used) / f->hops[i].weight);
+        part = fmin(part, r->capacity / f->hops[i].weight / r->bundle_count);
+    }
+    if (unused < part * (1 - SIM_UNEQUAL)) return false;
+    f->rate = fmin(unused, part);
+    return true;
+}
+
 static void enter(sim_flow *f)
 {
     sim_network *n = f->network;
     sim_bundle *b = join_bundle(f);
-    if (takes_place(f)) {
+    if (takes_place(f) || takes_unused(f)) {
         b->rate = f->rate;
         b->rated++;
         for (int32_t i = 0; i < f->hop_count; i++)
@@ -270,7 +287,8 @@ static void leave(sim_flow *f)
         n->resources[f->hops[i].resource].used -= f->rate * f->hops[i].weight;
     for (int32_t i = 0; i < f->hop_count; i++) {
         const sim_resource *r = &n->resources[f->hops[i].resource];
-        if (r->bundle_count && r->full) make_dirty(n, f->hops[i].resource);
+        bool nearly = sim_network_is_coarse(n) && r->capacity - r->used < SIM_UNUSED * r->capacity;
+        if (r->bundle_count && r->full && !nearly) make_dirty(n, f->hops[i].resource);
     }
 }
 

@@ -11,6 +11,11 @@
  * Flows with the same route and the same limit form a bundle. They have the same rate, so the solver
  * computes one rate per bundle.
  *
+ * If there are many bundles, a flow that starts or ends would change almost all rates. Therefore rates are
+ * only nearly fair then (sim_network_is_coarse()): a full resource may keep a small unused part, which a flow
+ * that starts can take, and flows that a full resource limits may have slightly different rates. The work per
+ * flow then depends on the number of flows on its own route.
+ *
  * The last byte of a flow arrives `latency` after it has left. During the latency a flow uses no capacity. */
 #ifndef COMMON_SIM_NETWORK_H
 #define COMMON_SIM_NETWORK_H
@@ -130,12 +135,24 @@ typedef struct sim_network {
     int32_t *buckets;    /* [flow_capacity] first bundle with a hash, modulo flow_capacity, or -1 */
     int32_t *free_ids;   /* [flow_capacity] ids of bundles that have ended */
     int32_t free_count, ids;
-    int64_t solved; /* number of rates that have been computed */
+    int32_t coarse_from; /* number of bundles, SIM_COARSE_BUNDLES unless a test changes it */
+    int64_t solved;      /* number of rates that have been computed */
     /* The flow that has just left, or NULL. A flow that starts at the same time on the same route takes over
      * the rate of `left`. */
     struct sim_flow *left;
     int32_t left_dirty; /* value of dirty_count before the flow left */
 } sim_network;
+
+/* Number of bundles above which rates are nearly fair, and the part of a full resource that may then stay
+ * unused. Flows that a full resource limits may differ by SIM_UNEQUAL. */
+enum { SIM_COARSE_BUNDLES = 4096 };
+#define SIM_UNUSED 0.03
+#define SIM_UNEQUAL 0.25
+
+static inline bool sim_network_is_coarse(const sim_network *n)
+{
+    return n->ids - n->free_count > n->coarse_from;
+}
 
 /* Opens a network of `count` resources. Capacities are in bytes per picosecond (SIM_GB_PER_S). */
 status sim_network_init(sim_network *n, sim_queue *queue, const double *capacities, int32_t count);

@@ -12,6 +12,8 @@
  *   the resource is full now, limits a flow of the region, and a flow outside of the region is faster */
 #include "common/sim/network.h"
 
+#include <math.h>
+
 /* Sizes of the region. The fields are the numbers of entries in n->links, n->part, n->parts and n->hops, and
  * the number of bundles with a limit. */
 typedef struct part {
@@ -26,6 +28,12 @@ typedef struct part {
 static bool has_new_rate(const sim_part_bundle *f)
 {
     return f->new_rate > f->rate * SAME_LEVEL || f->rate > f->new_rate * SAME_LEVEL;
+}
+
+/* Returns the factor by which shares that count as equal may differ. */
+static double tolerance(const sim_network *n, double coarse)
+{
+    return sim_network_is_coarse(n) ? 1 + coarse : SAME_LEVEL;
 }
 
 static sim_resource *resource_of(const sim_network *n, const sim_part_link *l)
@@ -179,14 +187,25 @@ static int32_t fix_limited(sim_network *n, part *p, double level)
     return fixed;
 }
 
+/* Returns the highest rate that the limit of a flow and all links of its route allow. */
+static double least_share(sim_network *n, int32_t flow)
+{
+    const sim_part_bundle *f = &n->parts[flow];
+    double least = f->limit;
+    for (int32_t h = 0; h < f->hop_count; h++)
+        least = fmin(least, share_of(&n->filling[n->hops[f->first_hop + h].link]));
+    return least;
+}
+
 static int32_t fix_on(sim_network *n, part *p, int32_t link, double level)
 {
     sim_filling *l = &n->filling[link];
+    bool coarse = sim_network_is_coarse(n);
     int32_t fixed = 0;
     for (const int32_t *member = n->members + l->first_member; l->unfixed; member++) {
         if (n->known[*member]) continue;
         p->limited -= !isinf(n->parts[*member].limit);
-        fix(n, *member, level);
+        fix(n, *member, coarse ? least_share(n, *member) : level);
         fixed++;
     }
     return fixed;
@@ -195,10 +214,11 @@ static int32_t fix_on(sim_network *n, part *p, int32_t link, double level)
 static int32_t fix_full(sim_network *n, part *p, double level)
 {
     int32_t fixed = 0;
+    double same = tolerance(n, SIM_UNUSED);
     for (int32_t i = 0; i < p->filling; i++) {
         int32_t link = n->part[i];
         sim_filling *l = &n->filling[link];
-        if (l->unfixed == 0 || share_of(l) > level * SAME_LEVEL) continue;
+        if (l->unfixed == 0 || share_of(l) > level * same) continue;
         n->links[link].filled = true;
         n->links[link].level = level;
         fixed += fix_on(n, p, link, level);
@@ -230,7 +250,7 @@ static void mark_changes(sim_network *n, const part *p)
 
 static bool has_faster_outside(const sim_network *n, sim_resource *r, double full_at)
 {
-    double level = full_at * SAME_LEVEL;
+    double level = full_at * tolerance(n, SIM_UNEQUAL);
     if (r->fastest <= level) return false;
     for (const int32_t *id = n->bundle_ids + r->first, *end = id + r->bundle_count; id < end; id++)
         if (!n->bundles[*id].visited && n->bundles[*id].rate > level) return true;
@@ -248,7 +268,8 @@ static bool grow(sim_network *n, const part *p)
         const sim_part_link *l = &n->links[i];
         sim_resource *r = resource_of(n, l);
         if (l->inside == r->bundle_count) continue;
-        bool changes = r->full && l->changed;
+        bool nearly = sim_network_is_coarse(n) && n->filling[i].left < SIM_UNUSED * r->capacity;
+        bool changes = r->full && l->changed && !nearly;
         if (!changes && !(l->filled && has_faster_outside(n, r, l->level))) continue;
         r->dirty = true;
         n->dirty[n->dirty_count++] = l->resource;

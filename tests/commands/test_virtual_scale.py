@@ -9,6 +9,17 @@ MODEL = ("--model", "resnet50", "--batch", "32", "--warmup", "0", "--quiet", "--
 SHARDS = ("--mode", "ps", "--policy", "sync", "--gpus", "64", "--servers", "64")
 
 
+@long_cases([("256 workers with 256 servers", 256, 256, 20), ("1,024 workers with one server", 1024, 1, 8)])
+def two_steps_of_many_workers_take_seconds_to_simulate(workers, servers, promised):
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    job = harness("run", "--device", "sim:v100-pcie-10gbe", "--mode", "ps", "--policy", "sync", "--gpus", workers, "--servers", servers, *MODEL,
+                  "--steps", 2, "--stall-timeout", "36000s", limit=300).json()["jobs"][0]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    expect_equal(job["world_size"], workers, "ranks")
+    expect(used < 3 * promised, f"simulating two steps took {used:.1f} s of processor time, promised are {promised} s")
+
+
 @cases([("64 workers with 64 shards on hosts of eight GPUs", "dgx1-v100-4xib100", 64, SHARDS, 4)])
 @long_cases([("64 workers with 64 shards on hosts of one GPU", "v100-pcie-10gbe", 64, SHARDS, 2),
              ("1,024 ranks of a ring", "dgx1-v100-4xib100", 1024, ("--mode", "ring", "--gpus", "1024"), 10)])

@@ -4,6 +4,7 @@
 
 #include "common/base/random.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 
 #include <cmocka.h>
 
-enum { MOST_FLOWS = 64, MOST_HOPS = 6 };
+enum { MESH = 32, MOST_FLOWS = MESH * MESH, MOST_HOPS = 6 };
 
 typedef struct bench {
     sim_queue queue;
@@ -344,6 +345,49 @@ static void rates_stay_right_while_flows_come_and_go(void **context)
     close_bench(b);
 }
 
+/* Runs flows from MESH senders to MESH receivers that begin and end at different times. */
+static bench *run_mesh(int32_t coarse_from)
+{
+    double capacities[2 * MESH];
+    for (int i = 0; i < 2 * MESH; i++) capacities[i] = SIM_GB_PER_S;
+    bench *b = open_bench(capacities, 2 * MESH);
+    b->network.coarse_from = coarse_from;
+    for (int i = 0; i < MESH * MESH; i++) {
+        const sim_hop_use route[] = {{i % MESH, 1}, {MESH + i / MESH, 1}};
+        sim_flow *f = &b->flows[b->count];
+        assert_int_equal(sim_flow_init(&b->network, f, 0, 2, on_left, on_arrived, f), STATUS_OK);
+        sim_time at = (sim_time)(random_uniform(7, (uint64_t)(2 * i)) * 10 * SIM_MS);
+        sim_flow_start(f, at, route, 2, 1e6 * (0.5 + random_uniform(7, (uint64_t)(2 * i + 1))), INFINITY, 0);
+        b->count++;
+    }
+    while (sim_queue_step(&b->queue))
+        for (int i = 0; i < 2 * MESH; i++)
+            assert_true(b->network.resources[i].used <= SIM_GB_PER_S * (1 + 1e-9));
+    return b;
+}
+
+static void many_flows_have_nearly_fair_rates_for_a_fraction_of_the_work(void **context)
+{
+    (void)context;
+    bench *fair = run_mesh(INT32_MAX), *nearly = run_mesh(0);
+    sim_time last_fair = 0, last_nearly = 0;
+    double off = 0;
+    for (int i = 0; i < MESH * MESH; i++) {
+        last_fair = sim_later(last_fair, fair->left[i]);
+        last_nearly = sim_later(last_nearly, nearly->left[i]);
+        off += fabs((double)nearly->left[i] / (double)fair->left[i] - 1) / (MESH * MESH);
+    }
+
+    print_message("# mean %.4f, last %.4f, %lld of %lld rates\n", off,
+                  (double)last_nearly / (double)last_fair - 1, (long long)nearly->network.solved,
+                  (long long)fair->network.solved);
+    assert_true(off < 0.1);
+    assert_true(fabs((double)last_nearly / (double)last_fair - 1) < 0.03);
+    assert_true(nearly->network.solved < fair->network.solved / 3);
+    close_bench(fair);
+    close_bench(nearly);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +401,7 @@ int main(void)
         cmocka_unit_test(what_is_not_connected_is_not_solved_again),
         cmocka_unit_test(rates_on_random_networks_are_those_of_a_plain_solver),
         cmocka_unit_test(rates_stay_right_while_flows_come_and_go),
+        cmocka_unit_test(many_flows_have_nearly_fair_rates_for_a_fraction_of_the_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
