@@ -441,6 +441,23 @@ def the_page_quotes_what_whatif_gives_with_one_thread_of_a_server_and_with_eight
         expect_equal(figures, found, f"{threads} threads")
 
 
+@more_test
+def the_page_quotes_ranges_causes_and_a_loader_as_the_program_gives_them():
+    with open(os.path.join(ROOT, "docs/simulation.md"), encoding="utf-8") as file:
+        page = file.read().replace("\\\n", " ")
+    of = r"^    harness (whatif [^\n]*{})\n\n{}"
+    command, *figures = re.search(of.format("--stack unknown", r"shows a step of (\d+) ms \((\d+) to (\d+)\), and without `--stack unknown` (\d+) ms \((\d+) to (\d+)\)"), page, re.M).groups()
+    unknown, policy = (harness(*shlex.split(words), "--json", "-").json()["points"][0] for words in (command, command.replace(" --stack unknown", "")))
+    found = [f"{1e3 * point[key]:.0f}" for point in (unknown, policy) for key in ("step_s", "step_low_s", "step_high_s")]
+    expect_equal(figures, found, "the figures of --stack unknown")
+    command, printed = re.search(of.format("--why", r"prints among other lines:\n\n((?:    [^\n]*\n|\n)+)"), page, re.M).groups()
+    blocks, out = re.sub(r"^    ", "", printed, flags=re.M).strip("\n").split("\n\n"), harness(*shlex.split(command)).out
+    expect(len(blocks) == 2 and all(block in out for block in blocks), "the lines of --why", *blocks, out)
+    command, loaded, plain = re.search(of.format(r"--loader-workers host:16 --loader-rate \d+", r"shows a step of (\d+) ms.*?step takes (\d+) ms"), page, re.M | re.S).groups()
+    steps = [harness(*shlex.split(words), "--json", "-").json()["points"][0]["step_s"] for words in (command, command.split("--loader")[0])]
+    expect_equal([loaded, plain], [f"{1e3 * step:.0f}" for step in steps], "steps with and without a loader")
+
+
 RESNET = ["--model", "resnet50", "--batch", "16"]
 SAME = [  # label, profile, engine, policy, GPUs, options
     ("one configuration", "dgx1-v100", "ring", "ddp", 8, ["--model", "resnet50", "--batch", "64"]),
