@@ -60,6 +60,7 @@ def loader(gpus, *words):
 @cases([("8 of 8 ranks on a host: 1 each", "8", DDP, "host:8", "1"), ("8 of 3 ranks: 3 each, rounded up", "3", DDP, "host:8", "3"),
         ("7 of 8 ranks: 1 each, rounded up", "8", DDP, "host:7", "1"), ("8 of each of two hosts of 8 ranks: 1 each", "16", DDP, "host:8", "1"),
         ("8 of each of two hosts of 4 ranks: 2 each", "8", (*DDP, "--nodes", "2"), "host:8", "2"), ("8 of each of 3 hosts of 1 rank: 8 each", "3", (*DDP, "--nodes", "3"), "host:8", "8"),
+        ("8 of each of two hosts of 2 ranks and 1: 4 each", "3", (*DDP, "--nodes", "2"), "host:8", "4"),
         ("8 of the process of dp: all", "8", DP, "host:8", "8"), ("8 of the process of one GPU: all", "1", ("--mode", "none"), "host:8", "8"),
         ("8 of 4 ranks with two devices each: 2 each", "4", (*DDP, "--stages", "2", "--stages-on", "devices"), "host:8", "2")])
 def processes_of_a_host_share_its_loader_workers(gpus, words, host, each):
