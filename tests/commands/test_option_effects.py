@@ -77,11 +77,11 @@ TRIALS = {
     "credit-bytes": ("1", SLOW_KEYS), "priority": ("fifo", {"--progress": "inline"}), "servers": ("2", {"--gpus": "2"}), "server-placement": ("own", {}),
     "server-optimizer": ("off", {}), "server-threads": ("2", LENET), "dp-loss": ("replica", {}), "dp-lifetimes": ("lean", LENET),
     "keep-grads": ("", {}), "payload": ("zmq", LENET), "transport": ("tcp", {}), "interface": ("none0", {"--transport": "tcp"}),
-    "policy": (OTHER_POLICY, {}), "loader-workers": ("4", LENET), "dp-host": ("none", LENET), "dp-gather": ("outputs", {**LENET, "--dp-loss": "replica"}),
+    "policy": (OTHER_POLICY, {}), "loader-workers": ("4", LENET), "loader-rate": ("5", {**LENET, "--loader-workers": "4"}), "dp-host": ("none", LENET), "dp-gather": ("outputs", {**LENET, "--dp-loss": "replica"}),
     "workload": ("params=1M,units=2,step=20ms,peak=100MiB", {"--model": None, "--data": None, "--batch": None}), "workload-out": ("@/workload.json", {}),
 }
 # What another cell than the usual one needs.
-DEVICE_OF = {("tf32", "--plan"): SIM, ("fp16", "--plan"): SIM, ("workload", "--plan"): SIM, ("workload-out", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("oversubscription", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
+DEVICE_OF = {("tf32", "--plan"): SIM, ("fp16", "--plan"): SIM, ("workload", "--plan"): SIM, ("workload-out", "--plan"): SIM, ("jitter", "--plan"): SIM, ("nodes", "--plan"): SIM, ("adapters", "--plan"): SIM, ("oversubscription", "--plan"): SIM, ("efficiency", "--plan"): SIM, ("loader-workers", "--plan"): SIM, ("loader-rate", "--plan"): SIM, ("dp-host", "--plan"): SIM, ("dp-gather", "--plan"): SIM, ("draw", "--plan"): SIM, ("payload", "sim"): "sim:cpu",
              ("prefetch", "--plan"): SIM, ("stages", "--plan"): SIM, ("schedule", "--plan"): SIM, ("stages-on", "--plan"): SIM,
              **{(option, device): "sim" for option in ("gpu", "per-host", "nvlink", "topology") for device in ("sim", "--plan")}}
 OF_ENGINES = {"--policy": "ring", "--comm-hook": "ring", "--bucket-cap-mb": "ring", "--find-unused-parameters": "ring", "--transport": "ps", "--dp-loss": "ps=dp",
@@ -179,6 +179,8 @@ def words_of(option, engine, device):
         del kept["--stages"]
     if option == "link" and device != "sim":
         del kept["--nodes"]
+    if option == "loader-rate" and device in REAL:
+        del kept["--loader-workers"]  # which is refused, too
     if option in ("credit-bytes", "priority") and device not in REAL:
         kept = {k: v for k, v in kept.items() if k not in (*SLOW_KEYS, "--progress")}
     if option in ("quiet", "log-level") and device == "sim":

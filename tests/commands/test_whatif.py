@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 
-from profiles import FILES, profile
+from profiles import FILES, profile, without_ranges
 from program import harness, in_ns
 from tap import cases, expect, expect_equal, long_test, main, more_cases, more_test, test
 
@@ -48,6 +48,59 @@ def loader_workers_are_those_of_each_process():
     expect(ddp["phases"]["data_s"]["median_s"] > 0.5 * ddp["step_time"]["median_s"], "the wait is in the step's data", ddp["phases"]["data_s"])
     none, parts = eight_gpus(*DDP)
     expect(none["step_time"]["median_s"] < ddp["step_time"]["median_s"] / 2 and not parts, "without a loader", none["step_time"])
+
+
+def loader(gpus, *words):
+    """The job of ResNet-18 on so many V100 with hosts of 8 and a PyTorch loader, and the time in which the workers of a process make a batch of 16."""
+    job = harness("run", "--device", "sim:v100-sxm2-ib100", "--gpus", gpus, "--model", "resnet18", "--image", "64", "--batch", "16", "--warmup", "2",
+                  "--steps", "2", "--quiet", *words, "--json", "-").json()["jobs"][0]
+    return job, next(part["time_s"] for part in job["host_costs"]["parts"] if part["name"].strip() == "loader workers")
+
+
+@cases([("8 of 8 ranks on a host: 1 each", "8", DDP, "host:8", "1"), ("8 of 3 ranks: 3 each, rounded up", "3", DDP, "host:8", "3"),
+        ("7 of 8 ranks: 1 each, rounded up", "8", DDP, "host:7", "1"), ("8 of each of two hosts of 8 ranks: 1 each", "16", DDP, "host:8", "1"),
+        ("8 of each of two hosts of 4 ranks: 2 each", "8", (*DDP, "--nodes", "2"), "host:8", "2"), ("8 of each of 3 hosts of 1 rank: 8 each", "3", (*DDP, "--nodes", "3"), "host:8", "8"),
+        ("8 of each of two hosts of 2 ranks and 1: 4 each", "3", (*DDP, "--nodes", "2"), "host:8", "4"),
+        ("8 of the process of dp: all", "8", DP, "host:8", "8"), ("8 of the process of one GPU: all", "1", ("--mode", "none"), "host:8", "8"),
+        ("8 of 4 ranks with two devices each: 2 each", "4", (*DDP, "--stages", "2", "--stages-on", "devices"), "host:8", "2")])
+def processes_of_a_host_share_its_loader_workers(gpus, words, host, each):
+    shared, batch = loader(gpus, *words, "--loader-workers", host)
+    own, expected = loader(gpus, *words, "--loader-workers", each)
+    expect_equal((batch, shared["step_time"]), (expected, own["step_time"]), f"--loader-workers {host} and {each}")
+    _, other = loader(gpus, *words, "--loader-workers", int(each) + 1)
+    expect(other < batch, f"one more worker per process shortens a batch of {batch} s", other)
+
+
+@test
+def no_workers_of_a_host_are_no_loader():
+    words = ("whatif", "--profile", "dgx1-v100", "--model", "bert", "--gpus", "2", "--draws", "0", "--json", "-")
+    without, none, loaded = (harness(*words, *more).json()["points"] for more in ((), ("--loader-workers", "host:0"), ("--loader-workers", "host:1", "--loader-rate", "9")))
+    expect(none == without != loaded, "points without a loader, with host:0 and with host:1", without, none, loaded)
+
+
+@cases([("images", ("--model", "resnet18", "--image", "64", "--batch", "32"), "4", "50", 32 / (4 * 50)), ("tokens", ("--model", "bert", "--batch", "8"), "2", "10", 8 / (2 * 10)),
+        ("half of the workers of a host", ("--model", "bert", "--batch", "8"), "host:4", "10", 8 / (2 * 10))])
+def a_loader_s_rate_and_workers_set_the_time_of_a_batch(words, workers, rate, seconds):
+    words = ("run", "--device", "sim:dgx1-v100", *DDP, "--gpus", "2", *words, "--warmup", "4", "--steps", "4", "--quiet", "--json", "-")
+    job = harness(*words, "--loader-workers", workers, "--loader-rate", rate).json()["jobs"][0]
+    parts = {part["name"].strip(): part["time_s"] for part in job["host_costs"]["parts"]}
+    expect_equal(parts["loader workers"], seconds, "the time of a batch", parts)
+    expect(abs(job["step_time"]["median_s"] / seconds - 1) < 1e-6, "a step waits for its loader", job["step_time"])
+    none = harness(*words).json()["jobs"][0]["step_time"]["median_s"]
+    data = job["phases"]["data_s"]["median_s"]
+    expect(abs(data / (seconds - none) - 1) < 0.02 and data > 0.5 * seconds, f"the loader's time but {none} s of a step without loader", job["phases"])
+
+
+@cases([("letters", ("--loader-workers", "host:x"), "--loader-workers: expected an integer from 0 to 4096, got 'x'"),
+        ("a host without a number", ("--loader-workers", "host:"), "--loader-workers: expected an integer from 0 to 4096, got ''"),
+        ("letters after a number", ("--loader-workers", "4x"), "--loader-workers: expected an integer from 0 to 4096, got '4x'"),
+        ("too many", ("--loader-workers", "host:4097"), "--loader-workers: expected an integer from 0 to 4096, got '4097'"),
+        ("a rate without workers", ("--loader-rate", "100"), "--loader-rate: expected --loader-workers"),
+        ("a rate without workers of a host", ("--loader-rate", "100", "--loader-workers", "host:0"), "--loader-rate: expected --loader-workers")])
+def options_of_a_loader_are_refused_in_one_line(words, reason):
+    for command in (("run", "--device", "sim:dgx1-v100", "--mode", "ring"), ("whatif", "--profile", "dgx1-v100")):
+        result = harness(*command, "--model", "resnet18", "--gpus", "2", *words)
+        expect_equal((result.code, result.out, result.err), (64, "", f"harness: {reason}\n"), "exit code, stdout and stderr", result)
 
 
 @test
@@ -237,10 +290,12 @@ def what_if_says_that_efficiencies_are_estimates():
 @test
 def limits_of_whatif_are_those_of_runs_with_drawn_constants():
     words = ("--model", "resnet18", "--image", "64", "--batch", "8", "--warmup", "2", "--steps", "1")
-    result = harness("whatif", *words, "--profile", "dgx1-v100", "--gpus", "4", "--json", "-").json()
+    right = {"several_gpus": {"value": 1, "unit": "1", "tag": "published", "source": "a test"}}  # The model's error is not in a run.
+    path = profile("without-error", base="dgx1-v100", constants=right)
+    result = harness("whatif", *words, "--profile", path, "--gpus", "4", "--json", "-").json()
 
     def step(draw, *more):
-        return harness("run", *words, *more, "--device", "sim:dgx1-v100", "--draw", draw, "--json", "-", "--quiet").json()["jobs"][0]["step_time"]["median_s"]
+        return harness("run", *words, *more, "--device", "sim:" + path, "--draw", draw, "--json", "-", "--quiet").json()["jobs"][0]["step_time"]["median_s"]
 
     draws = range(0, 17)
     four, one = [step(d, "--mode", "ring", "--gpus", "4") for d in draws], [step(d, "--mode", "none") for d in draws]
@@ -251,7 +306,125 @@ def limits_of_whatif_are_those_of_runs_with_drawn_constants():
     scaling = [a / b for a, b in zip(one, four)]
     expect(abs(point["weak_scaling_efficiency_low"] - min(scaling)) < 1e-9, "the ratio is that of one draw", point)
     shown = harness("profiles", "dgx1-v100").out
-    expect("kappa: 1 (1 to 1.1; range: source)" in shown, "the range of a constant", shown)
+    expect("collective_share: 0.6 (0.4 to 0.9; range: source)" in shown, "the range of a constant", shown)
+
+
+TWO_HOSTS = ("--model", "resnet18", "--image", "64", "--batch", "64", "--policy", "ddp")  # 16 GPUs are two hosts of v100-sxm2-ib100
+ERRORS = {"several_gpus": {"range": [0.96, 1.096]}, "several_hosts": {"range": [0.917, 1.081]}}
+
+
+@test
+def ranges_contain_the_error_of_the_model_by_the_number_of_hosts():
+    path = without_ranges("only-errors", "v100-sxm2-ib100", **ERRORS)
+    words = ("whatif", "--profile", path, *TWO_HOSTS, "--gpus", "1,2,8,16")
+    result = harness(*words, "--draws", "16", "--json", "-").json()
+    expect_equal((result["one_gpu_step_low_s"], result["one_gpu_step_high_s"]), (result["one_gpu_step_s"],) * 2, "one GPU has no range")
+    one = harness(*words, "--draws", "0", "--json", "-").json()["points"]
+    for point, exact, (low, high) in zip(result["points"], one, ((1, 1), (0.96, 1.096), (0.96, 1.096), (0.917, 1.081))):
+        expect_equal(point["step_s"], exact["step_s"], f"the value for {point['gpus']} GPUs")
+        found = [point["step_low_s"] / point["step_s"], point["step_high_s"] / point["step_s"],
+                 point["weak_scaling_efficiency"] / point["weak_scaling_efficiency_high"], point["weak_scaling_efficiency"] / point["weak_scaling_efficiency_low"]]
+        expect(all(abs(a - b) < 1e-9 for a, b in zip(found, (low, high) * 2)), f"{point['gpus']} GPUs: {found}, expected {low} to {high}", point)
+
+
+@test
+def the_range_of_several_gpus_is_at_least_as_wide_as_the_error_of_the_model():
+    words = ("whatif", "--profile", "v100-sxm2-ib100", *TWO_HOSTS, "--gpus", "8,16", "--json", "-")
+    for anchor in ((), ("--measured", "1:1500")):
+        for point, (low, high) in zip(harness(*words, *anchor).json()["points"], (error["range"] for error in ERRORS.values())):
+            found = point["step_high_s"] / point["step_low_s"]
+            expect(found >= high / low, f"{point['gpus']} GPUs {anchor}: high over low is {found}, expected {high / low}", point)
+
+
+@test
+def the_range_of_an_unknown_stack_reaches_from_full_overlap_to_none():
+    def point(share, *more):
+        path = without_ranges(f"share-{share}", "v100-sxm2-ib100", collective_share={"value": share})
+        return harness("whatif", "--profile", path, *TWO_HOSTS, "--gpus", "16", *more, "--json", "-").json()["points"][0]
+
+    unknown, policy, least, most = point(0.6, "--stack", "unknown"), point(0.6, "--stack", "policy"), point(0), point(0.99)
+    expect(least["step_s"] < policy["step_s"] < most["step_s"], "a larger share makes a step longer", least, policy, most)
+    expect_equal((policy["step_low_s"], policy["step_high_s"]), (policy["step_s"],) * 2, "the policy has no range in a profile without ranges")
+    expect_equal(unknown["step_s"], policy["step_s"], "the value of the policy")
+    for end, key, found in ((least, "step_s", "step_low_s"), (most, "step_s", "step_high_s"),
+                            (least, "weak_scaling_efficiency", "weak_scaling_efficiency_high"), (most, "weak_scaling_efficiency", "weak_scaling_efficiency_low")):
+        expect(abs(unknown[found] / end[key] - 1) < 1e-9, f"{found}: {unknown[found]}, expected {end[key]}", unknown)
+
+
+@test
+def an_unknown_stack_needs_a_profile_of_gpus():
+    result = harness("whatif", "--profile", "cpu", "--model", "lenet", "--gpus", "2", "--stack", "unknown")
+    expect_equal((result.code, result.out, result.err), (78, "", "harness: --stack unknown: expected a profile of GPUs, got cpu\n"), "exit code, stdout and stderr", result)
+
+
+def table_of_lost(*words):
+    """The columns of the table of lost time, {head: [value of each row]}."""
+    head, *lines = harness(*words).out.split("Lost per step")[1].split("\n\n")[0].splitlines()[1:]
+    columns = [slice(at, at + 8) for at in range(17, len(head), 8)]  # after the policy and the GPUs
+    rows = [line for line in lines if re.search(r"\.\d\d", line)]
+    return {head[column].strip(): [float(row[column]) for row in rows] for column in columns}
+
+
+@test
+def why_divides_exposed_communication_into_hosts_and_the_network_between_them():
+    words = ("whatif", "--profile", "v100-sxm2-ib100", *TWO_HOSTS[:-1], "ddp,flat", "--gpus", "4,8,16", "--draws", "0")
+    plain, result = harness(*words, "--json", "-").json(), harness(*words, "--why", "--json", "-").json()
+    expect_equal(({p["between_hosts_s"] for p in plain["points"]}, plain["range_depends_on"]), ({None}, None), "without --why")
+    by = {(p["policy"], p["gpus"]): p for p in result["points"]}
+    for before, (_, gpus), p in zip(plain["points"], by, result["points"]):
+        between, exposed = p["between_hosts_s"], p["lost"]["communication_s"]
+        expect(between > 0.1 * exposed if gpus == 16 else between == 0, f"{gpus} GPUs: {between} s between hosts", p)
+        inside = by[p["policy"], min(gpus, 8)]["lost"]["communication_s"]  # what the GPUs of one host alone lose
+        expect(abs(exposed - between - inside) < 1e-12, f"{exposed} s exposed, {inside} s in a host", p)
+        causes = sum(value or 0 for key, value in p["lost"].items() if key not in ("step_s", "alone_s", "total_s"))
+        expect(abs(causes - p["lost"]["total_s"]) < 1e-9, "parts add up", p["lost"])
+        expect_equal({**p, "between_hosts_s": None}, before, "the other figures are those without --why")
+    divided, whole = table_of_lost(*words, "--why"), table_of_lost(*words)
+    expect_equal("exposed" in divided, False, "the column exposed", divided)
+    expect_equal([head for head in divided if head not in whole], ["in host", "between"], "new columns")
+    for inside, between, exposed, p in zip(divided["in host"], divided["between"], whole["exposed"], result["points"]):
+        expect(abs(inside + between - exposed) < 0.011, f"{inside} + {between} = {exposed}", divided, whole)
+        expect(abs(between - 1e3 * p["between_hosts_s"]) < 0.006, "the figure of the JSON", p)
+
+
+@test
+def why_names_the_loader_if_its_rate_decides_the_step():
+    words = (*TWO_HOSTS, "--gpus", "16", "--draws", "0", "--loader-workers", "1")
+    result = harness("whatif", "--profile", "v100-sxm2-ib100", *words, "--why", "--json", "-").json()
+    found = result["range_depends_on"]
+    expect_equal(found["constant"], "loader_decode", "the constant", found)
+    with open(os.path.join(ROOT, "common/sim/profiles/v100-sxm2-ib100.json"), encoding="utf-8") as file:
+        constant = json.load(file)["constants"]["loader_decode"]
+    expect_equal([found["low"], found["high"]], constant["range"], "the ends of its range")
+    for end in ("low", "high"):
+        path = profile(f"decode-{end}", base="v100-sxm2-ib100", constants={"loader_decode": dict(constant, value=found[end])})
+        step = harness("whatif", "--profile", path, *words, "--json", "-").json()["points"][0]["step_s"]
+        expect(abs(found[f"step_at_{end}_s"] / step - 1) < 1e-9, f"a step with the {end} value: {step}", found)
+    expect(found["step_at_low_s"] > result["points"][0]["step_s"] > found["step_at_high_s"], "a slower loader makes a step longer", found)
+    shown = " ".join(harness("whatif", "--profile", "v100-sxm2-ib100", *words, "--why").out.split())
+    figures = tuple(1e3 * found[f"step_at_{end}_s"] for end in ("low", "high"))
+    expect("The range depends most on the constant loader_decode, %g to %g: the step takes %.3f to %.3f ms." % (*constant["range"], *figures) in shown, "the sentence", shown)
+
+
+@test
+def why_asks_about_the_best_policy_and_the_most_gpus():
+    path = without_ranges("nic-and-nvlink", "v100-sxm2-ib100", nic={"range": [6, 12]}, nvlink={"range": [19, 20]})
+    words = ("whatif", "--profile", path, "--model", "vgg16", "--image", "32", "--batch", "4", "--draws", "0", "--why", "--json", "-")
+    named = [harness(*words, "--gpus", gpus).json()["range_depends_on"]["constant"] for gpus in ("4,16", "4,8")]
+    expect_equal(named, ["nic", "nvlink"], "on two hosts and on one")
+
+
+@test
+def why_names_no_constant_if_none_has_a_range():
+    path = without_ranges("exact", "v100-sxm2-ib100")
+    words = ("whatif", "--profile", path, *TWO_HOSTS, "--gpus", "16", "--why")
+    result = harness(*words, "--json", "-").json()
+    expect_equal(result["range_depends_on"], None, "range_depends_on")
+    point, = result["points"]
+    expect_equal((point["step_low_s"], point["step_high_s"]), (point["step_s"],) * 2, "a step without a range")
+    expect(point["between_hosts_s"] > 0, "exposed communication is divided", point)
+    shown = harness(*words).out
+    expect("depends most" not in shown and "between" in shown, "no sentence about a constant", shown)
 
 
 @more_test
@@ -264,6 +437,23 @@ def the_page_quotes_what_whatif_gives_with_one_thread_of_a_server_and_with_eight
         point = harness(*shlex.split(quoted[1]), threads, "--json", "-").json()["points"][0]
         found = tuple(f"{1e3 * point[key]:.0f}" for key in ("step_s", "step_low_s", "step_high_s"))
         expect_equal(figures, found, f"{threads} threads")
+
+
+@more_test
+def the_page_quotes_ranges_causes_and_a_loader_as_the_program_gives_them():
+    with open(os.path.join(ROOT, "docs/simulation.md"), encoding="utf-8") as file:
+        page = file.read().replace("\\\n", " ")
+    of = r"^    harness (whatif [^\n]*{})\n\n{}"
+    command, *figures = re.search(of.format("--stack unknown", r"shows a step of (\d+) ms \((\d+) to (\d+)\), and without `--stack unknown` (\d+) ms \((\d+) to (\d+)\)"), page, re.M).groups()
+    unknown, policy = (harness(*shlex.split(words), "--json", "-").json()["points"][0] for words in (command, command.replace(" --stack unknown", "")))
+    found = [f"{1e3 * point[key]:.0f}" for point in (unknown, policy) for key in ("step_s", "step_low_s", "step_high_s")]
+    expect_equal(figures, found, "the figures of --stack unknown")
+    command, printed = re.search(of.format("--why", r"prints among other lines:\n\n((?:    [^\n]*\n|\n)+)"), page, re.M).groups()
+    blocks, out = re.sub(r"^    ", "", printed, flags=re.M).strip("\n").split("\n\n"), harness(*shlex.split(command)).out
+    expect(len(blocks) == 2 and all(block in out for block in blocks), "the lines of --why", *blocks, out)
+    command, loaded, plain = re.search(of.format(r"--loader-workers host:16 --loader-rate \d+", r"shows a step of (\d+) ms.*?step takes (\d+) ms"), page, re.M | re.S).groups()
+    steps = [harness(*shlex.split(words), "--json", "-").json()["points"][0]["step_s"] for words in (command, command.split("--loader")[0])]
+    expect_equal([loaded, plain], [f"{1e3 * step:.0f}" for step in steps], "steps with and without a loader")
 
 
 RESNET = ["--model", "resnet50", "--batch", "16"]
@@ -363,9 +553,9 @@ def limits_of_ratio(policies, words, draws):
     return ratios[0], min(ratios), max(ratios)
 
 
-@cases([("decided", ["zero1", "ddp"], ""), ("undecided", ["zero1", "zero3"], ": undecided, because the range contains 1")])
+@cases([("decided", ["zero1", "ddp"], ""), ("undecided", ["horovod", "ddp"], ": undecided, because the range contains 1")])
 def the_verdict_compares_policies_draw_by_draw(policies, undecided):
-    words = ("--model", "resnet18", "--gpus", "4")
+    words = ("--model", "resnet18", "--batch", "8", "--gpus", "4")
     result, shown = verdict_of("whatif", "--profile", "dgx1-v100", *words, "--policy", ",".join(policies), "--draws", "4", "--quiet")
     verdict, expected = result["verdict"], limits_of_ratio(policies, words, 4)
     best, other = policies

@@ -88,8 +88,8 @@ def every_command_works_and_servers_on_all_ranks_send_less_than_one():
         with open(os.path.join(folder, "buckets", "table.json"), encoding="utf-8") as file:
             points = json.load(file)["points"]
     rates = {(p["values"]["link"], float(p["values"]["bucket-cap-mb"])): p["samples_per_s"]["median"] for p in points}
-    expect(all(abs(rates["10Gbit/s", size] / rates["10Gbit/s", 25] - 1) < 0.03 for size in (5, 50)), "the line is not flat", rates)
-    expect(rates["10Gbit/s", 100] < 0.9 * rates["10Gbit/s", 25], "100 MiB are as fast", rates)
+    expect(abs(rates["10Gbit/s", 5] / rates["10Gbit/s", 25] - 1) < 0.03, "the line is not flat", rates)
+    expect(rates["10Gbit/s", 100] < 0.9 * rates["10Gbit/s", 50] < 0.9 * 0.97 * rates["10Gbit/s", 25], "50 or 100 MiB are as fast", rates)
     expect(all(1.8 < rates["100Gbit/s", size] / rates["10Gbit/s", size] < 2.3 for size in (5, 25, 50, 100)), "the faster link is not twice as fast", rates)
     expect(sent["3"] < 0.8 * sent["1"], f"MiB sent per step by servers: {sent}")
 

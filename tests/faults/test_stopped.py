@@ -75,7 +75,7 @@ def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
 
 @test
 def a_rank_that_was_behind_before_is_named_again_when_a_signal_stops_it():
-    # A step of rank 1 takes several seconds on any machine. One of LeNet was over before the launcher called the rank late.
+    # A step of rank 1 takes several seconds on any machine. A step of LeNet ended before the launcher called the rank late.
     with Run("--mode", "ring", "--gpus", "3", *RESNET, "--slow", "1:1000", "--eval-every", "-1", "--stall-timeout", "600s") as run:
         run.wait_for_line(") is behind: ")
         run.kill(run.wait_for_rank("ring", 1), signal.SIGSTOP)

@@ -51,7 +51,7 @@ ROWS = [
     ("isolated", SEVERAL, REAL, "jobs.slowdown"),
     ("isolated", SEVERAL, ["--plan"], "jobs.ranks.memory"),
     ("progress", SEVERAL, REAL, "jobs.ranks.process.threads"),
-    ("loader-workers", EVERY, ["sim"], "jobs.ranks.step_s"),
+    ("loader-workers loader-rate", EVERY, ["sim"], "jobs.ranks.step_s"),
     ("dp-host dp-gather", ["ps=dp"], ["sim"], "jobs.ranks.step_s"),
     ("workload", EVERY, ["sim", "--plan"], "jobs.memory_imbalance.maximum_bytes"),
     ("workload-out", EVERY, ["sim"], "a file"),

@@ -192,6 +192,39 @@ static void collectives_take_multiprocessors_and_memory_of_a_gpu(void **context)
         assert_true(fabs(sim_price_rate(load, rates[i].parts) - rates[i].rate) < 1e-6);
 }
 
+/* A collective takes the share of the profile from all kernels, however few SMs and however little memory
+ * bandwidth it uses. A kernel that contends more for SMs or memory loses more. A copy engine takes no share.
+ */
+static void a_collective_takes_its_share_from_every_kernel(void **context)
+{
+    (void)context;
+    sim_profile *gpus = load("dgx1-v100"), *processor = load("cpu");
+    for (int channels = 1; channels <= 6; channels += 5) {
+        set(gpus, SIM_COLLECTIVE_SHARE, 0.125 * channels, 0);
+        assert_true(sim_price_collective(gpus, channels, SIM_GB_PER_S).share == 0.125 * channels);
+    }
+    assert_true(sim_price_copy_engine(gpus, SIM_GB_PER_S).share == 0);
+    assert_true(sim_price_collective(processor, 1, SIM_GB_PER_S).share == 0);
+    tag(processor, SIM_COLLECTIVE_SHARE, 0.25);
+    assert_true(sim_price_collective(processor, 1, SIM_GB_PER_S).share == 0.25);
+    static const struct {
+        sim_load load;
+        sim_parts parts;
+        double rate;
+    } cases[] = {
+        {{0, 0, 0.5}, {1, 1}, 0.5},        {{0, 0, 0.5}, {0, 0}, 0.5},
+        {{0.25, 0.25, 0.5}, {1, 1}, 0.5},  {{0.75, 0.25, 0.5}, {1, 1}, 0.25},
+        {{0.25, 0.75, 0.5}, {0, 1}, 0.25}, {{0.25, 0.5, 0}, {1, 1}, 0.5},
+        {{0.75, 0.75, 0.5}, {0, 0}, 0.5},  {{0, 0, 1.25}, {1, 1}, 0}, /* Two collectives run. */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double found = sim_price_rate(cases[i].load, cases[i].parts);
+        if (found != cases[i].rate) fail_msg("case %zu: found %g, expected %g", i, found, cases[i].rate);
+    }
+    sim_profile_free(&gpus);
+    sim_profile_free(&processor);
+}
+
 static void agents_take_from_compute_what_cores_are_missing(void **context)
 {
     (void)context;
@@ -327,6 +360,7 @@ int main(void)
         cmocka_unit_test(loaders_have_prices),
         cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
         cmocka_unit_test(collectives_take_multiprocessors_and_memory_of_a_gpu),
+        cmocka_unit_test(a_collective_takes_its_share_from_every_kernel),
         cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
         cmocka_unit_test(bound_ranks_keep_their_agents_and_their_neighbors),
         cmocka_unit_test(copies_between_ranks_and_into_buckets_have_rates_of_their_own),

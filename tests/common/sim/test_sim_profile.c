@@ -203,7 +203,8 @@ static void draws_take_each_constant_through_its_range(void **context)
 }
 
 /* Every constant that was assumed and not measured has a range. The exceptions are constants that are choices
- * rather than quantities, and constants of effects that the profile does not have. */
+ * rather than quantities, constants of effects that the profile does not have, and kappa if the range of
+ * several_gpus contains the slowdown by other processes. */
 static void every_assumed_constant_has_a_range(void **context)
 {
     (void)context;
@@ -219,7 +220,9 @@ static void every_assumed_constant_has_a_range(void **context)
             bool chosen = false;
             for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++)
                 chosen = chosen || choices[i] == (sim_constant)c;
-            chosen = chosen || sim_profile_get(p, (sim_constant)c) == 0;
+            chosen = chosen || sim_profile_get(p, (sim_constant)c) == 0 ||
+                     (c == SIM_KAPPA && sim_profile_has_range(p, SIM_SEVERAL_GPUS) &&
+                      p->high[SIM_SEVERAL_GPUS][0] > sim_profile_get(p, SIM_KAPPA));
             if (chosen || !sim_profile_has(p, (sim_constant)c) ||
                 strcmp(p->provenance[c].tag, "assumed") != 0)
                 continue;
