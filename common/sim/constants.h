@@ -41,10 +41,13 @@
     X(SYNCHRONIZE_TIME, "synchronize_time", "us", 1, 0, 1000, true, "the host's return from a wait")         \
     X(SYNCHRONOUS, "synchronous", "1", 1, 0, 1, true, "1 if a launch runs the kernel, as on a CPU")          \
     X(KAPPA, "kappa", "1", 1, 1, 3, true, "slowdown of computation with several processes")                  \
-    X(SEVERAL_GPUS, "several_gpus", "1", 1, 0.5, 2, false,                                                   \
+    X(SEVERAL_GPUS, "several_gpus", "1", 1, 0.5, 5, false,                                                   \
       "published steps of several GPUs of one host, over the model's")                                       \
-    X(SEVERAL_HOSTS, "several_hosts", "1", 1, 0.5, 2, false,                                                 \
+    X(SEVERAL_HOSTS, "several_hosts", "1", 1, 0.5, 5, false,                                                 \
       "published steps of several hosts, over the model's")                                                  \
+    X(UNKNOWN_GPUS, "unknown_gpus", "1", 1, 0.5, 5, false, "the same, of stacks that no policy describes")   \
+    X(UNKNOWN_HOSTS, "unknown_hosts", "1", 1, 0.5, 5, false,                                                 \
+      "the same on several hosts, of stacks that no policy describes")                                       \
     X(CONTENTION, "contention", "1", 3, 1, 5, false,                                                         \
       "replaces kappa: for convolutions, products, other operations")                                        \
     X(SMS, "sms", "1", 1, 1, 1000, false,                                                                    \

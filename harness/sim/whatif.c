@@ -370,16 +370,29 @@ static status try_next(const whatif_question *q, whatif_answer *a)
     return rc;
 }
 
-/* Draws how much of their speed kernels lose while a collective runs: from nothing, which is full overlap, to
- * almost all, which is no overlap. */
-static void draw_overlap(whatif_question *q, int draw)
+/* Draws what differs between stacks: how much of their speed kernels lose while a collective runs, from
+ * nothing, which is full overlap, to almost all, which is no overlap; and, unless a second point was
+ * measured, what else a stack may lose. */
+static status draw_stack(whatif_question *q, int draw)
 {
+    static const sim_constant errors[][2] = {{SIM_SEVERAL_GPUS, SIM_UNKNOWN_GPUS},
+                                             {SIM_SEVERAL_HOSTS, SIM_UNKNOWN_HOSTS}};
     const sim_constant_info *share = &sim_constant_table[SIM_COLLECTIVE_SHARE];
     double middle = (share->least + share->most) / 2;
+    sim_profile *p = NULL;
     q->overrides[0] =
         (sim_override){.constant = SIM_COLLECTIVE_SHARE,
                        .value = sim_draw_between(share->name, draw, share->least, middle, share->most)};
     q->override_count = 1;
+    if (q->measured_gpus) return STATUS_OK;
+    TRY(sim_profile_load(q->profile, &p));
+    sim_profile_draw(p, draw);
+    for (int i = 0; i < 2; i++)
+        if (sim_profile_has(p, errors[i][1]))
+            q->overrides[q->override_count++] =
+                (sim_override){.constant = errors[i][0], .value = sim_profile_get(p, errors[i][1])};
+    sim_profile_free(&p);
+    return STATUS_OK;
 }
 
 status whatif_ask_points(const whatif_question *q, whatif_answer *out)
@@ -390,8 +403,8 @@ status whatif_ask_points(const whatif_question *q, whatif_answer *out)
     int64_t begin_ns = clock_now_ns();
     for (int draw = 0; draw <= q->draws && rc == STATUS_OK; draw++) {
         whatif_question drawn = *q;
-        if (q->unknown_stack && draw > 0) draw_overlap(&drawn, draw);
-        rc = ask_all(&drawn, draw, &figures, out);
+        if (q->unknown_stack && draw > 0) rc = draw_stack(&drawn, draw);
+        if (rc == STATUS_OK) rc = ask_all(&drawn, draw, &figures, out);
         double once_s = 1e-9 * (double)(clock_now_ns() - begin_ns);
         if (draw == 0 && once_s * q->draws > 5 && !q->config->run.quiet && rc == STATUS_OK)
             log_info("about %.0f s left for the ranges; --draws 0 leaves them out", once_s * q->draws);

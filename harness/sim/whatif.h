@@ -27,10 +27,12 @@ typedef struct whatif_question {
     int draws; /* 0 to SIM_DRAWS. If 0, the low and high values equal the values. */
     int gpus[WHATIF_SIZES], size_count;
     policy_list policies;
-    bool server_per_rank;      /* The policy sync has a server on every rank. */
-    bool unknown_stack;        /* The draws reach from full overlap of exchange and computation to none. */
-    bool why;                  /* Divide exposed communication, and find what the range depends on most. */
-    sim_override overrides[1]; /* [override_count] changes of constants, which whatif_ask() uses. */
+    bool server_per_rank; /* The policy sync has a server on every rank. */
+    /* No policy describes the stack. The draws reach from full overlap of exchange and computation to none,
+     * and contain what stacks without a policy lose beyond that. */
+    bool unknown_stack;
+    bool why; /* Divide exposed communication, and find what the range depends on most. */
+    sim_override overrides[SIM_EFFICIENCIES]; /* [override_count] changes of constants. */
     int override_count;
 } whatif_question;
 
@@ -63,8 +65,9 @@ typedef struct whatif_verdict {
     bool undecided; /* In some draw `next` is as fast as `best`. */
 } whatif_verdict;
 
-/* With `why`, the constant that changes the step of the verdict's best policy on the largest number of GPUs
- * most, over the range of the constant, while the other constants keep their values. */
+/* With `why`, the constant, or "efficiency" for the factor of --efficiency, that changes the step of the
+ * verdict's best policy on the largest number of GPUs most, over the range of the constant, while the other
+ * constants keep their values. */
 typedef struct whatif_dependence {
     const char *constant; /* NULL if no constant has a range. */
     double low, high, step_low_ms, step_high_ms;

@@ -117,7 +117,11 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
     const char *separator = "";
     for (int c = 0; c < LOST_CAUSES; c++) {
         if (!shown[c]) continue;
-        text_append(out, "%s%s: %s", separator, lost_causes[c].head, lost_causes[c].meaning);
+        if (q->why && c == LOST_COMMUNICATION)
+            text_append(out, "%sin host, between: exposed communication, of one host and added by others",
+                        separator);
+        else
+            text_append(out, "%s%s: %s", separator, lost_causes[c].head, lost_causes[c].meaning);
         separator = "; ";
     }
     if (*separator) text_append(out, ".\n");

@@ -33,6 +33,14 @@ static int gpus_of_host(const sim_profile *p, int nodes, int gpus)
     return (gpus + hosts - 1) / hosts;
 }
 
+/* Leaves NaN if one of the jobs cannot run, or has no divided steps. */
+static void set_between_hosts(whatif_point *x, const whatif_point *of_host)
+{
+    bool known =
+        !x->refused[0] && !of_host->refused[0] && !isnan(x->lost.step_s) && !isnan(of_host->lost.step_s);
+    x->between_hosts_s = known ? x->lost.of[LOST_COMMUNICATION] - of_host->lost.of[LOST_COMMUNICATION] : NAN;
+}
+
 /* Divides exposed communication: what the GPUs of one host expose alone, and what the other hosts add. */
 static status divide_exposed(const whatif_question *q, const sim_profile *p, whatif_answer *out)
 {
@@ -52,22 +60,43 @@ static status divide_exposed(const whatif_question *q, const sim_profile *p, wha
     if (rc == STATUS_OK) rc = ask_again(&one, &host);
     free(words);
     for (int k = 0; host && k < q->policies.count; k++)
-        for (int i = 0; i < q->size_count; i++)
-            out->points[k][i].between_hosts_s = out->points[k][i].lost.of[LOST_COMMUNICATION] -
-                                                host->points[k][i].lost.of[LOST_COMMUNICATION];
+        for (int i = 0; i < q->size_count; i++) set_between_hosts(&out->points[k][i], &host->points[k][i]);
     free_answer(host);
     return rc;
 }
 
+/* Sets the range from which the draws of this question take a constant. */
+static void range_of(const whatif_question *q, const sim_profile *p, sim_constant c, double *low,
+                     double *high)
+{
+    bool unknown = q->unknown_stack && !q->measured_gpus;
+    sim_constant from = unknown && c == SIM_SEVERAL_GPUS    ? SIM_UNKNOWN_GPUS
+                        : unknown && c == SIM_SEVERAL_HOSTS ? SIM_UNKNOWN_HOSTS
+                                                            : c;
+    *low = p->low[from][0];
+    *high = p->high[from][0];
+    if (!q->unknown_stack || c != SIM_COLLECTIVE_SHARE) return;
+    *low = sim_constant_table[c].least;
+    *high = sim_constant_table[c].most;
+}
+
+static bool is_efficiency(int c)
+{
+    return c >= SIM_CONVOLUTION_FORWARD && c < SIM_CONVOLUTION_FORWARD + SIM_EFFICIENCIES;
+}
+
 /* Sets *step_ms to the step of the only policy and number of GPUs with a constant at an end of its range, or
- * to NaN. A constant with several values is scaled as its first value. */
+ * to NaN. All efficiencies change together, as in a draw. A constant with several values is scaled as its
+ * first value. */
 static status ask_at(whatif_question *one, const sim_profile *p, sim_constant c, double at, double *step_ms)
 {
     whatif_answer *answer;
-    bool scales = sim_constant_table[c].count > 1 && p->values[c][0] > 0;
-    one->overrides[0] =
-        (sim_override){.constant = c, .value = scales ? at / p->values[c][0] : at, .multiplies = scales};
-    one->override_count = 1;
+    bool scales = (sim_constant_table[c].count > 1 && p->values[c][0] > 0) || is_efficiency(c);
+    one->override_count = is_efficiency(c) ? SIM_EFFICIENCIES : 1;
+    for (int i = 0; i < one->override_count; i++)
+        one->overrides[i] = (sim_override){.constant = (sim_constant)(c + i),
+                                           .value = scales ? at / p->values[c][0] : at,
+                                           .multiplies = scales};
     TRY(ask_again(one, &answer));
     *step_ms = answer ? answer->points[0][0].step_ms : NAN;
     free_answer(answer);
@@ -77,12 +106,18 @@ static status ask_at(whatif_question *one, const sim_profile *p, sim_constant c,
 static status find_dependence(const whatif_question *q, const sim_profile *p, whatif_dependence *out)
 {
     for (int c = 0; c < SIM_CONSTANT_COUNT; c++) {
-        double low = p->low[c][0], high = p->high[c][0];
         whatif_question one = *q;
-        whatif_dependence found = {.constant = sim_constant_table[c].name, .low = low, .high = high};
-        if (!sim_profile_has(p, (sim_constant)c) || low >= high) continue;
-        TRY(ask_at(&one, p, (sim_constant)c, low, &found.step_low_ms));
-        TRY(ask_at(&one, p, (sim_constant)c, high, &found.step_high_ms));
+        whatif_dependence found = {.constant = is_efficiency(c) ? "efficiency" : sim_constant_table[c].name};
+        if (!sim_profile_has(p, (sim_constant)c) || (is_efficiency(c) && c != SIM_CONVOLUTION_FORWARD))
+            continue;
+        range_of(q, p, (sim_constant)c, &found.low, &found.high);
+        if (found.low >= found.high) continue;
+        TRY(ask_at(&one, p, (sim_constant)c, found.low, &found.step_low_ms));
+        TRY(ask_at(&one, p, (sim_constant)c, found.high, &found.step_high_ms));
+        if (is_efficiency(c)) { /* as --efficiency, a factor for all of them */
+            found.low /= p->values[c][0];
+            found.high /= p->values[c][0];
+        }
         double most = fabs(out->step_high_ms - out->step_low_ms);
         if (fabs(found.step_high_ms - found.step_low_ms) > most) *out = found;
     }

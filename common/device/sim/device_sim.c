@@ -227,10 +227,11 @@ static void change_communication(sim_device *d, int by, sim_load load)
     bool changes = !d->synchronous && (load.sms > 0 || load.memory > 0 || load.share > 0);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
     d->communicating += by;
+    if (load.share > 0) d->sharing += by;
     d->load = d->communicating == 0
                   ? (sim_load){0}
                   : (sim_load){d->load.sms + by * load.sms, d->load.memory + by * load.memory,
-                               d->load.share + by * load.share};
+                               d->sharing ? fmax(d->load.share, load.share) : 0};
     if (d->communicating == 0 || d->communicating == by) sim_core_changed(d);
     for (sim_stream *s = d->streams; s && changes; s = s->next) sim_stream_advance(s);
 }

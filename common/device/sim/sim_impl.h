@@ -37,6 +37,7 @@ typedef struct sim_device {
     double host_share;
     bool at_work;      /* true while the compute thread is in core_work() of stream_sim.c */
     int communicating; /* number of collectives and copies that move data now */
+    int sharing;       /* number of those with a share; the shares of several do not add up */
     sim_load load;     /* share of this GPU that collectives and copies use */
     /* Seed of random numbers, or 0 without jitter, and number of launches so far. */
     uint64_t jitter, launches;
