@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 
+import ledger
 import provenance
 from tap import Skip, cases, expect, expect_equal, main, test
 
@@ -132,11 +133,40 @@ def recorded_verdicts_are_those_of_all_rounds():
 @test
 def a_measured_table_has_its_provenance_in_comments():
     for name in names():
-        if name.endswith(".csv") and not name.startswith("published/"):
+        if name.endswith(".csv") and not name.startswith(("published/", "predictions/")):
             with open(os.path.join(RESULTS, name), encoding="utf-8") as file:
                 found = dict(re.findall(r"^# (\w+): (.+)$", file.read(), re.MULTILINE))
             missing = {*provenance.FIELDS, "processor"} - set(found)
             expect(not missing, f"{name} has no comment on {', '.join(sorted(missing))}")
+
+
+@test
+def predictions_are_older_than_what_was_published():
+    """The first version of the ledger that has a row has no published value in it."""
+    if subprocess.run(["git", "cat-file", "-e", "HEAD"], cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        raise Skip("no history of the repository")
+    first = {}
+    for commit in reversed(ledger.git("log", "--format=%H", "--", ledger.LEDGER).split()):
+        for row in ledger.rows_of(ledger.git("show", f"{commit}:{ledger.LEDGER}")):
+            first.setdefault(ledger.key(row), row)
+    rows = ledger.read()
+    expect(len(rows) > 100, f"{len(rows)} rows")
+    for row in rows:
+        expect_equal(list(row), list(ledger.FIELDS), "fields")
+        expect(0 < float(row["low"]) <= float(row["value"]) <= float(row["high"]), "low, value and high", row)
+        expect_equal((first[ledger.key(row)]["published"], first[ledger.key(row)]["value"]), ("", row["value"]), "the first version of a row", row)
+        expect(not ledger.is_older("HEAD", row["commit"]), "the commit of the prediction is in the history", row)
+
+
+@test
+def the_score_of_the_ledger_counts_rows_in_points_of_efficiency():
+    command = "harness whatif --measured 1:100 --gpus 8,16"
+    rows = [{"gpus": "8", "low": "700", "value": "780", "high": "790", "published": "760", "command": command},
+            {"gpus": "16", "low": "1300", "value": "1500", "high": "1550", "published": "1200", "command": command},
+            {"gpus": "16", "low": "1300", "value": "1500", "high": "1550", "published": "", "command": command}]
+    found = {name: (cells, round(error, 3), near, inside, round(width, 3)) for name, cells, error, near, inside, width in ledger.score(rows)}
+    expect_equal(found["one point, one host"], (1, 2.5, 1.0, 1.0, 11.25), "8 GPUs")
+    expect_equal(found["one point, several hosts"], (1, 18.75, 0.0, 0.0, 15.625), "16 GPUs")
 
 
 @test
