@@ -102,7 +102,7 @@ typedef struct reproduction_run {
     published_table table; /* Published table with the same name as the reproduction. */
     virtual_figures figures;
     reproduction_report *report;
-    sim_override error;                /* Of the present row and draw. */
+    sim_override error;                /* The error that this row has in this draw. */
     const reproduction_report *values; /* The report of draw 0 while the other draws run, else NULL. */
 } reproduction_run;
 
@@ -172,9 +172,9 @@ void reproduction_place(json_t *cell, int gpus, int nodes);
 /* Scores the efficiencies of the cells that have a place: all, by link, by source, and without each source.
  */
 json_t *reproduction_score(const reproduction_report *r);
-/* Sets the range that holds the middle nineteen twentieths of the published steps over ours, among the cells
- * that have a place on the same link, network or NVLink, but are not of the source. Without such cells it is
- * from 1 to 1. */
+/* Sets the range of the model's error: for each cell on the same link, network or NVLink, that is not of the
+ * source, the published step is divided by the predicted step, and 95 % of these ratios, the middle ones, are
+ * in the range. The range is from 1 to 1 if there are no cells. */
 void reproduction_error(const reproduction_report *r, const char *without, int nodes, double *low,
                         double *high);
 

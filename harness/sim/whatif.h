@@ -45,8 +45,8 @@ typedef struct whatif_point {
     double efficiency;
     double samples_per_s;
     lost_time lost; /* step_s is NaN if a GPU has only a stage of the model. */
-    /* With `why`, the part of lost.of[LOST_COMMUNICATION] that the GPUs of one host alone do not lose, else
-     * NaN. */
+    /* The part of lost.of[LOST_COMMUNICATION] that other hosts add. NaN without `why`, and if there is no job
+     * of one host. */
     double between_hosts_s;
     double low_ms, high_ms, least_efficiency, most_efficiency;
     double drawn[SIM_DRAWS + 1]; /* Samples/s in each draw, which the verdict compares draw by draw. */
@@ -65,9 +65,10 @@ typedef struct whatif_verdict {
     bool undecided; /* In some draw `next` is as fast as `best`. */
 } whatif_verdict;
 
-/* With `why`, the constant, or "efficiency" for the factor of --efficiency, that changes the step of the
- * verdict's best policy on the largest number of GPUs most, over the range of the constant, while the other
- * constants keep their values. */
+/* The constant that changes the step of the verdict's best policy on the largest number of GPUs most, over
+ * the range of the constant, while the other constants keep their values. "efficiency" is the factor of
+ * --efficiency.
+ */
 typedef struct whatif_dependence {
     const char *constant; /* NULL if no constant has a range. */
     double low, high, step_low_ms, step_high_ms;

@@ -114,7 +114,7 @@ static status find_dependence(const whatif_question *q, const sim_profile *p, wh
         if (found.low >= found.high) continue;
         TRY(ask_at(&one, p, (sim_constant)c, found.low, &found.step_low_ms));
         TRY(ask_at(&one, p, (sim_constant)c, found.high, &found.step_high_ms));
-        if (is_efficiency(c)) { /* as --efficiency, a factor for all of them */
+        if (is_efficiency(c)) { /* the factor of --efficiency */
             found.low /= p->values[c][0];
             found.high /= p->values[c][0];
         }

@@ -248,7 +248,7 @@ def options_of_a_result_may_be_edited():
     refused(harness("--config", write("edited.json", changed(edited, ("jobs", 0, "steps"), other))), 65, "edited.json: checksum: expected ")
 
 
-@cases([("a run", ["report"], "tests/commands/run-version-4.json"), ("a reproduction", ["report"], "results/reproduce/reducer-memory.json")])
+@cases([("a run", ["report"], "tests/commands/run-version-4.json"), ("a reproduction", ["report"], "tests/commands/reproduction-version-4.json")])
 def recorded_results_of_older_versions_are_read_with_a_notice(words, name):
     result = harness(*words, os.path.join(ROOT, name))
     expect_equal((result.code, len(result.lines())), (0, 1), "exit code and lines", result)
