@@ -6,7 +6,8 @@
     ledger.py score                                                     compares predictions and published values
 
 A prediction needs a committed tree, because its commit says which constants were used. A published value is accepted
-only for a row that is committed. Rows that are older than the last change of the constants do not count: `score` refuses them.
+only for a row that is committed. Rows that are older than the last change of the constants do not count: `score` refuses them,
+and shows apart what they were worth at their time.
 """
 import csv
 import io
@@ -114,14 +115,19 @@ def score(rows):
     return found
 
 
+def print_table(title, rows):
+    print(f"{title:32} {'rows':>5} {'error':>6} {'near':>5} {'in':>5} {'width':>6}")
+    for name, cells, error, near, inside, width in score(rows):
+        print(f"  {name:30} {cells:5} {error:6.1f} {near:5.0%} {inside:5.0%} {width:6.1f}")
+
+
 def print_score():
     since = constants_commit()
     rows = read()
-    counted = [row for row in rows if not is_older(row["commit"], since)]
-    print(f"{len(rows) - len(counted)} of {len(rows)} rows are refused: they are older than the constants, commit {since[:12]}")
-    print(f"{'':30} {'rows':>5} {'error':>6} {'near':>5} {'in':>5} {'width':>6}")
-    for name, cells, error, near, inside, width in score(counted):
-        print(f"{name:30} {cells:5} {error:6.1f} {near:5.0%} {inside:5.0%} {width:6.1f}")
+    refused = [row for row in rows if is_older(row["commit"], since)]
+    print_table("predictions with these constants", [row for row in rows if row not in refused])
+    print(f"{len(refused)} of {len(rows)} rows are refused, because they are older than the constants, commit {since[:12]}")
+    print_table("refused rows, at their time", refused)
     print("error: mean, in points of efficiency. near: within 5 points. in: between low and high, whose mean distance is width.")
 
 
