@@ -191,5 +191,5 @@ const reproduction reproduce_dp_vs_ddp = {
     .profiles = "titan-rtx-x2, titan-rtx-x2-no-p2p, dgx-a100-40g",
     .baselines = {"dp as a star, without Python and loader"},
     .calibration = "GPT-2 under ddp over NVLink",
-    .constants = "titan-rtx-x2, titan-rtx-x2-no-p2p and dgx-a100-40g since 1c92ad6, the outcome known",
+    .constants = "titan-rtx-x2, titan-rtx-x2-no-p2p and dgx-a100-40g since 5022e63, the outcome known",
     .run = run};

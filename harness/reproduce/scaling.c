@@ -213,7 +213,7 @@ const reproduction reproduce_ddp_benchmark = {
     .profiles = "dgx1-v100-4xib100",
     .baselines = {"as on 1 GPU"},
     .calibration = "one GPU without DDP, for each model",
-    .constants = "dgx1-v100-4xib100 since 1c92ad6, the outcome known",
+    .constants = "dgx1-v100-4xib100 since 5022e63, the outcome known",
     .scaling = &ddp_scaling,
     .run = reproduction_scale};
 
@@ -245,7 +245,7 @@ const reproduction reproduce_throughput = {
     .profiles = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100, dgx1-p100",
     .baselines = {"1 GPU times GPUs"},
     .calibration = "one GPU, for each source, hardware and model",
-    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since 1c92ad6, the outcome known",
+    .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since 5022e63, the outcome known",
     .scaling = &throughput_scaling,
     .run = reproduction_scale};
 
@@ -279,7 +279,7 @@ const reproduction reproduce_tf_benchmarks = {
     .profiles = "dgx1-p100, dgx1-p100-nccl1, gce-k80",
     .baselines = {"1 GPU times GPUs"},
     .calibration = "one GPU, for each machine, model and batch",
-    .constants = "dgx1-p100, gce-k80 and dgx1-p100-nccl1 since 1c92ad6, the outcome known",
+    .constants = "dgx1-p100, gce-k80 and dgx1-p100-nccl1 since 5022e63, the outcome known",
     .scaling = &tf_scaling,
     .run = reproduction_scale};
 
@@ -351,6 +351,6 @@ const reproduction reproduce_training = {
     .profiles = "dgx1-v100, dgx-a100-40g, dgx-a100-80g, v100-sxm2-ib100",
     .baselines = {"1 GPU times GPUs"},
     .calibration = "one GPU, for each configuration",
-    .constants = "dgx1-v100, dgx-a100-40g, dgx-a100-80g and v100-sxm2-ib100 since 1c92ad6, the outcome known",
+    .constants = "dgx1-v100, dgx-a100-40g, dgx-a100-80g and v100-sxm2-ib100 since 5022e63, the outcome known",
     .scaling = &training_scaling,
     .run = reproduction_scale};

@@ -181,7 +181,7 @@ const reproduction reproduce_torch_vs_apex = {
     .profiles = SIM_DEFAULT_PROFILE,
     .baselines = {"as on 1 GPU", [NO_KAPPA] = "no kappa", [IDEAL_OVERLAP] = "ideal overlap"},
     .calibration = "1 GPU, and 2 GPUs under each policy",
-    .constants = "v100-pcie-32g since 1c92ad6, the outcome known",
+    .constants = "v100-pcie-32g since 5022e63, the outcome known",
     .run = run};
 
 /* ---- on GPUs ---------------------------------------------------------------------------------- */
