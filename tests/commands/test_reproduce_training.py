@@ -147,4 +147,21 @@ def a_line_has_at_most_80_columns():
     expect("Predicted efficiencies" in shown, "the score", shown)
 
 
+def quantile(values, at):
+    values = sorted(values)
+    place = at * (len(values) - 1)
+    below = int(place)
+    return values[below] + (place - below) * (values[min(below + 1, len(values) - 1)] - values[below])
+
+
+@test
+def the_error_in_the_profile_is_that_of_the_recorded_cells():
+    with open(os.path.join(ROOT, "common/sim/profiles/cuda.json"), encoding="utf-8") as file:
+        constants = json.load(file)["constants"]
+    for name, link in (("several_gpus", "NVLink"), ("several_hosts", "network")):
+        ratios = [c["ours"] / c["published"] for c in chosen_by(link, kept())]
+        ends = [quantile(ratios, at) for at in (0.025, 0.975)]
+        expect(all(abs(a - b) < 0.005 for a, b in zip(constants[name]["range"], ends)), f"{name}: {constants[name]['range']}, of the cells {ends}")
+
+
 main()
