@@ -212,6 +212,10 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
         "In brackets: limits over %d draws of the profile's constants from their ranges.\n"
         "Limited by: the largest part of the lost time, as a share of the step.\n",
         q->draws);
+    if (q->unknown_stack)
+        text_append(out,
+                    "The stack is unknown: the limits reach from full overlap of exchange and backward pass "
+                    "to none.\n");
 }
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)
@@ -295,12 +299,13 @@ json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
                                                                                 : json_null(),
                                 "algorithms", x->algorithms ? json_incref(x->algorithms) : json_null()));
         }
-    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:b, s:o, s:o, s:o, s:o, s:O?}",
+    return json_pack("{s:i, s:b, s:s, s:b, s:o, s:O, s:b, s:f, s:f, s:f, s:b, s:b, s:o, s:o, s:o, s:o, s:O?}",
                      "schema_version", WHATIF_SCHEMA_VERSION, "simulated", 1, "profile", q->profile,
                      "efficiencies_estimated", (int)a->estimated, "options", options, "workload", a->workload,
                      "one_gpu_fits", (int)a->one_gpu.fits, "one_gpu_step_s", a->one_gpu.step_ms / 1e3,
                      "one_gpu_step_low_s", a->one_gpu.low_ms / 1e3, "one_gpu_step_high_s",
-                     a->one_gpu.high_ms / 1e3, "server_per_rank", (int)q->server_per_rank, "measured",
-                     measured, "points", rows, "verdict", verdict_to_json(q, a), "range_depends_on",
-                     dependence_to_json(&a->dependence), "next", a->next);
+                     a->one_gpu.high_ms / 1e3, "server_per_rank", (int)q->server_per_rank, "unknown_stack",
+                     (int)q->unknown_stack, "measured", measured, "points", rows, "verdict",
+                     verdict_to_json(q, a), "range_depends_on", dependence_to_json(&a->dependence), "next",
+                     a->next);
 }

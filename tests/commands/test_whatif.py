@@ -352,6 +352,17 @@ def the_range_of_an_unknown_stack_reaches_from_full_overlap_to_none():
 
 
 @test
+def an_unknown_stack_may_lose_much_more_until_a_second_point_is_measured():
+    def ratio(measured, stack):
+        answer = harness(*BERT, "--gpus", "16", "--measured", measured, "--stack", stack, "--json", "-").json()
+        expect_equal(answer["unknown_stack"], stack == "unknown", "the result names the stack")
+        return answer["points"][0]["step_high_s"] / answer["points"][0]["step_low_s"]
+
+    one, two, known = ratio("1:119.6", "unknown"), ratio("1:119.6,8:921", "unknown"), ratio("1:119.6", "policy")
+    expect(one > 2 > two > known, f"high over low: {one}, {two} with a second point, {known} of the policy")
+
+
+@test
 def an_unknown_stack_needs_a_profile_of_gpus():
     result = harness("whatif", "--profile", "cpu", "--model", "lenet", "--gpus", "2", "--stack", "unknown")
     expect_equal((result.code, result.out, result.err), (78, "", "harness: --stack unknown: expected a profile of GPUs, got cpu\n"), "exit code, stdout and stderr", result)
