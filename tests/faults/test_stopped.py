@@ -57,9 +57,9 @@ def a_remote_stage_stopped_for_good_is_named_by_a_rank():
 @cases([("ps, the server's", "ps", 0, []), ("ps", "ps", 1, []), ("ring", "ring", 1, [])] +
        [(policy, "ring", 1, ["--policy", policy]) for policy in ("zero1", "zero2", "zero3", "fsdp", "zero3:group=1")], at_once=4, at_check=4)
 def a_rank_stopped_for_a_while_is_waited_for(engine, rank, policy):
-    words = ["--mode", engine, *JOB, *policy, "--steps", "200", "--json", "-"]
+    words = ["--mode", engine, *JOB, *policy, "--steps", "1000", "--json", "-"]
     watch = Watch()
-    with Run(*words, env=held(engine, rank)) as run:  # 200 steps take 2 s: on a busy machine they were over before the first was seen
+    with Run(*words, env=held(engine, rank)) as run:  # 1,000 steps take seconds: on a busy machine 200 were over before one was seen
         pid, _ = strike(run, engine, rank, "backward", 20, signal.SIGSTOP)
         run.wait_for_line("stopped by a signal")  # a busy machine may have held the same rank up before
         run.kill(pid, signal.SIGCONT)
