@@ -318,12 +318,21 @@ static status run_all(virtual_job *job)
     return job->running > 0 ? simulation_check_finished(job->simulation) : STATUS_OK;
 }
 
+/* One GPU has no error of this kind. */
+static double model_error(const virtual_job *job)
+{
+    const simulation *s = job->simulation;
+    sim_constant c = s->topology->machines > 1 ? SIM_SEVERAL_HOSTS : SIM_SEVERAL_GPUS;
+    return job->all > 1 && sim_profile_has(s->profile, c) ? sim_profile_get(s->profile, c) : 1;
+}
+
 static status make_result(virtual_job *job, run_job *out)
 {
     json_t *servers = job->server_count > 0 ? json_array() : NULL;
     for (int j = 0; j < job->server_count; j++)
         json_array_append_new(servers, json_pack("{s:i, s:o}", "server", j, "memory",
                                                  ledger_to_json(&job->servers[j].memory.ledger)));
+    if (job->config->variant->error) *job->config->variant->error = model_error(job);
     TRY(virtual_trace_write(&job->trace, &job->events));
     return rank_job_to_json(&job->ranks[0].state, job->rows, NULL, servers, virtual_host_to_json(&job->host),
                             &out->result);

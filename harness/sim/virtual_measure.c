@@ -61,25 +61,6 @@ static void on_step(void *context, const step_result *r)
     f->backward_ms = fmax(f->backward_ms, (double)(reduced - r->backward_begin_ns) / 1e6);
 }
 
-/* Sets *error to the factor by which a step of several GPUs takes longer than the model says: the constant
- * several_hosts or several_gpus. */
-static status read_error(const virtual_workload *of, const run_config *c, double *error)
-{
-    sim_profile *p = NULL;
-    int gpus = of->policy ? (int)c->run.gpus * run_config_devices(c) : 1;
-    *error = 1;
-    if (gpus == 1 || (of->draw == 0 && of->variant.override_count == 0)) return STATUS_OK;
-    TRY(sim_profile_load(of->profile ? of->profile : SIM_DEFAULT_PROFILE, &p));
-    sim_profile_draw(p, of->draw);
-    int hosts = c->run.nodes ? (int)c->run.nodes : (gpus + p->wiring.gpus - 1) / p->wiring.gpus;
-    sim_constant which = hosts > 1 ? SIM_SEVERAL_HOSTS : SIM_SEVERAL_GPUS;
-    if (sim_profile_has(p, which)) *error = sim_profile_get(p, which);
-    for (int i = 0; i < of->variant.override_count; i++)
-        if (of->variant.overrides[i].constant == which) *error = of->variant.overrides[i].value;
-    sim_profile_free(&p);
-    return STATUS_OK;
-}
-
 static void read_figures(virtual_figures *f)
 {
     double step_s = report_number_at(f->job, "step_time.median_s");
@@ -103,9 +84,9 @@ status virtual_measure(const virtual_workload *workload, virtual_figures *out)
     TRY_GOTO(rc, run_config_init(config), done);
     TRY_GOTO(rc, run_config_parse(config, w.count, w.words), done);
     TRY_GOTO(rc, run_plan_make(config, &plan), done);
-    TRY_GOTO(rc, read_error(workload, config, &out->error), done);
     variant.step = on_step;
     variant.context = out;
+    variant.error = &out->error;
     TRY_GOTO(
         rc,
         virtual_run_job(config, &plan, config->run.mode, &variant, &job, out->hardware, sizeof out->hardware),

@@ -28,6 +28,9 @@ typedef struct virtual_variant {
     void *context;
     run_progress *progress; /* Shows the steps of rank 0. May be NULL. */
     bool prints;            /* Prints the lines of --print-steps and --print-shapes. */
+    /* Set to the factor by which a step takes longer than the model says: the drawn or overridden value of
+     * several_gpus or several_hosts. The result does not contain it. May be NULL. */
+    double *error;
 } virtual_variant;
 
 enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* Most overrides. */

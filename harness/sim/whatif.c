@@ -370,27 +370,33 @@ static status try_next(const whatif_question *q, whatif_answer *a)
     return rc;
 }
 
+whatif_range whatif_range_of(const whatif_question *q, const sim_profile *p, sim_constant c)
+{
+    const sim_constant_info *info = &sim_constant_table[c];
+    if (q->unknown_stack && c == SIM_COLLECTIVE_SHARE)
+        return (whatif_range){c, info->least, (info->least + info->most) / 2, info->most};
+    sim_constant unknown = c == SIM_SEVERAL_GPUS    ? SIM_UNKNOWN_GPUS
+                           : c == SIM_SEVERAL_HOSTS ? SIM_UNKNOWN_HOSTS
+                                                    : c;
+    if (q->unknown_stack && !q->measured_gpus && sim_profile_has(p, unknown)) c = unknown;
+    return (whatif_range){c, p->low[c][0], sim_profile_get(p, c), p->high[c][0]};
+}
+
 /* Draws what differs between stacks: how much of their speed kernels lose while a collective runs, from
  * nothing, which is full overlap, to almost all, which is no overlap; and, unless a second point was
  * measured, what else a stack may lose. */
 static status draw_stack(whatif_question *q, int draw)
 {
-    static const sim_constant errors[][2] = {{SIM_SEVERAL_GPUS, SIM_UNKNOWN_GPUS},
-                                             {SIM_SEVERAL_HOSTS, SIM_UNKNOWN_HOSTS}};
-    const sim_constant_info *share = &sim_constant_table[SIM_COLLECTIVE_SHARE];
-    double middle = (share->least + share->most) / 2;
+    static const sim_constant constants[] = {SIM_COLLECTIVE_SHARE, SIM_SEVERAL_GPUS, SIM_SEVERAL_HOSTS};
     sim_profile *p = NULL;
-    q->overrides[0] =
-        (sim_override){.constant = SIM_COLLECTIVE_SHARE,
-                       .value = sim_draw_between(share->name, draw, share->least, middle, share->most)};
-    q->override_count = 1;
-    if (q->measured_gpus) return STATUS_OK;
     TRY(sim_profile_load(q->profile, &p));
-    sim_profile_draw(p, draw);
-    for (int i = 0; i < 2; i++)
-        if (sim_profile_has(p, errors[i][1]))
-            q->overrides[q->override_count++] =
-                (sim_override){.constant = errors[i][0], .value = sim_profile_get(p, errors[i][1])};
+    for (int i = 0; i < 3; i++) {
+        whatif_range r = whatif_range_of(q, p, constants[i]);
+        const char *name = sim_constant_table[r.from].name;
+        if (sim_profile_has(p, constants[i]))
+            q->overrides[q->override_count++] = (sim_override){
+                .constant = constants[i], .value = sim_draw_between(name, draw, r.low, r.value, r.high)};
+    }
     sim_profile_free(&p);
     return STATUS_OK;
 }

@@ -90,6 +90,13 @@ typedef struct whatif_answer {
     whatif_point points[POLICY_LIST_MOST][WHATIF_SIZES];
 } whatif_answer;
 
+/* The range from which draws take a constant. */
+typedef struct whatif_range {
+    sim_constant from; /* Constant whose range this is: unknown_gpus for several_gpus of an unknown stack. */
+    double low, value, high;
+} whatif_range;
+whatif_range whatif_range_of(const whatif_question *q, const sim_profile *p, sim_constant c);
+
 /* Parses "8,16,...,4096", in which the dots continue the last ratio. Returns STATUS_USAGE if the text is
  * invalid. */
 status whatif_parse_gpus(const char *text, whatif_question *q);

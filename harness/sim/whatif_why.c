@@ -65,21 +65,6 @@ static status divide_exposed(const whatif_question *q, const sim_profile *p, wha
     return rc;
 }
 
-/* Sets the range from which the draws of this question take a constant. */
-static void range_of(const whatif_question *q, const sim_profile *p, sim_constant c, double *low,
-                     double *high)
-{
-    bool unknown = q->unknown_stack && !q->measured_gpus;
-    sim_constant from = unknown && c == SIM_SEVERAL_GPUS    ? SIM_UNKNOWN_GPUS
-                        : unknown && c == SIM_SEVERAL_HOSTS ? SIM_UNKNOWN_HOSTS
-                                                            : c;
-    *low = p->low[from][0];
-    *high = p->high[from][0];
-    if (!q->unknown_stack || c != SIM_COLLECTIVE_SHARE) return;
-    *low = sim_constant_table[c].least;
-    *high = sim_constant_table[c].most;
-}
-
 static bool is_efficiency(int c)
 {
     return c >= SIM_CONVOLUTION_FORWARD && c < SIM_CONVOLUTION_FORWARD + SIM_EFFICIENCIES;
@@ -110,8 +95,10 @@ static status find_dependence(const whatif_question *q, const sim_profile *p, wh
         whatif_dependence found = {.constant = is_efficiency(c) ? "efficiency" : sim_constant_table[c].name};
         if (!sim_profile_has(p, (sim_constant)c) || (is_efficiency(c) && c != SIM_CONVOLUTION_FORWARD))
             continue;
-        range_of(q, p, (sim_constant)c, &found.low, &found.high);
-        if (found.low >= found.high) continue;
+        whatif_range range = whatif_range_of(q, p, (sim_constant)c);
+        if (range.low >= range.high) continue;
+        found.low = range.low;
+        found.high = range.high;
         TRY(ask_at(&one, p, (sim_constant)c, found.low, &found.step_low_ms));
         TRY(ask_at(&one, p, (sim_constant)c, found.high, &found.step_high_ms));
         if (is_efficiency(c)) { /* the factor of --efficiency */

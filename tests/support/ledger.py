@@ -10,6 +10,7 @@ only for a row that is committed. Rows that are older than the last change of th
 and shows apart what they were worth at their time.
 """
 import csv
+import functools
 import io
 import json
 import os
@@ -29,6 +30,7 @@ def git(*words):
     return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, universal_newlines=True).stdout.strip()
 
 
+@functools.lru_cache
 def is_older(commit, than):
     done = subprocess.run(["git", "merge-base", "--is-ancestor", than, commit], cwd=ROOT, check=False)
     return done.returncode != 0
