@@ -42,8 +42,8 @@ static const option option_list[] = {
          "they lose beyond the model, as in 1:119.6,8:921.3"},
     {"stack", OPTION_CHOICE, FIELD(stack), .choices = stack_names, .initial = "policy",
      .help =
-         "framework: as the policy says; or unknown, whose exchange may overlap the backward pass or not: "
-         "the ranges reach from full overlap to none"},
+         "framework: as the policy says; or unknown: the ranges then reach from full overlap of exchange and "
+         "backward pass to none, and contain what such a framework may lose for other reasons"},
     {"why", OPTION_FLAG, FIELD(why),
      .help =
          "divide exposed communication: within hosts and between them; and name the constant on which the "

@@ -37,6 +37,13 @@ static int largest_cause(const whatif_point *x)
     return x->lost.of[cause] > 0.005 * x->lost.step_s ? cause : -1;
 }
 
+/* Formats the time that a cause loses as a share of the step: "5.48 %". */
+static char *share_of(char *out, size_t size, const whatif_point *x, int cause)
+{
+    snprintf(out, size, "%.3g %%", 100 * x->lost.of[cause] / x->lost.step_s);
+    return out;
+}
+
 static const char *name_of(const whatif_question *q, int p)
 {
     return q->server_per_rank && strcmp(q->policies.names[p], "sync") == 0 ? "sync, a server per rank"
@@ -46,12 +53,13 @@ static const char *name_of(const whatif_question *q, int p)
 static void table_row(const whatif_question *q, const whatif_answer *a, int p, int i, text_buffer *out)
 {
     const whatif_point *x = &a->points[p][i];
-    char bytes[32], step[80], efficiency[24], rate[24], cause[48] = "";
+    char bytes[32], step[80], efficiency[24], rate[24], share[16], cause[48] = "";
+    int largest = largest_cause(x);
     with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
-    if (largest_cause(x) >= 0)
-        snprintf(cause, sizeof cause, "%s %.3g %%", lost_causes[largest_cause(x)].head,
-                 100 * x->lost.of[largest_cause(x)] / x->lost.step_s);
+    if (largest >= 0)
+        snprintf(cause, sizeof cause, "%s %s", lost_causes[largest].head,
+                 share_of(share, sizeof share, x, largest));
     text_append(out, "%5d %-10s", q->gpus[i], name_of(q, p));
     if (strlen(name_of(q, p)) > 10) text_append(out, "\n%16s", "");
     if (x->refused[0])
@@ -159,11 +167,12 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
     }
     const whatif_point *best = &a->points[v->best][q->size_count - 1];
     int cause = largest_cause(best);
+    char rate[24], share[16];
     text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, name_of(q, v->best),
-                report_value(CELL_RATE, best->samples_per_s).text);
+                text_three_digits(rate, sizeof rate, best->samples_per_s));
     if (cause >= 0)
-        text_append(out, ". It loses most by %s, %.1f %% of a step", lost_causes[cause].name,
-                    100 * best->lost.of[cause] / best->lost.step_s);
+        text_append(out, ". It loses most by %s, %s of a step", lost_causes[cause].name,
+                    share_of(share, sizeof share, best, cause));
     text_append(out, ".\n");
     if (v->next >= 0) next_lines(q, v, out);
     dependence_lines(&a->dependence, out);
@@ -215,7 +224,8 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     if (q->unknown_stack)
         text_append(out,
                     "The stack is unknown: the limits reach from full overlap of exchange and backward pass "
-                    "to none.\n");
+                    "to none%s.\n",
+                    q->measured_gpus ? "" : ", and contain what such a stack may lose for other reasons");
 }
 
 void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *out)

@@ -8,7 +8,7 @@ import signal
 import statistics
 import subprocess
 
-from profiles import FILES, profile
+from profiles import FILES
 from program import Run, Watch, harness
 from tap import cases, expect, expect_equal, long_cases, main, module_or_skip, more_cases, more_test, test
 
@@ -164,7 +164,7 @@ def the_page_states_how_much_of_an_exchange_is_hidden():
     with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
         page = " ".join(file.read().split())
     parts = [100 * hidden / all_of_it for hidden, all_of_it in exchanges("torch-vs-apex", "apex", "backward")]
-    expect(f"hide {min(parts):.0f} to {max(parts):.0f} % of what it exchanges" in page, f"apex hides {parts} %")
+    expect(f"hides {min(parts):.0f} to {max(parts):.0f} % of the exchange" in page, f"apex hides {parts} %")
     (hidden, all_of_it), = exchanges("dp-vs-ddp", "TITAN RTX", "ddp-no-p2p")
     expect(f"of the {all_of_it:.0f} ms that pass host memory, {hidden:.0f} are hidden" in page, f"{hidden} of {all_of_it} ms")
 

@@ -579,6 +579,15 @@ def the_verdict_compares_policies_draw_by_draw(policies, undecided):
 
 
 @test
+def the_verdict_has_the_figures_of_its_row():
+    """Of more than 1,000 samples/s, the row has three digits."""
+    shown = harness(*SMALL, "--gpus", "8", "--policy", "ddp").out
+    rate, cause = re.search(r"^ *8 ddp .* ([\d.]+) +[\d.]+ [KMG]iB \w+ ([\d.]+) %$", shown, re.M).groups()
+    best = re.search(r"Best on 8 GPUs: ddp, ([\d.]+) samples/s. It loses most by .*, ([\d.]+) % of a step", " ".join(shown.split()))
+    expect_equal((best.groups(), float(rate) > 1000), ((rate, cause), True), "samples/s, and the largest loss", shown)
+
+
+@test
 def equal_policies_are_undecided_even_if_nothing_is_drawn():
     result, shown = verdict_of(*SMALL, "--gpus", "4", "--policy", "zero1,zero2", "--draws", "0")
     expect_equal(result["verdict"]["undecided"], True, "undecided", shown)
