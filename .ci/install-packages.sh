@@ -21,7 +21,7 @@ lost() { # package
     libopenmpi-dev | openmpi-bin) echo "no --collective mpi, and test_other_starters and test_program_anatomy skip cases" ;;
     clang | libclang-rt-dev | libomp-dev) echo "no fuzz targets, and test_compilers skips cases" ;;
     lld) echo "tests take longer to link" ;;
-    chromium) echo "test_report, test_report_figures and test_demo skip cases" ;;
+    chromium) echo "test_report, test_report_figures, test_report_of_sweeps and test_demo skip cases" ;;
     zsh) echo "test_installation skips cases" ;;
     iproute2) echo "test_nodes skips cases" ;;
     slurm-wlm) echo "test_slurm is skipped" ;;

@@ -10,7 +10,7 @@ import fcntl
 import tempfile
 import termios
 
-from program import PROGRAM, Run, harness
+from program import Run, harness
 from tap import cases, expect, expect_equal, main, more_cases, more_test, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 
-from on_cuda import EMULATED, TRAINING, USABLE, classes, needs_gpu, needs_nccl, needs_nccl_of_threads, run, verify
+from on_cuda import EMULATED, TRAINING, classes, needs_gpu, needs_nccl, needs_nccl_of_threads, run, verify
 from program import PROGRAM
 from tap import Skip, cases, expect, expect_equal, main, test
 
