@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 from program import PROGRAM, harness
-from tap import expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, test
 
 ROOT = os.environ.get("SOURCE_DIR", os.getcwd())
 sys.path.insert(0, os.path.join(ROOT, "tests", "bench"))
@@ -53,6 +53,30 @@ def it_has_at_most_80_lines_and_its_simulated_figures_are_those_of_the_program()
         rates = {job["name"]: job["throughput"]["samples_per_s"] for job in json.load(file)["jobs"]}
     expect(f"`ddp`: {rates['ring']:.0f} samples/s | `sync`: {rates['ps']:.0f} samples/s; one process on both cores: {rates['all-cores']:.0f} |" in text,
            "the run below", rates)
+
+
+def rows(path, begin):
+    """The cells of the rows of a document's tables that begin with one of these words: {word: [cells, ...]}"""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        cells = [[cell.strip() for cell in line.strip(" |\n").split("|")] for line in file if line.startswith("| ")]
+    return {word: [row[1:] for row in cells if re.match(word + "(:|$)", row[0])] for word in begin}
+
+
+TABLES = ("throughput", "ddp-benchmark", "torch-vs-apex", "tf-benchmarks", "dp-vs-ddp")
+
+
+@cases([(name, name) for name in TABLES])
+def errors_and_skill_are_those_of_the_page_on_published_tables(name):
+    error, skill, _ = rows("README.md", TABLES)[name][0]
+    (_, mean, *_), (value, *_), *_ = rows("docs/reproduction.md", TABLES)[name]
+    expect_equal((error, skill.replace("too few figures", "no verdict")), (mean, value), "mean error, skill")
+
+
+@test
+def error_and_skill_of_the_training_table_are_those_of_all_its_cells():
+    found = rows("README.md", ["training"])["training"][0]
+    _, skill, _, error, *_ = rows("docs/reproduction.md", ["all"])["all"][0]
+    expect_equal(found[:2], [f"{error} points of efficiency", skill], "mean error, skill")
 
 
 @test
