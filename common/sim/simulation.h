@@ -11,7 +11,9 @@
  *     profile.c         finds profiles, reads the top level of their files
  *     profile_read.c    reads constants and topology
  *     draw.c            draws constants from their ranges
+ *     cluster.c         composes a profile of a GPU and a wiring that the user describes
  *     topology.c        machines as links, and the routes between places
+ *     topology_file.c   reads the links from nvidia-smi topo -m
  *     cycles.c          rings over point-to-point links
  *     rings.c           the rings of a group of GPUs
  *     nccl.c            the times of NCCL's collectives over rings
@@ -92,7 +94,8 @@ static inline status sim_actor_block(sim_actor *a, const char *what)
 
 /* ---- the simulation ---- */
 
-/* Precision of matrix products and convolutions. Tensors are stored in float32. */
+/* Precision of matrix products and convolutions. Under SIM_BF16 and SIM_FP16 activations have two bytes per
+ * element. */
 typedef enum sim_precision { SIM_FP32, SIM_TF32, SIM_BF16, SIM_FP16 } sim_precision;
 
 /* The results that DataParallel gathers from each replica of a module. */

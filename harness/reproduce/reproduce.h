@@ -52,7 +52,7 @@ double published_uncertainty(const published_table *t, int row, const char *colu
 
 typedef enum cell_kind {
     CELL_CALIBRATED, /* The profile was fitted to the cell. */
-    CELL_PREDICTED,  /* The cell was predicted without a fit to this cell, and is scored. */
+    CELL_PREDICTED,  /* No constant but collective_share was fitted to the cell. It is scored. */
     CELL_DERIVED, /* The cell is computed from other cells, and is scored. An error of the other cells is also
                      an error of this cell. */
     CELL_DIRECTION, /* The cell is not scored, because its model or hardware is unknown or differs. */

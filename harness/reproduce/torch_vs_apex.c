@@ -48,11 +48,14 @@ static void compare_policies(reproduction_report *r)
  * of variant v is baseline v of the cell. Baseline 0 is the figure of one GPU. */
 enum { OURS, NO_KAPPA, IDEAL_OVERLAP, VARIANTS };
 static const struct {
-    sim_override overrides[2];
+    sim_override overrides[3];
     int count;
 } effects[] = {[OURS] = {.count = 0},
                [NO_KAPPA] = {{{.constant = SIM_KAPPA, .value = 1}}, 1},
-               [IDEAL_OVERLAP] = {{{.constant = SIM_NCCL_BLOCKS}, {.constant = SIM_COLLECTIVE_TRAFFIC}}, 2}};
+               [IDEAL_OVERLAP] = {{{.constant = SIM_NCCL_BLOCKS},
+                                   {.constant = SIM_COLLECTIVE_TRAFFIC},
+                                   {.constant = SIM_COLLECTIVE_SHARE}},
+                                  3}};
 
 static virtual_workload workload_of(const reproduction_run *r, int row, int variant)
 {

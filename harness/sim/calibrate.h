@@ -1,6 +1,7 @@
 /* Measures this machine and writes the result as a profile that extends `cpu`. First one rank runs every
  * class of operations. Second, two ranks compute at the same time without exchanging data, which shows how
- * much two ranks slow each other. Last, the two ranks read and write each other's memory.
+ * much two ranks slow each other. Third, the two ranks read and write each other's memory. Last, they send
+ * each other messages.
  *
  * Measures a GPU and writes the result as a profile that extends `cuda`: classes of operations, memory,
  * launches, copies over the bus. If there are several GPUs, also measures copies between GPUs and NCCL's
@@ -57,7 +58,7 @@ typedef struct calibration {
 } calibration;
 
 /* Measures with `threads` compute threads per rank and with the bind_mode `bind`. Both must be the same as in
- * the runs that the profile will predict. Takes about 10 seconds; the machine must be otherwise idle. */
+ * the runs that the profile will predict. Takes about 15 seconds; the machine must be otherwise idle. */
 status calibrate(int threads, int bind, calibration *out);
 
 /* Writes a profile for sim_profile_load(). Returns STATUS_CANNOT_CREATE or STATUS_IO. */

@@ -3,7 +3,10 @@
  *
  * Files, in the order in which data flow through them (calibrate.h lists the files of calibrations):
  *   virtual_run.c        the jobs of `harness run`, and predictions of real runs
+ *   estimate.c           the time that a real run will take
  *   whatif.c             a workload on many numbers of GPUs
+ *   whatif_why.c         its causes
+ *   whatif_text.c        its tables
  *   next.c               the setting that shortens a step most
  *   virtual_measure.c    a workload in a few figures
  *   virtual_job.c        the ranks and servers of a job

@@ -182,8 +182,7 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
     return rc;
 }
 
-/* Servers are all simulated, since each has other parameters, and the time grows with the cube of their
- * number. */
+/* Servers are all simulated, since each has other parameters, and many of them take minutes. */
 static bool has_too_many_servers(const whatif_question *q, int p, int gpus)
 {
     enum { MOST_SERVERS = 32 };

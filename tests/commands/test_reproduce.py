@@ -110,6 +110,15 @@ def gpus_with_a_server_are_no_faster_than_as_many_times_one(name):
     expect(found >= 3, f"{found} rows with a server")
 
 
+@test
+def every_simpler_model_of_torch_and_apex_predicts_something_else():
+    backward = [c for c in table("torch-vs-apex")["cells"] if c["row"].endswith("apex") and c["quantity"] == "backward"]
+    expect_equal(len(backward), 3, "backward passes of apex")
+    for c in backward:
+        ideal, without = c["baselines"]["ideal overlap"], c["baselines"]["no kappa"]
+        expect(ideal < c["ours"] and without < c["ours"], f"a backward pass of {c['ours']} ms, {ideal} with ideal overlap, {without} without kappa")
+
+
 def page_rows(columns, first=r"[a-z-]+"):
     """The rows of those tables of docs/reproduction.md that have `columns` columns: {first cell: the other cells}"""
     with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
@@ -151,6 +160,14 @@ def the_page_states_the_host_of_dataparallel_as_in_the_snapshot():
         page = " ".join(file.read().split())
     c = cells["dp / ddp"]
     expect(f"The model predicts {c['ours']:.1f} times, within {c['low']:.1f} to {c['high']:.1f}." in page, "DataParallel against DDP", c)
+
+
+@test
+def the_page_states_how_many_ranges_are_guesses():
+    with open(os.path.join(ROOT, "docs/reproduction.md"), encoding="utf-8") as file:
+        page = " ".join(file.read().split())
+    tf, dp = ("{guesses} of {constants}".format(**recorded(name)["ranges"]) for name in ("tf-benchmarks", "dp-vs-ddp"))
+    expect(f"In tf-benchmarks {tf} ranges are guesses, and in dp-vs-ddp {dp}." in page, tf, dp)
 
 
 @test

@@ -1,6 +1,7 @@
 """Virtual time from the command line: profiles, runs, and wrong input."""
 import json
 import os
+import re
 import statistics
 import tempfile
 
@@ -345,6 +346,13 @@ def precision_options_work_on_virtual_devices():
 
     fp32, tf32, bf16 = step_ns(), step_ns("--tf32"), step_ns("--bf16")
     expect(fp32 > 2 * tf32 and tf32 > bf16, f"steps of {fp32}, {tf32} and {bf16} ns in float32, TF32 and bfloat16")
+
+
+@test
+def the_page_shows_what_its_first_example_prints():
+    with open(os.path.join(os.environ.get("SOURCE_DIR", os.getcwd()), "docs/simulation.md"), encoding="utf-8") as file:
+        command, printed = re.search(r"^    harness (run --device sim:[^\n]*)\n\n[^\n]*\n\n((?:    [^\n]*\n)+)", file.read(), re.M).groups()
+    expect_equal(harness(*command.split()).out, re.sub("^    ", "", printed, flags=re.M), "stdout")
 
 
 if __name__ == "__main__":

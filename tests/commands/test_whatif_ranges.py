@@ -229,6 +229,9 @@ def the_page_quotes_ranges_causes_and_a_loader_as_the_program_gives_them():
     unknown, policy = (harness(*shlex.split(words), "--json", "-").json()["points"][0] for words in (command, command.replace(" --stack unknown", "")))
     found = [f"{1e3 * point[key]:.0f}" for point in (unknown, policy) for key in ("step_s", "step_low_s", "step_high_s")]
     expect_equal(figures, found, "the figures of --stack unknown")
+    command, policies, verdict = re.search(of.format("--policy all", r".*?For `--policy (\S+)` it says of ddp: \"(.*?)\""), page, re.M | re.S).groups()
+    said = " ".join(harness(*shlex.split(command.replace("--policy all", f"--policy {policies}"))).out.split())
+    expect("Best on 8 GPUs: ddp, " in said and " ".join(verdict.split()) in said, "the verdict of two policies", said)
     command, printed = re.search(of.format("--why", r"prints among other lines:\n\n((?:    [^\n]*\n|\n)+)"), page, re.M).groups()
     blocks, out = re.sub(r"^    ", "", printed, flags=re.M).strip("\n").split("\n\n"), harness(*shlex.split(command)).out
     expect(len(blocks) == 2 and all(block in out for block in blocks), "the lines of --why", *blocks, out)
