@@ -37,9 +37,9 @@ static const option option_list[] = {
          "policies of the ring and the parameter server, see `harness policies`; with keys: "
          "ddp:order=ready,sync; all: dp, ddp, zero1, zero2, zero3, fsdp, and sync with a server per rank"},
     {"measured", OPTION_TEXT, FIELD(measured), .argument = "GPUS:RATE,...",
-     .help =
-         "measured samples/s: of one GPU, which replaces the profile's efficiencies, and of several, what "
-         "they lose beyond the model, as in 1:119.6,8:921.3"},
+     .help = "measured samples/s: of one GPU, which replaces the profile's efficiencies, and of several "
+             "under the "
+             "first policy, what they lose beyond the model, as in 1:119.6,8:921.3"},
     {"stack", OPTION_CHOICE, FIELD(stack), .choices = stack_names, .initial = "policy",
      .help =
          "framework: as the policy says; or unknown: the ranges then reach from full overlap of exchange and "
@@ -59,8 +59,9 @@ static const option option_list[] = {
 /* Parses the options of `harness run` once, to check the options that hold for all jobs. */
 static status read_words(whatif_setup *s, command_line *line, whatif_question *q)
 {
-    static const char *const of_one_job[] = {"mode",   "plan",    "trace",       "trace-steps",  "report",
-                                             "repeat", "verbose", "print-steps", "print-shapes", NULL};
+    static const char *const of_one_job[] = {"mode",        "plan",         "trace",  "trace-steps",
+                                             "report",      "draw",         "repeat", "verbose",
+                                             "print-steps", "print-shapes", NULL};
     run_config *c = &s->config;
     TRY(command_read_run_words(line, c));
     q->words = line->argv + 2;
@@ -131,6 +132,7 @@ static status run_whatif(command_line *line)
     TRY(whatif_parse_gpus(s->gpus, &q));
     q.server_per_rank = strcmp(s->policy, "all") == 0;
     TRY(policy_list_parse(q.server_per_rank ? every_policy : s->policy, &q.policies));
+    q.measured_policy = q.server_per_rank ? "ddp" : q.policies.names[0];
     TRY(command_refuse_unused(&s->config, q.policies.uses));
     if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
     TRY(note_effects(s, line, &q));
@@ -156,8 +158,7 @@ const command command_whatif = {
         "--link RATE[,LATENCY] (of each network adapter), --adapters N,\n--oversubscription X, --gpu NAME "
         "with "
         "--per-host N, --nvlink or --topology FILE\n(machines without a profile), --tf32, --bf16, --fp16, "
-        "--jitter, "
-        "--slow,\n--optimizer, ...; see harness run --help=all. By default a table has --warmup 2 --steps "
-        "3.\n",
+        "--jitter, --slow,\n--optimizer, ...; see harness run --help=all. By default a table has --warmup "
+        "2\n--steps 3, and 20 of both under ssp and async.\n",
     .most_words = COMMAND_READS_ITSELF,
     .run = run_whatif};

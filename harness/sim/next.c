@@ -2,7 +2,7 @@
 
 #include "harness/options/option_effects.h"
 #include "harness/report/report.h"
-#include "harness/sim/virtual_run.h"
+#include "harness/sim/virtual_measure.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,9 +63,8 @@ static status measure(char *const *words, int count, int engine, const char *set
     TRY_GOTO(rc, option_effects_check_engines(config), done);
     TRY_GOTO(rc, parse(words, count, text, config, &all), done);
     config->run.epochs = 0;
-    /* Under ssp ranks first run ahead. */
-    config->run.warmup = config->run.mode == ENGINE_RING ? 2 : 8;
-    config->run.steps = config->run.mode == ENGINE_RING ? 3 : 8;
+    config->run.warmup = config->run.mode == ENGINE_RING ? VIRTUAL_WARMUP : VIRTUAL_FREE_WARMUP;
+    config->run.steps = config->run.mode == ENGINE_RING ? VIRTUAL_STEPS : VIRTUAL_FREE_STEPS;
     /* If ranks are alike, one machine stands for all. */
     bool alike = config->run.mode == ENGINE_RING && config->run.stages == 1 && !config->shared.slow &&
                  config->run.jitter == 0;

@@ -67,7 +67,7 @@ static void read_figures(virtual_figures *f)
     /* The result has seconds; rounding restores the whole nanoseconds. */
     f->step_ms = isnan(step_s) ? NAN : (double)llround(1e9 * step_s) / 1e6 * f->error;
     f->most_bytes = json_integer_value(report_at(f->job, "memory_imbalance.maximum_bytes"));
-    f->samples_per_s = json_number_value(report_at(f->job, "throughput.samples_per_s")) / f->error;
+    f->samples_per_s = report_number_at(f->job, "throughput.samples_per_s") / f->error;
 }
 
 status virtual_measure(const virtual_workload *workload, virtual_figures *out)

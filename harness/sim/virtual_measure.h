@@ -19,6 +19,10 @@ typedef struct virtual_workload {
     virtual_variant variant;
 } virtual_workload;
 
+/* Numbers of steps of a table's jobs. After two steps buckets have been rebuilt, so later steps are alike. If
+ * ranks do not wait for each other, the fast ones first run ahead, until they reach their staleness. */
+enum { VIRTUAL_WARMUP = 2, VIRTUAL_STEPS = 3, VIRTUAL_FREE_WARMUP = 20, VIRTUAL_FREE_STEPS = 20 };
+
 /* Times in ms. `step_ms` is the median over the measured steps. `forward_ms` and
  * `backward_ms` are the largest values over ranks and measured steps. `step_ms` and
  * `samples_per_s` contain the factor `error`, the drawn or overridden value of several_gpus or several_hosts.

@@ -36,6 +36,11 @@ static status go_on(whatif_question *q, int64_t end)
     return STATUS_OK;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    return *(const int *)a - *(const int *)b;
+}
+
 status whatif_parse_gpus(const char *text, whatif_question *q)
 {
     bool dots = false;
@@ -53,6 +58,7 @@ status whatif_parse_gpus(const char *text, whatif_question *q)
         TRY(add_size(q, gpus));
         dots = false;
     }
+    qsort(q->gpus, (size_t)q->size_count, sizeof *q->gpus, by_value);
     return dots || q->size_count == 0 ? not_a_list(text) : STATUS_OK;
 }
 
@@ -79,18 +85,27 @@ status whatif_parse_measured(const char *text, whatif_question *q)
             break;
         }
     }
-    return q->one_rate > 0
+    if (q->one_rate == 0)
+        return fail(STATUS_USAGE,
+                    "--measured: expected 1:SAMPLES_PER_S and at most one GPUS:SAMPLES_PER_S of "
+                    "several GPUs, got '%.60s'",
+                    text);
+    return q->measured_rate <= 1.1 * q->one_rate * q->measured_gpus
                ? STATUS_OK
                : fail(STATUS_USAGE,
-                      "--measured: expected 1:SAMPLES_PER_S and at most one GPUS:SAMPLES_PER_S of "
-                      "several GPUs, got '%.60s'",
-                      text);
+                      "--measured: expected at most %d times the samples/s of one GPU, got %g and %g",
+                      q->measured_gpus, q->measured_rate, q->one_rate);
 }
 
 /* ---- asking ----------------------------------------------------------------------------------- */
 
-/* Defaults of this command. After two steps buckets have been rebuilt, so later steps are alike. */
-static const char warmup[] = "--warmup 2", length[] = "--steps 3";
+/* Appends the numbers of steps, unless the user's words have them. */
+static void set_length(const whatif_question *q, int warmup, int steps, virtual_workload *w)
+{
+    size_t used = strlen(w->options);
+    used += (size_t)snprintf(w->options + used, sizeof w->options - used, " --warmup %d", warmup);
+    if (!q->has_length) snprintf(w->options + used, sizeof w->options - used, " --steps %d", steps);
+}
 
 static virtual_workload workload_of(const whatif_question *q, const char *policy, int gpus, int draw,
                                     double efficiency)
@@ -107,23 +122,29 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
                                       .splits_python = true,
                                       .overrides = q->overrides,
                                       .override_count = q->override_count}};
-    char servers[24] = "";
     if (policy && q->server_per_rank && strcmp(policy, "sync") == 0)
-        snprintf(servers, sizeof servers, " --servers %d", gpus);
-    snprintf(w.options, sizeof w.options, "%s %s%s", warmup, q->has_length ? "" : length, servers);
+        snprintf(w.options, sizeof w.options, "--servers %d", gpus);
+    set_length(q, VIRTUAL_WARMUP, VIRTUAL_STEPS, &w);
     return w;
 }
 
-/* Measures a workload. If a GPU has too little memory, measures the same workload on GPUs with enough. */
-static status measure(const virtual_workload *w, virtual_figures *figures, bool *fits)
+/* Measures a workload. If a GPU has too little memory, measures the same workload on GPUs with enough. If
+ * ranks do not wait for each other, takes more steps. */
+static status measure(const whatif_question *q, const virtual_workload *w, virtual_figures *figures,
+                      bool *fits)
 {
-    virtual_workload large = *w;
+    virtual_workload again = *w;
     status rc = virtual_measure(w, figures);
     *fits = rc != STATUS_SYSTEM;
-    if (*fits) return rc;
-    error_clear();
-    large.variant.unlimited_memory = true;
-    return virtual_measure(&large, figures);
+    if (!*fits) {
+        error_clear();
+        again.variant.unlimited_memory = true;
+        rc = virtual_measure(&again, figures);
+    }
+    TRY(rc);
+    if (strcmp(report_text_at(figures->job, "throughput.over"), "steps") == 0) return STATUS_OK;
+    set_length(q, VIRTUAL_FREE_WARMUP, VIRTUAL_FREE_STEPS, &again);
+    return virtual_measure(&again, figures);
 }
 
 /* Runs a point. `alone` is the point of one GPU and `alone_job` its job. Both are NULL for this point itself.
@@ -132,10 +153,13 @@ static status ask_point(const virtual_workload *w, const whatif_question *q, con
                         const json_t *alone_job, virtual_figures *figures, whatif_point *out)
 {
     bool fits;
-    TRY(measure(w, figures, &fits));
+    TRY(measure(q, w, figures, &fits));
     if (!isfinite(figures->step_ms))
         return fail(STATUS_CONFIG, "--warmup: expected fewer steps than %d GPUs train, got all of them",
                     w->gpus);
+    if (!isfinite(figures->samples_per_s))
+        return fail(STATUS_CONFIG,
+                    "--steps: expected more steps, got so few that no time has all %d GPUs at work", w->gpus);
     double one = alone ? alone->samples_per_s : figures->samples_per_s;
     int gpus = alone ? w->gpus * run_config_devices(q->config) : 1;
     double step_s = report_number_at(figures->job, "phases.step_s.mean_s");
@@ -190,34 +214,27 @@ static bool has_too_many_servers(const whatif_question *q, int p, int gpus)
 }
 
 /* Sets *added_ms to the time by which a step on the measured number of GPUs takes longer than the model says.
- * Leaves it NaN if the policy cannot run there. */
-static status ask_measured(const whatif_question *q, int p, int draw, const whatif_point *one,
-                           const json_t *alone, double efficiency, virtual_figures *figures,
-                           whatif_answer *out, double *added_ms)
+ */
+static status ask_measured(const whatif_question *q, int draw, const whatif_point *one, const json_t *alone,
+                           double efficiency, virtual_figures *figures, whatif_answer *out, double *added_ms)
 {
     whatif_point point = {0};
-    virtual_workload w = workload_of(q, q->policies.names[p], q->measured_gpus, draw, efficiency);
-    *added_ms = NAN;
-    if (has_too_many_servers(q, p, w.gpus)) return STATUS_OK;
+    virtual_workload w = workload_of(q, q->measured_policy, q->measured_gpus, draw, efficiency);
     status rc = ask_point(&w, q, one, alone, figures, &point);
     json_decref(point.algorithms);
-    if (rc == STATUS_CONFIG || rc == STATUS_USAGE) {
-        error_clear();
-        return STATUS_OK;
-    }
     TRY(rc);
     *added_ms = point.step_ms * (point.samples_per_s / q->measured_rate - 1);
     if (draw > 0) return STATUS_OK;
-    out->modeled_rate[p] = point.samples_per_s;
-    out->added_ms[p] = *added_ms;
+    out->modeled_rate = point.samples_per_s;
+    out->added_ms = *added_ms;
     return STATUS_OK;
 }
 
-/* Adds what the measurement found. It is proportional to log2 of the GPUs below their measured number, and
- * counts as lost to other ranks. */
+/* Adds what the measurement found. It is proportional to log2 of the GPUs below their measured number.
+ * Virtual ranks lose nothing to their neighbors, so it counts there. */
 static void add_measured(const whatif_question *q, int gpus, double added_ms, whatif_point *point)
 {
-    if (isnan(added_ms) || gpus == 1) return;
+    if (!q->measured_gpus || gpus == 1) return;
     double part = fmin(1, log2(gpus) / log2(q->measured_gpus)), before = point->step_ms;
     point->step_ms += part * added_ms;
     point->samples_per_s *= before / point->step_ms;
@@ -259,7 +276,7 @@ static status refuse(whatif_point *out)
 static status ask_all(const whatif_question *q, int draw, virtual_figures *figures, whatif_answer *out)
 {
     whatif_point one, point;
-    double efficiency;
+    double efficiency, added_ms = 0;
     TRY(ask_one_gpu(q, draw, figures, &efficiency, &one));
     put(&out->one_gpu, &one, draw);
     if (draw == 0) out->efficiency = efficiency;
@@ -267,11 +284,9 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
     status rc = STATUS_OK, refusal = STATUS_OK;
     bool any = false;
     if (!out->workload) out->workload = json_incref(figures->workload);
+    if (q->measured_gpus)
+        TRY_GOTO(rc, ask_measured(q, draw, &one, alone, efficiency, figures, out, &added_ms), done);
     for (int p = 0; p < q->policies.count; p++) {
-        double added_ms = NAN;
-        if (draw == 0) out->modeled_rate[p] = out->added_ms[p] = NAN;
-        if (q->measured_gpus)
-            TRY_GOTO(rc, ask_measured(q, p, draw, &one, alone, efficiency, figures, out, &added_ms), done);
         for (int i = 0; i < q->size_count; i++) {
             virtual_workload w = workload_of(q, q->policies.names[p], q->gpus[i], draw, efficiency);
             point = one;
@@ -279,7 +294,7 @@ static status ask_all(const whatif_question *q, int draw, virtual_figures *figur
                 rc = fail(STATUS_CONFIG,
                           "%d servers take minutes to simulate: --policy sync --servers %d does it", w.gpus,
                           w.gpus);
-            else if (w.gpus * run_config_devices(q->config) > 1)
+            else if (!whatif_is_alone(q, i))
                 rc = ask_point(&w, q, &one, alone, figures, &point);
             /* If there are several policies, the row of a job that cannot run says why. */
             if ((rc == STATUS_CONFIG || rc == STATUS_USAGE) && q->policies.count > 1) {
@@ -315,23 +330,22 @@ static status describe_gpu(const whatif_question *q, whatif_answer *out)
                : fail(STATUS_CONFIG, "--stack unknown: expected a profile of GPUs, got %s", q->profile);
 }
 
-/* Returns the policy with the most samples/s on the largest number of GPUs, or -1 if none fits. */
-static int best_policy(const whatif_question *q, const whatif_answer *a)
+/* Returns the policy with the most samples/s on a number of GPUs, or -1 if none fits. */
+static int best_policy(const whatif_question *q, const whatif_answer *a, int size)
 {
-    int best = -1, last = q->size_count - 1;
+    int best = -1;
     for (int p = 0; p < q->policies.count; p++)
-        if (a->points[p][last].fits &&
-            (best < 0 || a->points[p][last].samples_per_s > a->points[best][last].samples_per_s))
+        if (a->points[p][size].fits &&
+            (best < 0 || a->points[p][size].samples_per_s > a->points[best][size].samples_per_s))
             best = p;
     return best;
 }
 
 /* Compares the best policy with another policy that fits. */
-static whatif_verdict compare(const whatif_question *q, const whatif_answer *a, int best, int other)
+static whatif_verdict compare(const whatif_question *q, const whatif_answer *a, int size, int best, int other)
 {
-    int last = q->size_count - 1;
-    const double *mine = a->points[best][last].drawn, *others = a->points[other][last].drawn;
-    whatif_verdict v = {best, other, mine[0] / others[0], INFINITY, 0, false};
+    const double *mine = a->points[best][size].drawn, *others = a->points[other][size].drawn;
+    whatif_verdict v = {size, best, other, mine[0] / others[0], INFINITY, 0, false};
     for (int d = 0; d <= q->draws; d++) {
         v.low = fmin(v.low, mine[d] / others[d]);
         v.high = fmax(v.high, mine[d] / others[d]);
@@ -340,31 +354,34 @@ static whatif_verdict compare(const whatif_question *q, const whatif_answer *a, 
     return v;
 }
 
-/* Compares the policies that fit on the largest number of GPUs. The next policy is the fastest of those that
- * are not slower than the best policy in some draw. If all others are slower in every draw, it is the fastest
- * of the others. */
+/* Compares the policies that fit on the largest number of GPUs on which one fits. The next policy is the
+ * fastest of those that are not slower than the best policy in some draw. If all others are slower in every
+ * draw, it is the fastest of the others. */
 static whatif_verdict make_verdict(const whatif_question *q, const whatif_answer *a)
 {
-    whatif_verdict v = {.best = best_policy(q, a), .next = -1};
+    whatif_verdict v = {.size = q->size_count - 1, .best = -1, .next = -1};
+    while (v.size > 0 && best_policy(q, a, v.size) < 0) v.size--;
+    if (whatif_is_alone(q, v.size)) return v;
+    v.best = best_policy(q, a, v.size);
     for (int p = 0; p < q->policies.count && v.best >= 0; p++) {
-        if (p == v.best || !a->points[p][q->size_count - 1].fits) continue;
-        whatif_verdict other = compare(q, a, v.best, p);
+        if (p == v.best || !a->points[p][v.size].fits) continue;
+        whatif_verdict other = compare(q, a, v.size, v.best, p);
         bool nearer = other.undecided == v.undecided ? other.ratio < v.ratio : other.undecided;
         if (v.next < 0 || nearer) v = other;
     }
     return v;
 }
 
-/* Tries settings for the best policy on the largest number of GPUs. */
+/* Tries settings for the best policy. */
 static status try_next(const whatif_question *q, whatif_answer *a)
 {
-    int engine, last = q->gpus[q->size_count - 1], best = a->verdict.best;
-    if (best < 0 || last * run_config_devices(q->config) == 1) return STATUS_OK;
+    int engine, gpus = q->gpus[a->verdict.size], best = a->verdict.best;
+    if (best < 0) return STATUS_OK;
     TRY(engine_of_policy(q->policies.names[best], &engine));
-    virtual_workload w = workload_of(q, q->policies.names[best], last, 0, a->efficiency);
+    virtual_workload w = workload_of(q, q->policies.names[best], gpus, 0, a->efficiency);
     command_words words = {0};
     TRY(virtual_words(&w, &words));
-    status rc = virtual_next(words.words, words.count, engine, w.policy, last, &a->next);
+    status rc = virtual_next(words.words, words.count, engine, w.policy, gpus, &a->next);
     free(words.words);
     return rc;
 }
@@ -420,8 +437,28 @@ status whatif_ask_points(const whatif_question *q, whatif_answer *out)
     return STATUS_OK;
 }
 
+static status check_link(const whatif_question *q)
+{
+    sim_profile *p = NULL;
+    int most = q->gpus[q->size_count - 1] * run_config_devices(q->config);
+    if (!q->config->shared.link || q->config->run.nodes > 1) return STATUS_OK;
+    TRY(sim_profile_load(q->profile, &p));
+    bool used = most > p->wiring.gpus;
+    sim_profile_free(&p);
+    return used ? STATUS_OK
+                : fail(STATUS_CONFIG,
+                       "--link: expected GPUs on several machines, got %d on one of profile %s: take --nodes",
+                       most, q->profile);
+}
+
+bool whatif_is_alone(const whatif_question *q, int size)
+{
+    return q->gpus[size] * run_config_devices(q->config) == 1;
+}
+
 status whatif_ask(const whatif_question *q, whatif_answer *out)
 {
+    TRY(check_link(q));
     TRY(whatif_ask_points(q, out));
     if (q->why) TRY(whatif_explain(q, out));
     return try_next(q, out);

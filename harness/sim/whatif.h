@@ -21,7 +21,9 @@ typedef struct whatif_question {
     /* Measured samples/s and step time of one GPU, to which the computed times are fitted. 0 to use the
      * profile's efficiencies. */
     double one_rate, step_ms;
-    /* Measured samples/s of several GPUs, or 0. A larger job loses as much beyond the model as these GPUs. */
+    /* Measured samples/s of several GPUs under `measured_policy`, or 0. A larger job of any policy loses as
+     * much beyond the model as these GPUs. */
+    const char *measured_policy;
     int measured_gpus;
     double measured_rate;
     int draws; /* 0 to SIM_DRAWS. If 0, the low and high values equal the values. */
@@ -56,8 +58,10 @@ typedef struct whatif_point {
     json_t *algorithms; /* Algorithms in the job's result. NULL if there are no buckets. */
 } whatif_point;
 
-/* The policy with the most samples/s on the largest number of GPUs, and the policy that comes nearest. */
+/* The policy with the most samples/s on the largest number of GPUs on which one can run, and the policy that
+ * comes nearest. There is none for one GPU. */
 typedef struct whatif_verdict {
+    int size;       /* Index of the number of GPUs. */
     int best, next; /* Indices of policies, or -1 if there is none. */
     /* Samples/s of `best` divided by the samples/s of `next`, with limits over the draws. Both policies have
      * the same constants in a draw, so a constant that slows both does not decide. */
@@ -65,7 +69,7 @@ typedef struct whatif_verdict {
     bool undecided; /* In some draw `next` is as fast as `best`. */
 } whatif_verdict;
 
-/* The constant that changes the step of the verdict's best policy on the largest number of GPUs most, over
+/* The constant that changes the step of the verdict's best policy most, over
  * the range of the constant, while the other constants keep their values. "efficiency" is the factor of
  * --efficiency.
  */
@@ -85,8 +89,8 @@ typedef struct whatif_answer {
     whatif_verdict verdict;
     whatif_dependence dependence;
     /* Samples/s of the measured number of GPUs by the model, and the time that the measurement adds to a step
-     * of as many GPUs and of more. NaN if the policy cannot run there. */
-    double modeled_rate[POLICY_LIST_MOST], added_ms[POLICY_LIST_MOST];
+     * of as many GPUs and of more. */
+    double modeled_rate, added_ms;
     whatif_point points[POLICY_LIST_MOST][WHATIF_SIZES];
 } whatif_answer;
 
@@ -97,12 +101,16 @@ typedef struct whatif_range {
 } whatif_range;
 whatif_range whatif_range_of(const whatif_question *q, const sim_profile *p, sim_constant c);
 
-/* Parses "8,16,...,4096", in which the dots continue the last ratio. Returns STATUS_USAGE if the text is
- * invalid. */
+/* Parses "8,16,...,4096", in which the dots continue the last ratio, and sorts the numbers. Returns
+ * STATUS_USAGE if the text is invalid. */
 status whatif_parse_gpus(const char *text, whatif_question *q);
 
-/* Parses "1:119.6,8:921.3" into the rates. Returns STATUS_USAGE if the text is invalid. */
+/* Parses "1:119.6,8:921.3" into the rates. Returns STATUS_USAGE if the text is invalid, or if several GPUs
+ * are more than a tenth faster than as many alone. */
 status whatif_parse_measured(const char *text, whatif_question *q);
+
+/* Returns true for one GPU, whose points are the same under all policies. */
+bool whatif_is_alone(const whatif_question *q, int size);
 
 status whatif_ask(const whatif_question *q, whatif_answer *out);
 /* Sets the points and the verdict only. */

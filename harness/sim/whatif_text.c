@@ -6,13 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Formats "285 (280 to 301)" with three digits. */
-static void with_limits(char *out, size_t size, const char *to, double value, double low, double high)
+/* Formats "285 (280 to 301)" with three digits, or "285" if nothing was drawn. */
+static void with_limits(const whatif_question *q, char *out, size_t size, const char *to, double value,
+                        double low, double high)
 {
     char texts[3][24];
-    snprintf(out, size, "%s (%s%s%s)", text_three_digits(texts[0], sizeof texts[0], value),
-             text_three_digits(texts[1], sizeof texts[1], low), to,
-             text_three_digits(texts[2], sizeof texts[2], high));
+    if (q->draws == 0)
+        text_three_digits(out, size, value);
+    else
+        snprintf(out, size, "%s (%s%s%s)", text_three_digits(texts[0], sizeof texts[0], value),
+                 text_three_digits(texts[1], sizeof texts[1], low), to,
+                 text_three_digits(texts[2], sizeof texts[2], high));
 }
 
 static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p, text_buffer *out)
@@ -44,10 +48,29 @@ static char *share_of(char *out, size_t size, const whatif_point *x, int cause)
     return out;
 }
 
-static const char *name_of(const whatif_question *q, int p)
+/* A second measured point counts where neighbors do, of which virtual ranks have none. */
+static const lost_cause_info *info_of(const whatif_question *q, int cause)
 {
-    return q->server_per_rank && strcmp(q->policies.names[p], "sync") == 0 ? "sync, a server per rank"
-                                                                           : q->policies.names[p];
+    static const lost_cause_info measured = {"neighbors_s", "beyond", "what the model lacks",
+                                             "measured, beyond the model"};
+    return q->measured_gpus && cause == LOST_NEIGHBORS ? &measured : &lost_causes[cause];
+}
+
+/* Returns true for a point that repeats the point of another policy. */
+static bool is_repeated(const whatif_question *q, int p, int size)
+{
+    return p > 0 && whatif_is_alone(q, size);
+}
+
+static const char *policy_of(const whatif_question *q, int p, int size)
+{
+    return whatif_is_alone(q, size) ? "none" : q->policies.names[p];
+}
+
+static const char *name_of(const whatif_question *q, int p, int size)
+{
+    const char *policy = policy_of(q, p, size);
+    return q->server_per_rank && strcmp(policy, "sync") == 0 ? "sync, a server per rank" : policy;
 }
 
 static void table_row(const whatif_question *q, const whatif_answer *a, int p, int i, text_buffer *out)
@@ -55,13 +78,13 @@ static void table_row(const whatif_question *q, const whatif_answer *a, int p, i
     const whatif_point *x = &a->points[p][i];
     char bytes[32], step[80], efficiency[24], rate[24], share[16], cause[48] = "";
     int largest = largest_cause(x);
-    with_limits(step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
+    with_limits(q, step, sizeof step, "-", x->step_ms, x->low_ms, x->high_ms);
     text_format_bytes(bytes, sizeof bytes, (double)x->most_bytes);
     if (largest >= 0)
-        snprintf(cause, sizeof cause, "%s %s", lost_causes[largest].head,
+        snprintf(cause, sizeof cause, "%s %s", info_of(q, largest)->head,
                  share_of(share, sizeof share, x, largest));
-    text_append(out, "%5d %-10s", q->gpus[i], name_of(q, p));
-    if (strlen(name_of(q, p)) > 10) text_append(out, "\n%16s", "");
+    text_append(out, "%5d %-10s", q->gpus[i], name_of(q, p, i));
+    if (strlen(name_of(q, p, i)) > 10) text_append(out, "\n%16s", "");
     if (x->refused[0])
         text_append(out, " cannot run: %s\n", x->refused);
     else if (!x->fits)
@@ -75,10 +98,12 @@ static void table_row(const whatif_question *q, const whatif_answer *a, int p, i
 /* Writes one table of all policies, by number of GPUs. */
 static void table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
-    text_append(out, "\n%5s %-10s%18s%7s%10s%10s %s\n", "GPUs", "policy", "step, ms (range)", "eff, %",
-                "samples/s", "memory", "limited by");
+    text_append(out, "\n%5s %-10s%18s%7s%10s%10s %s\n", "GPUs", "policy",
+                q->draws > 0 ? "step, ms (range)" : "step, ms", "eff, %", "samples/s", "memory",
+                "limited by");
     for (int i = 0; i < q->size_count; i++)
-        for (int p = 0; p < q->policies.count; p++) table_row(q, a, p, i, out);
+        for (int p = 0; p < q->policies.count; p++)
+            if (!is_repeated(q, p, i)) table_row(q, a, p, i, out);
     for (int p = 0; p < q->policies.count; p++) mixed_lines(q, a, p, out);
 }
 
@@ -92,12 +117,16 @@ static void hundredths(double seconds, text_buffer *out)
         text_append(out, " %7.*f", fabs(ms) < 1000 ? 2 : 0, fabs(ms) < 0.005 ? 0 : ms);
 }
 
-/* Writes for each point the causes of lost time. Leaves out a cause that loses nothing at any point. */
+/* Writes for each point of several GPUs the causes of lost time. Leaves out a cause that loses nothing at any
+ * point. */
 static void lost_table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     bool shown[LOST_CAUSES] = {false};
+    int first = 0;
+    while (first < q->size_count && whatif_is_alone(q, first)) first++;
+    if (first == q->size_count) return;
     for (int p = 0; p < q->policies.count; p++)
-        for (int i = 0; i < q->size_count; i++)
+        for (int i = first; i < q->size_count; i++)
             for (int c = 0; c < LOST_CAUSES; c++)
                 shown[c] = shown[c] || fabs(a->points[p][i].lost.of[c]) >= 5e-6;
     text_append(
@@ -106,14 +135,14 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
     for (int c = 0; c < LOST_CAUSES; c++) {
         if (!shown[c]) continue;
         bool divided = q->why && c == LOST_COMMUNICATION;
-        text_append(out, divided ? "%8s%8s" : "%8s", divided ? "in host" : lost_causes[c].head, "between");
+        text_append(out, divided ? "%8s%8s" : "%8s", divided ? "in host" : info_of(q, c)->head, "between");
     }
     text_append(out, "\n");
     for (int p = 0; p < q->policies.count; p++)
-        for (int i = 0; i < q->size_count; i++) {
+        for (int i = first; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            text_append(out, "%-12s%s%5d", i ? "" : q->policies.names[p],
-                        !i && strlen(q->policies.names[p]) > 12 ? "\n            " : "", q->gpus[i]);
+            const char *name = i == first ? q->policies.names[p] : "";
+            text_append(out, "%-12s%s%5d", name, strlen(name) > 12 ? "\n            " : "", q->gpus[i]);
             if (x->fits) hundredths(x->lost.step_s - x->lost.alone_s, out);
             for (int c = 0; c < LOST_CAUSES && x->fits; c++) {
                 bool divided = q->why && c == LOST_COMMUNICATION;
@@ -129,7 +158,7 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
             text_append(out, "%sin host, between: exposed communication, of one host and added by others",
                         separator);
         else
-            text_append(out, "%s%s: %s", separator, lost_causes[c].head, lost_causes[c].meaning);
+            text_append(out, "%s%s: %s", separator, info_of(q, c)->head, info_of(q, c)->meaning);
         separator = "; ";
     }
     if (*separator) text_append(out, ".\n");
@@ -149,29 +178,29 @@ static void next_lines(const whatif_question *q, const whatif_verdict *v, text_b
 {
     char range[64] = "";
     if (q->draws > 0) snprintf(range, sizeof range, " (%.3f to %.3f)", v->low, v->high);
-    text_append(out, "It is %.3f%s times as fast as %s", v->ratio, range, name_of(q, v->next));
+    text_append(out, "It is %.3f%s times as fast as %s", v->ratio, range, name_of(q, v->next, v->size));
     if (v->undecided)
         text_append(out, ": undecided, because the %s 1", q->draws > 0 ? "range contains" : "ratio is");
     text_append(out, ".\n");
 }
 
-/* Says which policy trains the most samples/s on the largest number of GPUs, what limits it, and what to
- * try. */
+/* Says which policy trains the most samples/s, what limits it, and what to try. */
 static void best_lines(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     const whatif_verdict *v = &a->verdict;
-    int gpus = q->gpus[q->size_count - 1];
+    int gpus = q->gpus[v->size];
+    if (whatif_is_alone(q, v->size)) return;
     if (v->best < 0) {
         text_append(out, "\nNo policy can run on %d GPUs of %.0f GiB.\n", gpus, a->gpu_gib);
         return;
     }
-    const whatif_point *best = &a->points[v->best][q->size_count - 1];
+    const whatif_point *best = &a->points[v->best][v->size];
     int cause = largest_cause(best);
     char rate[24], share[16];
-    text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, name_of(q, v->best),
+    text_append(out, "\nBest on %d GPUs: %s, %s samples/s", gpus, name_of(q, v->best, v->size),
                 text_three_digits(rate, sizeof rate, best->samples_per_s));
     if (cause >= 0)
-        text_append(out, ". It loses most by %s, %s of a step", lost_causes[cause].name,
+        text_append(out, ". It loses most by %s, %s of a step", info_of(q, cause)->name,
                     share_of(share, sizeof share, best, cause));
     text_append(out, ".\n");
     if (v->next >= 0) next_lines(q, v, out);
@@ -190,7 +219,7 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     int line = (int)strcspn(a->hardware, "\n"); /* the lines after it describe a composed cluster */
     text_append(out, "\n%.*s", line, a->hardware);
     char one[80];
-    with_limits(one, sizeof one, " to ", a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
+    with_limits(q, one, sizeof one, " to ", a->one_gpu.step_ms, a->one_gpu.low_ms, a->one_gpu.high_ms);
     if (q->step_ms > 0)
         text_append(out, "; one GPU takes %.3f ms, as measured\n", q->step_ms);
     else
@@ -204,23 +233,24 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     if (a->estimated)
         text_append(out, "The efficiency of one GPU is an estimate; a measurement of one GPU replaces the "
                          "estimate, --measured 1:SAMPLES_PER_S.\n");
-    for (int p = 0; p < q->policies.count && q->measured_gpus; p++)
-        if (!isnan(a->added_ms[p]))
-            text_append(out,
-                        "%s on %d GPUs: %s samples/s measured, %s by the model. From %d GPUs on a step takes "
-                        "%.3f ms %s than the model says.\n",
-                        name_of(q, p), q->measured_gpus, report_value(CELL_RATE, q->measured_rate).text,
-                        report_value(CELL_RATE, a->modeled_rate[p]).text, q->measured_gpus,
-                        fabs(a->added_ms[p]), a->added_ms[p] < 0 ? "less" : "more");
+    if (q->measured_gpus)
+        text_append(out,
+                    "%s on %d GPUs: %s samples/s measured, %s by the model. From %d GPUs on a step%s takes "
+                    "%.3f ms %s than the model says.\n",
+                    q->measured_policy, q->measured_gpus, report_value(CELL_RATE, q->measured_rate).text,
+                    report_value(CELL_RATE, a->modeled_rate).text, q->measured_gpus,
+                    q->policies.count > 1 ? " of every policy" : "", fabs(a->added_ms),
+                    a->added_ms < 0 ? "less" : "more");
     table(q, a, out);
     if (q->config->run.stages == 1) lost_table(q, a, out);
     best_lines(q, a, out);
     text_append(
         out,
         "\nEfficiency: samples/s over those of as many GPUs alone. Steps are means over ranks and steps.\n"
-        "In brackets: limits over %d draws of the profile's constants from their ranges.\n"
-        "Limited by: the largest part of the lost time, as a share of the step.\n",
-        q->draws);
+        "Limited by: the largest part of the lost time, as a share of the step.\n");
+    if (q->draws > 0)
+        text_append(out, "In brackets: limits over %d draws of the profile's constants from their ranges.\n",
+                    q->draws);
     if (q->unknown_stack)
         text_append(out,
                     "The stack is unknown: the limits reach from full overlap of exchange and backward pass "
@@ -238,34 +268,35 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
     for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
+            if (is_repeated(q, p, i)) continue;
             if (x->refused[0]) {
                 text_append(out, "\"%s\",%s,%lld,%s,%d,,,,,,,,,,,,0\n", q->profile, model, (long long)batch,
-                            q->policies.names[p], q->gpus[i]);
+                            policy_of(q, p, i), q->gpus[i]);
                 continue;
             }
             text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,",
-                        q->profile, model, (long long)batch, q->policies.names[p], q->gpus[i],
-                        x->step_ms / 1e3, x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency,
-                        x->samples_per_s, (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3,
-                        x->least_efficiency, x->most_efficiency);
+                        q->profile, model, (long long)batch, policy_of(q, p, i), q->gpus[i], x->step_ms / 1e3,
+                        x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency, x->samples_per_s,
+                        (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3, x->least_efficiency,
+                        x->most_efficiency);
             if (report_find(x->algorithms, "algorithm", "tree")) text_append(out, "%.9g", x->step_ms / 1e3);
             text_append(out, ",%d\n", x->fits);
         }
 }
 
-/* Returns the verdict, or null if no policy can run on the largest number of GPUs. */
+/* Returns the verdict, or null if no policy can run on several GPUs. */
 static json_t *verdict_to_json(const whatif_question *q, const whatif_answer *a)
 {
     const whatif_verdict *v = &a->verdict;
     if (v->best < 0) return json_null();
-    int cause = largest_cause(&a->points[v->best][q->size_count - 1]);
+    int cause = largest_cause(&a->points[v->best][v->size]);
     json_t *next = json_null();
     if (v->next >= 0)
         next = json_pack("{s:s, s:f, s:f, s:f}", "policy", q->policies.names[v->next], "ratio", v->ratio,
                          "ratio_low", v->low, "ratio_high", v->high);
     return json_pack("{s:s, s:i, s:s?, s:b, s:o}", "policy", q->policies.names[v->best], "gpus",
-                     q->gpus[q->size_count - 1], "limited_by", cause < 0 ? NULL : lost_causes[cause].key,
-                     "undecided", (int)v->undecided, "next", next);
+                     q->gpus[v->size], "limited_by", cause < 0 ? NULL : lost_causes[cause].key, "undecided",
+                     (int)v->undecided, "next", next);
 }
 
 static json_t *dependence_to_json(const whatif_dependence *d)
@@ -279,20 +310,20 @@ static json_t *dependence_to_json(const whatif_dependence *d)
 json_t *whatif_json(const whatif_question *q, const whatif_answer *a)
 {
     json_t *rows = json_array(), *options = json_array(), *measured = json_array();
-    for (int p = 0; p < q->policies.count && q->measured_gpus; p++)
-        json_array_append_new(measured,
-                              json_pack("{s:s, s:i, s:f, s:o, s:o}", "policy", q->policies.names[p], "gpus",
-                                        q->measured_gpus, "samples_per_s", q->measured_rate,
-                                        "modeled_samples_per_s", report_json_number(a->modeled_rate[p]),
-                                        "added_s", report_json_number(a->added_ms[p] / 1e3)));
+    if (q->measured_gpus)
+        json_array_append_new(measured, json_pack("{s:s, s:i, s:f, s:f, s:f}", "policy", q->measured_policy,
+                                                  "gpus", q->measured_gpus, "samples_per_s", q->measured_rate,
+                                                  "modeled_samples_per_s", a->modeled_rate, "added_s",
+                                                  a->added_ms / 1e3));
     for (int i = 0; i < q->word_count; i++) json_array_append_new(options, json_string(q->words[i]));
     for (int p = 0; p < q->policies.count; p++)
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
+            if (is_repeated(q, p, i)) continue;
             json_array_append_new(
                 rows, json_pack("{s:s, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:b, "
                                 "s:s?, s:o, s:o}",
-                                "policy", q->policies.names[p], "gpus", q->gpus[i], "step_s",
+                                "policy", policy_of(q, p, i), "gpus", q->gpus[i], "step_s",
                                 report_json_number(x->step_ms / 1e3), "step_low_s",
                                 report_json_number(x->low_ms / 1e3), "step_high_s",
                                 report_json_number(x->high_ms / 1e3), "exposed_communication_s",

@@ -120,7 +120,7 @@ status whatif_explain(const whatif_question *q, whatif_answer *out)
     if (rc == STATUS_OK && out->verdict.best >= 0) {
         one.policies = (policy_list){.count = 1};
         memcpy(one.policies.names[0], q->policies.names[out->verdict.best], POLICY_LENGTH);
-        one.gpus[0] = q->gpus[q->size_count - 1];
+        one.gpus[0] = q->gpus[out->verdict.size];
         one.size_count = 1;
         rc = find_dependence(&one, p, &out->dependence);
     }

@@ -4,6 +4,7 @@ import os
 import random
 import tempfile
 
+from profiles import length
 from program import harness, in_ns
 from tap import cases, expect, expect_equal, main, test
 
@@ -63,7 +64,7 @@ def whatif_and_a_run_agree_to_the_byte_and_nanosecond(seed):
     policy, words = drawn(seed)
     device, gpus = words.index("--device"), words.index("--gpus")
     shared = [word for at, word in enumerate(words) if at not in (device, device + 1, gpus, gpus + 1)]
-    run = outcome("run", *words, "--mode", POLICIES[policy], "--policy", policy, "--steps", "3", "--warmup", "2", "--quiet")
+    run = outcome("run", *words, "--mode", POLICIES[policy], "--policy", policy, *length(policy), "--quiet")
     table = outcome("whatif", "--profile", words[device + 1][len("sim:"):], "--gpus", words[gpus + 1], "--policy", policy, *shared, "--quiet")
     if isinstance(run, tuple):
         expect_equal(table, run, "refusal", words, policy)

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 
-from profiles import FILES, profile
+from profiles import FILES, length, profile
 from program import harness
 from tap import cases, expect, expect_equal, long_test, main, more_test, test
 
@@ -150,8 +150,7 @@ SAME = [  # label, profile, engine, policy, GPUs, options
 @cases([(label, *case) for label, *case in SAME], at_check=4)
 def whatif_is_a_table_of_runs(profile, engine, policy, gpus, options):
     whatif = harness("whatif", "--profile", profile, "--policy", policy, "--gpus", gpus, *options, "--quiet", "--json", "-").json()
-    length = [] if "--steps" in options else ["--warmup", "2", "--steps", "3"]
-    words = ("run", "--device", "sim:" + profile, *options, *length, "--quiet", "--json", "-")
+    words = ("run", "--device", "sim:" + profile, *options, *(() if "--steps" in options else length(policy)), "--quiet", "--json", "-")
     run = harness(*words, "--mode", engine, "--policy", policy, "--gpus", gpus).json()
     job, point = run["jobs"][0], whatif["points"][0]
     phases = job["phases"]
@@ -175,6 +174,57 @@ def the_step_of_one_gpu_is_that_of_run_without_communication():
     expect_equal(round(1e9 * whatif["one_gpu_step_s"]), round(1e9 * none["phases"]["step_s"]["mean_s"]), "nanoseconds of one GPU")
     expect_equal(whatif["points"][0]["step_s"], whatif["one_gpu_step_s"], "the point of one GPU")
     expect(whatif["points"][1]["weak_scaling_efficiency"] < 0.6, "of four, one of which takes twice the time", whatif["points"])
+
+
+SLOW = ("whatif", "--profile", "v100-pcie-32g", "--model", "resnet50", "--batch", "8", "--gpus", "8", "--slow", "3:2", "--draws", "0", "--json", "-")
+
+
+@cases([("ssp", "ssp"), ("async", "async")])
+def ranks_that_do_not_wait_are_measured_after_they_have_run_ahead(policy):
+    of = [harness(*SLOW, "--policy", policy, *words).json()["points"][0]["samples_per_s"] for words in ((), ("--warmup", "60", "--steps", "60"))]
+    expect(abs(of[0] / of[1] - 1) < 0.03, f"samples/s after 20 and after 60 steps: {of}")
+
+
+@test
+def a_job_whose_ranks_never_train_at_the_same_time_is_refused():
+    result = harness("whatif", "--profile", "v100-pcie-32g", "--model", "vgg16", "--batch", "1", "--gpus", "8", "--policy", "ssp", "--slow", "1:1.5",
+                     "--servers", "2", "--draws", "0", "--warmup", "2", "--steps", "3")
+    expect_equal((result.code, result.err), (78, "harness: --steps: expected more steps, got so few that no time has all 8 GPUs at work\n"), "exit code and stderr", result)
+
+
+@test
+def one_gpu_has_a_single_row_without_a_policy():
+    words = (*SMALL, "--policy", "ddp,sync")
+    points = harness(*words, "--gpus", "1,2", "--json", "-").json()["points"]
+    expect_equal([(p["gpus"], p["policy"]) for p in points], [(1, "none"), (2, "ddp"), (2, "sync")], "points")
+    expect_equal(len(list(csv.DictReader(io.StringIO(harness(*words, "--gpus", "1,2", "--csv", "-").out)))), 3, "rows of CSV")
+    run = harness("run", "--device", "sim:dgx1-v100", "--model", "lenet", "--mode", "none", *length("none"), "--json", "-").jobs()["none"]
+    expect_equal((points[0]["samples_per_s"], points[0]["memory_peak_bytes"]),
+                 (run["throughput"]["samples_per_s"], run["memory_imbalance"]["maximum_bytes"]), "figures of a run without communication")
+    alone = harness(*words, "--gpus", "1")
+    expect("none" in alone.out and "Best on" not in alone.out and "No policy" not in alone.out, "no verdict about one GPU", alone)
+
+
+@test
+def numbers_of_gpus_are_sorted_and_the_verdict_is_about_the_most_that_can_run():
+    answer, shown = verdict_of(*SMALL, "--gpus", "8,2", "--policy", "ddp,sync")
+    expect_equal(([p["gpus"] for p in answer["points"]], answer["verdict"]["gpus"]), ([2, 8, 2, 8], 8), "GPUs", shown)
+    answer, shown = verdict_of(*SMALL, "--gpus", "8,16", "--policy", "ddp,sync")
+    expect_equal((answer["verdict"]["gpus"], answer["points"][1]["refused"] is None), (8, False), "the verdict on 8 of dgx1-v100's GPUs", shown)
+    expect(shown.startswith("Best on 8 GPUs: "), "the sentence", shown)
+
+
+@test
+def without_draws_no_range_is_shown():
+    shown = harness(*SMALL, "--gpus", "2,4", "--policy", "ddp", "--draws", "0").out
+    expect("(range)" not in shown and "draws" not in shown and not re.search(r"\d \(\d", shown) and "ranges" not in shown, "ranges", shown)
+
+
+@cases([("a draw", ("--draw", "3"), 64, "--draw: unexpected with whatif, which runs the jobs of --gpus and --policy"),
+        ("a network that no GPU uses", ("--link", "1Mb/s"), 78, "--link: expected GPUs on several machines, got 8 on one of profile v100-sxm2-ib100: take --nodes")])
+def options_without_effect_on_the_table_are_refused(words, code, reason):
+    result = harness("whatif", "--profile", "v100-sxm2-ib100", "--model", "lenet", "--gpus", "4,8", *words)
+    expect_equal((result.code, result.out, result.err), (code, "", f"harness: {reason}\n"), "exit code, stdout and stderr", result)
 
 
 @test

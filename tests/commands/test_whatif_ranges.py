@@ -49,6 +49,27 @@ def what_several_gpus_lose_beyond_the_model_is_added_to_larger_jobs(words):
 
 
 @test
+def a_second_point_is_of_the_first_policy_and_adds_the_same_to_the_others():
+    words = ("whatif", "--profile", "dgx1-v100", "--model", "resnet50", "--batch", "32", "--gpus", "8", "--draws", "0")
+    for policies, measured in (("ddp,dp", "ddp"), ("all", "ddp"), ("dp,ddp", "dp")):
+        model, points = ({p["policy"]: p for p in harness(*words, "--policy", policies, "--measured", rates, "--json", "-").json()["points"]}
+                         for rates in ("1:400", "1:400,8:2000"))
+        expect(abs(points[measured]["samples_per_s"] / 2000 - 1) < 1e-9, f"the measured rate of {measured} of {policies}", points)
+        added = points[measured]["step_s"] - model[measured]["step_s"]
+        for policy in model:
+            expect(abs(points[policy]["step_s"] - model[policy]["step_s"] - added) < 1e-9, f"{policy}: {added} s more", points[policy])
+    shown = " ".join(harness(*words, "--policy", "ddp,dp", "--measured", "1:400,8:2000").out.split())
+    expect("ddp on 8 GPUs: 2000 samples/s measured" in shown and "a step of every policy takes" in shown, "the sentence", shown)
+    expect("beyond: measured, beyond the model" in shown and "neighbors" not in shown, "the cause", shown)
+
+
+@test
+def several_gpus_that_are_much_faster_than_as_many_alone_are_refused():
+    result = harness("whatif", "--profile", "dgx1-v100", "--model", "resnet50", "--gpus", "8", "--measured", "1:400,8:8000")
+    expect_equal((result.code, result.err), (64, "harness: --measured: expected at most 8 times the samples/s of one GPU, got 8000 and 400\n"), "exit code and stderr", result)
+
+
+@test
 def one_and_eight_gpus_predict_sixteen_and_thirty_two():
     """BERT-base and ResNet-50 on four hosts of 8 V100, as results/published/training.csv has them: efficiencies within 5 points."""
     table = {(1, 32): (119.6, 921.32, 1499.4, 2885.81), (1, 48): (121.94, 928.01, 1584.32, 3039.3)}

@@ -32,3 +32,8 @@ def without_ranges(name, base, **changes):
 
 def run(*words):
     return ("run", "--mode", "ring", "--model", "lenet", "--steps", "2", "--warmup", "1", *words)
+
+
+def length(policy):
+    """The numbers of steps of whatif: more if ranks do not wait for each other."""
+    return ("--warmup", "20", "--steps", "20") if policy.startswith(("ssp", "async")) else ("--warmup", "2", "--steps", "3")
