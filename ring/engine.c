@@ -69,14 +69,6 @@ status ring_check_ranks(const void *options, const char *policy, int world)
 
 /* ---- open ------------------------------------------------------------------------------------- */
 
-static dtype wire_type(const ring_settings *s, dtype type)
-{
-    dtype wire = ring_hooks[s->options.hook].wire;
-    if (wire != DTYPE_COUNT) return wire;
-    if (s->mixed) return DTYPE_BF16;
-    return s->options.allreduce_fp32 ? DTYPE_F32 : type;
-}
-
 static status allocate(ring_engine *e)
 {
     size_t params = (size_t)ring_params(e) + 1;
@@ -204,7 +196,7 @@ static status ring_open(const sync_context *context, sync_engine **out)
     }
     if (e->settings.options.collective_table)
         TRY_GOTO(rc, collective_tuning_load(e->settings.options.collective_table, &e->tuning), failed);
-    e->wire = wire_type(&e->settings, context->params->type);
+    e->wire = ring_wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.policy.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);
     TRY_GOTO(rc, check_nccl(e), failed);

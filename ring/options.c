@@ -248,6 +248,14 @@ status ring_settings_resolve(const ring_options *o, int divide, const char *poli
     return check(o, s);
 }
 
+dtype ring_wire_type(const ring_settings *s, dtype type)
+{
+    dtype wire = ring_hooks[s->options.hook].wire;
+    if (wire != DTYPE_COUNT) return wire;
+    if (s->mixed) return DTYPE_BF16;
+    return s->options.allreduce_fp32 ? DTYPE_F32 : type;
+}
+
 /* ---- buckets ---------------------------------------------------------------------------------- */
 
 void ring_complete_order(const int *ready, int count, int params, int *out)
@@ -266,6 +274,7 @@ status ring_program_buckets(const ring_settings *s, const nn_program *program, b
 {
     const nn_model *m = program->model;
     int count = m->param_count;
+    dtype type = s->mixed ? DTYPE_BF16 : program->config.type;
     *out = (bucket_schedule){0};
     bucket_tensor *tensors = calloc((size_t)count + 1, sizeof *tensors);
     int *order = calloc((size_t)count + 1, sizeof *order);
@@ -273,7 +282,7 @@ status ring_program_buckets(const ring_settings *s, const nn_program *program, b
                                  : fail(STATUS_SYSTEM, "no memory for the buckets of model %s", m->name);
     if (rc == STATUS_OK) {
         for (int i = 0; i < count; i++)
-            tensors[i] = (bucket_tensor){m->params[i].elements, program->config.type, m->params[i].unit};
+            tensors[i] = (bucket_tensor){m->params[i].elements, type, m->params[i].unit};
         ring_complete_order(program->ready_order, program->ready_count, count, order);
         bucket_assign(later ? &s->policy.later.buckets : &s->policy.first.buckets, tensors, count, order,
                       out);

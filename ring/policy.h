@@ -115,6 +115,9 @@ status ring_settings_resolve(const ring_options *options, int divide, const char
 /* Appends the settings that must be equal on all ranks, as "key=value" lines. */
 void ring_settings_write(const ring_settings *s, text_buffer *out);
 
+/* Returns the type in which gradients are sent. `type` is the type of the program. */
+dtype ring_wire_type(const ring_settings *s, dtype type);
+
 /* Assigns a program's gradients to buckets, and writes the buckets to `out` in launch order. Uses the plan of
  * the first step, or the plan of later steps if `later` is true. Assumes that gradients become ready in the
  * program's order. The caller closes `out`. */

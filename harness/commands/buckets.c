@@ -53,18 +53,19 @@ static status parse_limits(const char *text, bucket_plan *plan)
     return comma ? text_parse_bytes("--limits", comma + 1, &plan->limit) : STATUS_OK;
 }
 
-static status assign(const buckets_setup *s, const nn_program *p, bucket_schedule *out)
+static status assign(const buckets_setup *s, const nn_program *p, ring_settings *settings,
+                     bucket_schedule *out)
 {
-    ring_settings settings = {0};
-    bucket_plan *plan = &settings.policy.later.buckets;
+    bucket_plan *plan = &settings->policy.later.buckets;
     if (!s->limits) {
-        TRY(ring_settings_resolve(&s->ring, s->shared.divide, s->policy, &settings));
-        return ring_program_buckets(&settings, p, !s->first_step, out);
+        TRY(ring_settings_resolve(&s->ring, s->shared.divide, s->policy, settings));
+        return ring_program_buckets(settings, p, !s->first_step, out);
     }
+    settings->options.hook = s->ring.hook;
     plan->rule = BUCKET_REACH_BYTES;
     plan->order = s->ring.order > 0 ? (bucket_order)(s->ring.order - 1) : BUCKET_ORDER_READY;
     TRY(parse_limits(s->limits, plan));
-    return ring_program_buckets(&settings, p, true, out);
+    return ring_program_buckets(settings, p, true, out);
 }
 
 static json_t *to_json(const bucket_schedule *list)
@@ -86,15 +87,18 @@ static int readiness_of(const nn_program *p, int param)
     return 0;
 }
 
-static void to_text(const nn_program *p, const bucket_schedule *list, text_buffer *out)
+static void to_text(const nn_program *p, const ring_settings *settings, const bucket_schedule *list,
+                    text_buffer *out)
 {
     const nn_model *m = p->model;
-    int64_t total = 0;
+    dtype sent_type = ring_wire_type(settings, p->config.type);
+    int64_t total = 0, sent = 0;
     text_append(out, "%6s %12s %8s   ready (1: first)\n", "bucket", "bytes", "tensors");
     for (int b = 0; b < list->count; b++) {
         const bucket *k = &list->buckets[b];
         const int *tensors = list->tensors + k->first;
         total += k->bytes;
+        sent += k->elements * dtype_size(sent_type);
         text_append(out, "%6d %12lld %8d   ", b, (long long)k->bytes, k->count);
         text_append(out, "%d %s ... %d %s\n", readiness_of(p, tensors[0]), m->params[tensors[0]].name,
                     readiness_of(p, tensors[k->count - 1]), m->params[tensors[k->count - 1]].name);
@@ -102,8 +106,10 @@ static void to_text(const nn_program *p, const bucket_schedule *list, text_buffe
     bool reversed = true;
     for (int i = 0; i < p->ready_count; i++)
         reversed = reversed && p->ready_order[i] == m->param_count - 1 - i;
-    text_append(out, "%6s %12lld %8d\nGradients become ready in %s order of registration.\n", "all",
-                (long long)total, m->param_count, reversed ? "exact reverse" : "another than reverse");
+    text_append(out, "%6s %12lld %8d\n", "all", (long long)total, m->param_count);
+    if (sent != total) text_append(out, "Sent as %s: %lld bytes.\n", dtype_name(sent_type), (long long)sent);
+    text_append(out, "Gradients become ready in %s order of registration.\n",
+                reversed ? "exact reverse" : "another than reverse");
 }
 
 static status run_buckets(command_line *line)
@@ -111,17 +117,18 @@ static status run_buckets(command_line *line)
     const buckets_setup *s = line->options;
     nn_model *m = NULL;
     nn_program *p = NULL;
+    ring_settings settings = {0};
     bucket_schedule list = {0};
     nn_program_config config = {.batch = 2, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     status rc;
     TRY_GOTO(rc, s->workload ? workload_replay(s->workload, 1, &m) : model_build(&s->model, &m), out);
     config.batch = m->recording ? m->recording->batch : config.batch;
     TRY_GOTO(rc, nn_program_compile(m, &config, &p), out);
-    TRY_GOTO(rc, assign(s, p, &list), out);
+    TRY_GOTO(rc, assign(s, p, &settings, &list), out);
     if (s->json)
         rc = output_json(to_json(&list), s->json);
     else
-        to_text(p, &list, line->out);
+        to_text(p, &settings, &list, line->out);
 out:
     bucket_schedule_close(&list);
     nn_program_free(&p);

@@ -42,6 +42,23 @@ def buckets_of_resnet50_are_those_of_the_published_systems(policy, sizes, words)
     expect_equal(buckets("--model", "resnet50", "--policy", policy, *words)["bytes"], sizes, policy)
 
 
+@cases([("all as float32", [], ""), ("mixed precision", ["--mixed-precision"], ""), ("bf16", ["--comm-hook", "bf16"], "bfloat16"),
+        ("fp16", ["--comm-hook", "fp16"], "float16")])
+def a_run_sends_the_bytes_that_buckets_shows(words, sent_as):
+    job = harness("--mode", "ring", "--device", "sim:dgx1-v100", "--gpus", "2", "--model", "resnet50", "--steps", "2", *words, "--json", "-").jobs()["ring"]
+    sent = sum(row["bytes_per_step"] for row in job["algorithms"])
+    shown = harness("buckets", "--model", "resnet50", *words).out
+    line = f"Sent as {sent_as}: {sent:.0f} bytes.\n"
+    expect_equal(line in shown if sent_as else sum(buckets("--model", "resnet50", *words)["bytes"]), bool(sent_as) or sent, "bytes", shown)
+    expect("Sent" not in shown or sent_as, "a line only if the types differ", shown)
+
+
+@cases([(policy, policy) for policy in ("zero1", "zero2", "zero3", "fsdp")])
+def mixed_precision_halves_the_buckets_of(policy):
+    words = ("--model", "resnet50", "--policy", policy)
+    expect_equal([2 * size for size in buckets(*words, "--mixed-precision")["bytes"]], buckets(*words)["bytes"], policy)
+
+
 @cases([(model, model, order) for model, order in (("resnet18", "exact reverse"), ("resnet50", "exact reverse"), ("inception_v3", "exact reverse"),
                                                     ("bert_base", "another than reverse"))])
 def the_order_in_which_gradients_become_ready_is_printed(model, order):
