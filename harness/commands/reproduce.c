@@ -37,9 +37,8 @@ static const option option_list[] = {
      .help = "draws of the constants from their ranges, which give the limits low and high (0 for no limits, "
              "in a 17th of the time)"},
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .low = 1, .high = REPRODUCTION_ROUNDS,
-     .help =
-         "FILE.json: run it N times; a verdict needs at least 5 runs on both sides [as often as recorded]; "
-         "--device cpu: N rounds [3]"},
+     .help = "FILE.json: run it N times; a verdict on real devices needs at least 5 runs on both sides [as "
+             "often as recorded]; --device cpu: N rounds [3]"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write JSON there (- for stdout, without the table)"},
     {"csv", OPTION_TEXT, FIELD(csv), .argument = "FILE", .help = "write CSV there"},

@@ -37,6 +37,7 @@ typedef struct comparison {
     json_t *a, *b; /* runs of the two sides to compare next; null stands for a round without a result */
     json_t *list;  /* one element per job and point */
     family steps, others; /* tests of step times, and of all other figures */
+    family simulated;     /* figures of jobs of which a side ran in virtual time, which are not tested */
 } comparison;
 
 static status no_memory(void)
@@ -84,9 +85,22 @@ static void read_values(const json_t *a, const json_t *b, const char *job, int m
     }
 }
 
-/* Adds a row and a test for a metric. Adds nothing if a side has no value, or if a value is not positive. */
+/* Compares two sides exactly if both are simulated, because all their runs are identical. */
+static significance compare_exactly(double a, double b, int simulated)
+{
+    return (significance){.ratio = b / a,
+                          .p = NAN,
+                          .detectable = NAN,
+                          .verdict = simulated < 2 ? SIGNIFICANCE_TOO_FEW
+                                     : b > a       ? SIGNIFICANCE_GREATER
+                                     : b < a       ? SIGNIFICANCE_LESS
+                                                   : SIGNIFICANCE_NOT_SHOWN};
+}
+
+/* Adds a row and a test for a metric. Adds nothing if a side has no value, or if a value is not positive.
+ * `simulated` is the number of sides that ran in virtual time. */
 static status compare_metric(const json_t *a, const json_t *b, const char *job, int metric, bool rounds,
-                             json_t *rows, family *f)
+                             int simulated, json_t *rows, family *f)
 {
     int most = (int)fmax((double)json_array_size(a), (double)json_array_size(b)), count[2];
     double *values = malloc((size_t)most * 2 * sizeof *values), *of_b = values + most;
@@ -101,11 +115,14 @@ static status compare_metric(const json_t *a, const json_t *b, const char *job, 
     for (int i = 0; i < count[1]; i++) positive = positive && of_b[i] > 0;
     if (!positive) goto out;
     significance *test = &tests[f->count];
-    TRY_GOTO(rc,
-             rounds ? significance_of_rounds(values, of_b, count[0], test)
-                    : significance_of_runs(values, count[0], of_b, count[1], test),
-             out);
-    if (count[0] > 1 && count[1] > 1)
+    if (simulated)
+        *test = compare_exactly(median_of(values, count[0]), median_of(of_b, count[1]), simulated);
+    else
+        TRY_GOTO(rc,
+                 rounds ? significance_of_rounds(values, of_b, count[0], test)
+                        : significance_of_runs(values, count[0], of_b, count[1], test),
+                 out);
+    if (!simulated && count[0] > 1 && count[1] > 1)
         TRY_GOTO(rc, bootstrap_ratio(values, count[0], of_b, count[1], rounds, SEED, &of), out);
     json_t *row =
         json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:i}", "metric", metrics[metric].name, "a_median",
@@ -120,14 +137,14 @@ out:
     return rc;
 }
 
-/* Corrects the tests of a family, and adds their verdicts to the rows. */
-static status add_verdicts(const family *f)
+/* Corrects the tests of a family unless it is `exact`, and adds their verdicts to the rows. */
+static status add_verdicts(const family *f, bool exact)
 {
-    static const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = "too few runs",
-                                           [SIGNIFICANCE_NOT_SHOWN] = "not shown",
-                                           [SIGNIFICANCE_LESS] = "less",
-                                           [SIGNIFICANCE_GREATER] = "more"};
-    TRY(significance_correct(f->tests, f->count));
+    const char *const verdicts[] = {[SIGNIFICANCE_TOO_FEW] = exact ? "none" : "too few runs",
+                                    [SIGNIFICANCE_NOT_SHOWN] = exact ? "equal" : "not shown",
+                                    [SIGNIFICANCE_LESS] = "less",
+                                    [SIGNIFICANCE_GREATER] = "more"};
+    if (!exact) TRY(significance_correct(f->tests, f->count));
     for (int i = 0; i < f->count; i++) {
         const significance *s = &f->tests[i];
         json_t *row = json_array_get(f->rows, (size_t)i);
@@ -150,21 +167,27 @@ static const json_t *first_run(const json_t *side)
 /* Adds an element to the list for each job that both sides have, and empties the sides. */
 static status compare_sides(comparison *c, bool rounds, const char *label)
 {
-    const json_t *run_b = first_run(c->b);
+    const json_t *run_b = first_run(c->b), *other;
     size_t j;
     json_t *job;
     json_array_foreach(json_object_get(first_run(c->a), "jobs"), j, job)
     {
         const char *name = name_of(job);
-        if (!job_of(run_b, name)) continue;
+        if (!(other = job_of(run_b, name))) continue;
+        int of_a = json_is_true(json_object_get(job, "simulated")),
+            of_b = json_is_true(json_object_get(other, "simulated"));
         json_t *rows = json_array();
-        if (json_array_append_new(c->list, json_pack("{s:s, s:s, s:s, s:s, s:o}", "label", label, "name",
-                                                     report_text_at(job, "name"), "engine",
+        if (json_array_append_new(c->list, json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:o}", "label", label,
+                                                     "name", report_text_at(job, "name"), "engine",
                                                      report_text_at(job, "engine"), "policy",
-                                                     report_text_at(job, "policy"), "metrics", rows)) != 0)
+                                                     report_text_at(job, "policy"), "a_simulated", of_a,
+                                                     "b_simulated", of_b, "metrics", rows)) != 0)
             return no_memory();
         for (int m = 0; m < METRIC_COUNT; m++)
-            TRY(compare_metric(c->a, c->b, name, m, rounds, rows, m == 0 ? &c->steps : &c->others));
+            TRY(compare_metric(c->a, c->b, name, m, rounds, of_a + of_b, rows,
+                               of_a + of_b ? &c->simulated
+                               : m == 0    ? &c->steps
+                                           : &c->others));
     }
     json_array_clear(c->a);
     json_array_clear(c->b);
@@ -177,7 +200,8 @@ static comparison comparison_open(void)
                         .b = json_array(),
                         .list = json_array(),
                         .steps.rows = json_array(),
-                        .others.rows = json_array()};
+                        .others.rows = json_array(),
+                        .simulated.rows = json_array()};
 }
 
 /* Frees a comparison. `rc` is the status of the code that compared the sides. If `rc` is STATUS_OK, first
@@ -185,8 +209,9 @@ static comparison comparison_open(void)
 static status comparison_finish(comparison *c, status rc, const char *a, const char *b, bool interleaved,
                                 json_t **out)
 {
-    if (rc == STATUS_OK) rc = add_verdicts(&c->steps);
-    if (rc == STATUS_OK) rc = add_verdicts(&c->others);
+    if (rc == STATUS_OK) rc = add_verdicts(&c->steps, false);
+    if (rc == STATUS_OK) rc = add_verdicts(&c->others, false);
+    if (rc == STATUS_OK) rc = add_verdicts(&c->simulated, true);
     if (rc == STATUS_OK)
         *out =
             json_pack("{s:i, s:s, s:s, s:b, s:f, s:i, s:i, s:O}", "schema_version", COMPARE_SCHEMA_VERSION,
@@ -198,8 +223,10 @@ static status comparison_finish(comparison *c, status rc, const char *a, const c
     json_decref(c->list);
     json_decref(c->steps.rows);
     json_decref(c->others.rows);
+    json_decref(c->simulated.rows);
     free(c->steps.tests);
     free(c->others.tests);
+    free(c->simulated.tests);
     return rc;
 }
 

@@ -2,7 +2,8 @@
  * a run (harness/report/significance.h). The step time decides the comparison. Holm's correction is applied
  * to the step times of all jobs and points, and separately to all other figures. If the two sides are equal,
  * a comparison therefore reports a difference between step times in at most one of a hundred cases, however
- * many jobs and points it has. */
+ * many jobs and points it has. Jobs that ran in virtual time on both sides are compared exactly. Jobs that
+ * ran in virtual time on one side have no verdict. */
 #ifndef HARNESS_COMPARE_COMPARE_H
 #define HARNESS_COMPARE_COMPARE_H
 

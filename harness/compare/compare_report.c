@@ -6,12 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-/* Returns "slower", "faster", ..., or "~" if no difference is shown. */
+/* Returns "slower", "faster", ..., "~" if no difference is shown, or "" if there is no verdict. */
 static const char *word_for(const char *metric, const char *verdict)
 {
-    if (strcmp(verdict, "too few runs") == 0) return "";
+    if (strcmp(verdict, "too few runs") == 0 || strcmp(verdict, "none") == 0) return "";
     if (strcmp(verdict, "not shown") == 0) return "~";
-    if (strcmp(metric, COMPARE_STEP_TIME) == 0) return strcmp(verdict, "more") == 0 ? "slower" : "faster";
+    if (strcmp(metric, COMPARE_STEP_TIME) == 0 && strcmp(verdict, "equal") != 0)
+        return strcmp(verdict, "more") == 0 ? "slower" : "faster";
     return verdict;
 }
 
@@ -48,7 +49,9 @@ static void append_verdict(const json_t *job, const char *unit, text_buffer *out
         text_append(out, "no verdict: at least %.0f %s are needed, there are %.0f and %.0f\n",
                     report_number_at(step, "least_runs"), unit, report_number_at(step, "a_runs"),
                     report_number_at(step, "b_runs"));
-    else if (!has_verdict(step, "not shown"))
+    else if (has_verdict(step, "none"))
+        text_append(out, "no verdict: one side is simulated, so B/A contains the error of the model\n");
+    else if (!has_verdict(step, "not shown") && !isnan(report_number_at(step, "p")))
         text_append(out, "shown, p = %.2g\n", report_number_at(step, "p"));
     json_array_foreach(json_object_get(job, "metrics"), r, row)
     {
@@ -63,19 +66,28 @@ void compare_report(const json_t *comparison, text_buffer *out)
 {
     bool interleaved = json_is_true(json_object_get(comparison, "interleaved"));
     const char *unit = interleaved ? "rounds" : "runs per side";
-    double steps = report_number_at(comparison, "step_tests");
+    double steps = report_number_at(comparison, "step_tests"),
+           others = report_number_at(comparison, "other_tests");
     size_t i, r;
     json_t *job, *row;
-    text_append(out, "A  %s\nB  %s\n%s\n", report_text_at(comparison, "a"), report_text_at(comparison, "b"),
-                interleaved ? "interleaved rounds, one run of each per round"
-                            : "not interleaved: drift of the machine between A and B is not excluded");
+    text_append(out, "A  %s\nB  %s\n", report_text_at(comparison, "a"), report_text_at(comparison, "b"));
+    if (steps + others > 0)
+        text_append(out, "%s\n",
+                    interleaved ? "interleaved rounds, one run of each per round"
+                                : "not interleaved: drift of the machine between A and B is not excluded");
     if (steps > 1) text_append(out, "p is corrected (Holm) for %.0f step times\n", steps);
     json_array_foreach(json_object_get(comparison, "comparisons"), i, job)
     {
         const json_t *rows = json_object_get(job, "metrics");
         const char *label = report_text_at(job, "label");
+        bool of_a = json_is_true(json_object_get(job, "a_simulated")),
+             of_b = json_is_true(json_object_get(job, "b_simulated"));
         text_append(out, "\n%-28s%11s%11s%8s  %s\n", *label ? label : report_job_name(job).text, "A", "B",
-                    "B/A", "95 % interval");
+                    "B/A",
+                    of_a && of_b ? "SIMULATED"
+                    : of_a       ? "A SIMULATED"
+                    : of_b       ? "B SIMULATED"
+                                 : "95 % interval");
         json_array_foreach(rows, r, row)
         {
             append_row(row, out);

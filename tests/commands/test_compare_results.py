@@ -18,13 +18,13 @@ def folder():
     return tempfile.TemporaryDirectory(prefix="compare-test-")
 
 
-def write(path, steps, memory=1000):
-    """Results as harness run writes them, with one job and the figures that are compared."""
+def write(path, steps, memory=1000, **more):
+    """Results as harness run writes them, with one job and the figures that are compared. `more` is more of the job."""
     os.makedirs(path, exist_ok=True)
     for i, step in enumerate(steps):
         job = {"engine": "ring", "policy": "ddp", "step_time": {"median_s": step}, "throughput": {"samples_per_s": 32 / step},
                "memory_imbalance": {"maximum_bytes": memory},
-               "phases": {"exposed_communication_s": {"median_s": step / 10}, "communication_s": {"median_s": step / 5}}}
+               "phases": {"exposed_communication_s": {"median_s": step / 10}, "communication_s": {"median_s": step / 5}}, **more}
         with open(os.path.join(path, f"run-{i:02}.json"), "w", encoding="utf-8") as file:
             json.dump({"schema_version": 3, "jobs": [job]}, file)
 
@@ -111,6 +111,39 @@ def single_files_are_single_measurements_without_a_verdict():
         result = harness("compare", path + "/a/run-00.json", path + "/b/run-00.json", "--fail-above", "5%")
         expect_equal(result.code, 0, "exit code", result)
         expect("no verdict: at least 5 runs per side" in result.out, "text", result)
+
+
+@test
+def results_in_virtual_time_are_compared_exactly_and_decide_the_exit_code():
+    with folder() as path:
+        files = [os.path.join(path, name) for name in ("a.json", "b.json")]
+        for cap, file in zip(("25", "1"), files):
+            made = harness("run", "--device", "sim:dgx1-v100", "--mode", "ring", "--gpus", "8", "--model", "resnet50", "--steps", "3", "--bucket-cap-mb", cap,
+                           "--json", file)
+            expect_equal(made.code, 0, "exit code", made)
+        again = harness("reproduce", files[0])
+        for words, code, verdict, word in (([*files, "--fail-above", "0.1%"], 1, "more", "slower"), ([*files, "--fail-above", "5%"], 0, "more", "slower"),
+                                           ([*files[::-1], "--fail-above", "0%"], 0, "less", "faster"), ([files[0]] * 2, 0, "equal", "equal")):
+            text, result = (harness("compare", *words, *more) for more in ([], ["--json", "-"]))
+            expect_equal((text.code, result.code), (code, code), "exit code", words, text)
+            found, = result.json()["comparisons"]
+            step = found["metrics"][0]
+            expect_equal((step["verdict"], step["p"], found["a_simulated"], found["b_simulated"]), (verdict, None, True, True), "JSON", result)
+            for shown in [text] + [again] * (word == "equal"):
+                expect("SIMULATED" in shown.out and re.search(rf"^step time, median .* {word}$", shown.out, re.M), "text", shown)
+                expect(not re.search("drift|interleaved|runs|verdict", shown.out), "nothing on drift and runs", shown)
+
+
+@cases([("A", "a"), ("B", "b")])
+def a_simulated_and_a_measured_side_have_no_verdict(side):
+    with folder() as path:
+        write(path + "/a", around(0.1), simulated=side == "a")
+        write(path + "/b", around(0.2), simulated=side == "b")
+        result, rows = compared(path, "--fail-above", "5%")
+        expect_equal((result.code, {row["verdict"] for row in rows.values()}), (0, {"none"}), "exit code and verdicts", result)
+        text = harness("compare", path + "/a", path + "/b").out
+        expect(f"{side.upper()} SIMULATED" in text and "no verdict: one side is simulated, so B/A contains the error of the model" in text, "text", text)
+        expect("drift" not in text and "needed" not in text, "one line", text)
 
 
 @test
