@@ -43,11 +43,10 @@ static status add_next(const run_command *c, json_t *result)
     int engine = c->config.run.mode;
     json_t *next;
     if (!run_config_is_virtual(&c->config) || engine == ENGINE_NONE || c->config.run.plan ||
-        c->config.run.stages > 1 || (engine == ENGINE_BOTH && !job))
+        (engine == ENGINE_BOTH && !job))
         return STATUS_OK;
     if (job) TRY(engine_of_policy(report_text_at(job, "policy"), &engine));
-    TRY(virtual_next(c->line->argv + 2, c->line->argc, engine, c->config.policies[engine],
-                     (int)c->config.run.gpus, &next));
+    TRY(virtual_next(c->line->argv + 2, c->line->argc, engine, c->config.policies[engine], &next));
     json_object_set_new(result, "next", next);
     return STATUS_OK;
 }

@@ -316,14 +316,14 @@ static void memory_lines(const json_t *ps, const json_t *other, text_buffer *out
 
 /* ---- what to try --------------------------------------------------------------------------------- */
 
-/* Suggests how stages can wait less for each other. */
-static void advise_stages(const json_t *job, const json_t *pipeline, text_buffer *out)
+/* Suggests how stages can wait less for each other. `communication` is its share of a step. */
+static void advise_stages(const json_t *job, const json_t *pipeline, double communication, text_buffer *out)
 {
     double ranks = report_number_at(job, "world_size"),
            stages = (double)json_array_size(json_object_get(pipeline, "stages"));
     double batches = report_number_at(pipeline, "micro_batches");
-    bool equal =
-        2 * report_number_at(pipeline, "bubble_of_equal_stages") >= report_number_at(pipeline, "bubble");
+    bool equal = 2 * report_number_at(pipeline, "bubble_of_equal_stages") >=
+                 report_number_at(pipeline, "bubble") - communication;
     if (strcmp(report_text_at(pipeline, "on"), "devices") == 0)
         text_append(out, "a pipeline: --gpus %.0f --stages %.0f --accumulate %.0f", ranks * stages, stages,
                     fmax(batches, 4 * stages));
@@ -339,7 +339,10 @@ void report_next(const json_t *next, text_buffer *out)
 {
     const char *options = report_text_at(next, "options");
     const json_t *tried = json_object_get(next, "settings");
-    if (*options)
+    if (*options && isfinite(report_number_at(next, "more")))
+        text_append(out, "%s trains %.0f %% more samples/s under %s", options,
+                    100 * report_number_at(next, "more"), report_text_at(next, "policy"));
+    else if (*options)
         text_append(out, "%s shortens a step of %s by %.0f %%", options, report_text_at(next, "policy"),
                     100 * report_number_at(next, "shorter"));
     else
@@ -390,8 +393,9 @@ static void advise(const json_t *result, const json_t *job, text_buffer *out)
         report_next(next, out);
     else if (!has_parts(job))
         text_append(out, "a smaller --accumulate, so that the parts of a step are measured");
-    else if (pipeline && s.of[WAITING] >= 0.1 && s.of[WAITING] > s.of[COMMUNICATION])
-        advise_stages(job, pipeline, out);
+    else if (pipeline && (report_number_at(pipeline, "bubble_of_equal_stages") >= 0.1 ||
+                          s.of[WAITING] >= fmax(0.1, s.of[COMMUNICATION])))
+        advise_stages(job, pipeline, s.of[COMMUNICATION], out);
     else
         advise_against(job, &lost, out);
 }

@@ -381,7 +381,7 @@ static status try_next(const whatif_question *q, whatif_answer *a)
     virtual_workload w = workload_of(q, q->policies.names[best], gpus, 0, a->efficiency);
     command_words words = {0};
     TRY(virtual_words(&w, &words));
-    status rc = virtual_next(words.words, words.count, engine, w.policy, gpus, &a->next);
+    status rc = virtual_next(words.words, words.count, engine, w.policy, &a->next);
     free(words.words);
     return rc;
 }

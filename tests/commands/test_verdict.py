@@ -285,18 +285,49 @@ def of_one_engine_the_samples_per_second_and_one_length_of_a_step_are_shown(word
     expect(abs(seconds / mean - 1) <= 0.006, f"{seconds} s shown, {mean} s in the JSON", result)
 
 
-STAGES = ["--mode", "ring", "--device", "sim:dgx-a100-80g", "--steps", "2", "--model", "gpt", "--layers", "4", "--hidden", "256", "--heads", "4",
-          "--sequence", "128", "--batch", "8"]
+A100 = "dgx-a100-80g"
+SMALL = ["--model", "gpt", "--layers", "4", "--hidden", "256", "--heads", "4", "--sequence", "128", "--batch", "8"]
+STAGES = ["--mode", "ring", "--device", "sim:" + A100, "--steps", "2", *SMALL]
+SLOW_LINKS = ["--model", "resnet50", "--gpus", "8", "--stages", "2", "--accumulate", "4"]
 EVEN, UNEVEN = ["--vocabulary", "100"], ["--vocabulary", "50000"]  # the last stage has the output layer
 
 
-@cases([("few micro-batches", [*EVEN, "--gpus", "4", "--stages", "4", "--accumulate", "4"], "--accumulate 8: more micro-batches"),
-        ("stages in turn", [*EVEN, "--gpus", "2", "--stages", "2", "--accumulate", "4", "--schedule", "sequential"], "--schedule 1f1b"),
-        ("unequal stages", [*UNEVEN, "--gpus", "4", "--stages", "4", "--accumulate", "64"], "fewer --stages"),
-        ("stages on devices", [*EVEN, "--gpus", "2", "--stages", "2", "--stages-on", "devices"], "a pipeline: --gpus 4 --stages 2 --accumulate 8")])
-def stages_that_wait_for_each_other_are_advised_on_the_bubble(words, advice):
-    result, found = run(*STAGES, *words)
-    expect(advice in line_of(result, "Next: "), advice, result, found["jobs"][0]["pipeline"])
+@cases([("few micro-batches", [*STAGES, *EVEN, "--gpus", "4", "--stages", "4", "--accumulate", "4"], "--accumulate 8: more micro-batches"),
+        ("slow links", ["--mode", "ring", "--device", "sim:v100-pcie-32g", *SLOW_LINKS], "--accumulate 8: more micro-batches"),
+        ("stages in turn", [*STAGES, *EVEN, "--gpus", "2", "--stages", "2", "--accumulate", "4", "--schedule", "sequential"], "--schedule 1f1b"),
+        ("unequal stages", [*STAGES, *UNEVEN, "--gpus", "4", "--stages", "4", "--accumulate", "64"], "fewer --stages"),
+        ("stages on devices", [*STAGES, *EVEN, "--gpus", "2", "--stages", "2", "--stages-on", "devices"], "a pipeline: --gpus 4 --stages 2 --accumulate 8")])
+def where_nothing_was_tried_stages_that_wait_for_each_other_are_advised_on_the_bubble(words, advice):
+    untried = harness(*words, "--json", "-")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "untried.json")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(untried.out)
+        result = harness("report", path)
+    expect(advice in line_of(result, "Next: "), advice, result, untried.jobs()["ring"]["pipeline"])
+
+
+@cases([("slow links", "v100-pcie-32g", SLOW_LINKS, "--accumulate 8"),
+        ("few micro-batches", A100, [*SMALL, *EVEN, "--gpus", "4", "--stages", "4", "--accumulate", "4"], "--accumulate 8"),
+        ("unequal stages", A100, [*SMALL, *UNEVEN, "--gpus", "4", "--stages", "4", "--accumulate", "64"], "--stages 2"),
+        ("stages on devices", A100, [*SMALL, *EVEN, "--gpus", "2", "--stages", "2", "--stages-on", "devices"],
+         "--stages-on ranks --gpus 4 --accumulate 8")])
+def the_setting_that_next_names_for_a_pipeline_trains_as_many_more_samples_as_it_says(profile, words, options):
+    ring = ["--mode", "ring", "--device", "sim:" + profile, *words]
+    result, found = run(*ring)
+    line = re.fullmatch(r"Next: (--.*) trains (\d+) % more samples/s under ddp\. Tried: .*", line_of(result, "Next: "))
+    expect(line and line[1] == options, options, result)
+    _, changed = run(*ring, *options.split())
+    before, after = (one["jobs"][0]["throughput"]["samples_per_s"] for one in (found, changed))
+    expect(abs(after / before - 1 - int(line[2]) / 100) < 0.012 and before / after <= 0.96, "samples/s", before, after, result)
+    same = harness("whatif", "--profile", profile, *words, "--draws", "0", "--json", "-").json()["next"]
+    expect_equal(same, found["next"], "whatif")
+
+
+@test
+def the_setting_that_next_names_for_a_sequential_pipeline_shortens_a_step():
+    result, _ = run(*STAGES, *EVEN, "--gpus", "2", "--stages", "2", "--accumulate", "4", "--schedule", "sequential")
+    expect("Next: --schedule 1f1b shortens a step of ddp by" in line_of(result, "Next: "), "the setting", result)
 
 
 # ---- repetitions -------------------------------------------------------------------------------
