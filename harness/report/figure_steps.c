@@ -38,7 +38,7 @@ static json_t *collect_parts(const json_t *result)
         text_append(&summary, "%s%s %s", summary.length ? ", " : "A step takes ", name.text,
                     report_value(CELL_TIME, step).text);
     }
-    text_append(&summary, "; means over ranks and measured steps.");
+    text_append(&summary, "; means over ranks (dp: of rank 0) and measured steps.");
     return figure_summary(table, &summary);
 }
 

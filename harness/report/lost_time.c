@@ -34,8 +34,9 @@ lost_time lost_time_between(const json_t *job, const json_t *alone, const json_t
         report_phase(scheme, "exposed_communication_s") - report_phase(alone, "exposed_communication_s");
     l.of[LOST_WAITING] = report_phase(scheme, "waiting_s") - report_phase(alone, "waiting_s");
     l.of[LOST_ENGINE] = report_phase(scheme, "other_s") - report_phase(alone, "other_s");
-    l.of[LOST_DATA] = report_phase(scheme, "data_s") - report_phase(alone, "data_s");
-    l.of[LOST_PYTHON] = l.step_s - report_phase(scheme, "step_s");
+    l.of[LOST_DATA] = report_phase(job, "data_s") - report_phase(alone, "data_s");
+    l.of[LOST_PYTHON] = l.step_s - report_phase(job, "data_s") -
+                        (report_phase(scheme, "step_s") - report_phase(scheme, "data_s"));
     if (isnan(passes(scheme) + passes(beside) + passes(alone))) l.step_s = NAN;
     return l;
 }

@@ -1,8 +1,9 @@
 /* Lost time: by how much a step of a job takes longer than a step of one rank alone, divided into causes. The
  * parts add up to the lost time. `run`, its verdict, its report and `whatif` take causes from this list.
  *
- * The steps that are compared are means over the ranks and over the measured steps. A cause is negative if
- * the job needs less time for it than one rank alone, for example for updates that a server makes. */
+ * The steps that are compared are means over the measured steps, and over the ranks (dp: of rank 0). A cause
+ * is negative if the job needs less time for it than one rank alone, for example for updates that a server
+ * makes. */
 #ifndef HARNESS_REPORT_LOST_TIME_H
 #define HARNESS_REPORT_LOST_TIME_H
 
@@ -21,7 +22,8 @@ typedef enum lost_cause {
     LOST_COMMUNICATION, /* Exposed communication. */
     LOST_WAITING,       /* Waiting for other ranks. */
     LOST_DATA,          /* Loading data takes longer. */
-    /* In virtual time: dp is one Python process. The time by which its step is longer than without Python. */
+    /* In virtual time: dp is one Python process. The time by which its step is longer than without Python.
+     * The time in which a step waits for data is left out, because Python runs while batches are loaded. */
     LOST_PYTHON,
     LOST_CAUSES
 } lost_cause;

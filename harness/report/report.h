@@ -46,6 +46,10 @@ double report_sum(const json_t *array, const char *path);
 /* Counts the objects of an array in which the value at `path` is true. */
 size_t report_count_true(const json_t *array, const char *path);
 
+/* Returns the number of the first ranks whose means the parts of a step of the job are. DataParallel is one
+ * process: only rank 0 loads and updates, and the other ranks wait for it, so only its parts count. */
+size_t report_ranks_of_step(const json_t *job, const json_t *ranks);
+
 /* Returns by how much the memory of DataParallel's device 0 exceeds the memory of another device between two
  * steps, when the replicas of the next step have been made: gradients and optimizer state. Returns NaN for
  * other policies. */

@@ -48,9 +48,9 @@ void page_details(const char *style, const char *summary, const char *label, tex
 /* page_provenance.c: writes the end of a page, which says how the results were obtained. */
 void page_provenance(const json_t *result, text_buffer *out);
 
-/* report_text.c: finds the rank for which the other ranks waited longest. Returns the number of this rank if
- * `path` is "rank", or the time that others waited for it, per step and rank, if `path` is "s". Returns NaN
- * if no rank waited. */
+/* report_text.c: finds the rank for which the other ranks (dp: rank 0) waited longest. Returns the number of
+ * this rank if `path` is "rank", or the time that others waited for it, per step and rank, if `path` is "s".
+ * Returns NaN if no rank waited. */
 double report_longest_wait(const json_t *job, const char *path);
 
 /* report_text.c: writes the tables of a run. */

@@ -87,6 +87,11 @@ size_t report_count_true(const json_t *array, const char *path)
     return count;
 }
 
+size_t report_ranks_of_step(const json_t *job, const json_t *ranks)
+{
+    return json_is_object(json_object_get(job, "dataparallel_memory")) ? 1 : json_array_size(ranks);
+}
+
 size_t report_alike(const json_t *array, size_t first, const char *path)
 {
     const json_t *value = report_at(json_array_get(array, first), path);
@@ -244,4 +249,6 @@ void report_notes(const json_t *job, text_buffer *out)
             out, "Times of %s: the ranks' clocks are aligned to rank 0's by exchanged messages, within %s.\n",
             name.text, report_value(CELL_TIME, report_largest(ranks, "clock.error_s")).text);
     waiting_note(job, name.text, out);
+    if (report_ranks_of_step(job, ranks) < json_array_size(ranks))
+        text_append(out, "Parts of a step of %s: on rank 0.\n", name.text);
 }

@@ -25,20 +25,21 @@ static double mean_per_step(const json_t *job, const char *key)
 double report_longest_wait(const json_t *job, const char *path)
 {
     const json_t *ranks = json_object_get(job, "ranks");
-    double most = 0, steps = report_sum(ranks, "measured_steps"), slowest = NAN;
+    double most = 0, slowest = NAN;
     for (size_t late = 0; late < json_array_size(ranks); late++) {
         char key[32];
-        double sum = 0;
+        double sum = 0, steps = 0;
         snprintf(key, sizeof key, "%zu", late);
-        for (size_t r = 0; r < json_array_size(ranks); r++) {
-            const json_t *waited = json_object_get(json_array_get(ranks, r), "waited_for_s");
-            sum += json_number_value(json_object_get(waited, key));
+        for (size_t r = 0; r < report_ranks_of_step(job, ranks); r++) {
+            const json_t *rank = json_array_get(ranks, r);
+            sum += json_number_value(json_object_get(json_object_get(rank, "waited_for_s"), key));
+            steps += report_number_at(rank, "measured_steps");
         }
-        if (sum <= most) continue;
-        most = sum;
+        if (!(sum / steps > most)) continue;
+        most = sum / steps;
         slowest = (double)late;
     }
-    return isnan(slowest) || strcmp(path, "rank") == 0 ? slowest : most / steps;
+    return isnan(slowest) || strcmp(path, "rank") == 0 ? slowest : most;
 }
 
 static const report_row step_rows[] = {

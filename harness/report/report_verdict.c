@@ -43,6 +43,27 @@ static void end_speed(const json_t *result, text_buffer *out)
     text_append(out, "\n");
 }
 
+/* Returns the part of a step in which it does not load data. */
+static double without_loading(const json_t *job)
+{
+    return 1 - report_phase(job, "data_s") / report_phase(job, "step_s");
+}
+
+/* Says by which factor dp is slower because of its scheme, its Python process, and the data that it loads. */
+static void dp_factors(const json_t *dp, const json_t *ring, text_buffer *out)
+{
+    static const char rate[] = "throughput.samples_per_s";
+    const json_t *scheme = json_object_get(dp, "without_python");
+    if (!scheme) return;
+    double without = report_number_at(scheme, "samples_per_s") / without_loading(scheme),
+           loading = without_loading(ring) / without_loading(dp);
+    text_append(out, ": %.2f times by the scheme, %.2f by dp's single Python process",
+                report_number_at(ring, rate) / without_loading(ring) / without,
+                without * without_loading(dp) / report_number_at(dp, rate));
+    if (fabs(loading - 1) >= 0.005) text_append(out, ", %.2f by loading data", loading);
+    text_append(out, ". The ring's interpreter is not modeled");
+}
+
 /* Says which engine is faster. A single run does not decide, so it says only what this run measured. */
 static void faster_lines(const json_t *result, const json_t *verdict, text_buffer *out)
 {
@@ -69,12 +90,7 @@ static void faster_lines(const json_t *result, const json_t *verdict, text_buffe
     if (!isnan(low) && !single)
         text_append(out, ", 95 %% interval %.3f to %.3f over %d runs", low, report_number_at(verdict, "high"),
                     (int)report_number_at(verdict, "count"));
-    double scheme = report_number_at(report_job(result, second), "without_python.samples_per_s");
-    if (!isnan(scheme))
-        text_append(out,
-                    ": %.2f times by the scheme, %.2f by dp's single Python process. The ring's interpreter "
-                    "is not modeled",
-                    report_number_at(rates, first) / scheme, scheme / report_number_at(rates, second));
+    dp_factors(report_job(result, second), report_job(result, first), out);
     end_speed(result, out);
 }
 

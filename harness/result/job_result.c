@@ -178,15 +178,14 @@ static json_t *compare_with(const json_t *result, const char *baseline, int core
 
 /* ---- slowdown of computation by communication ------------------------------------------------- */
 
-/* Returns the seconds per step of the forward and the backward pass, as the mean over the ranks and over the
- * steps of turn `turn`. The steps of a job are divided into RUN_TURNS turns. */
+/* Returns the seconds per step of the forward and the backward pass, as the mean over the ranks (dp: of rank
+ * 0) and over the steps of turn `turn`. The steps of a job are divided into RUN_TURNS turns. */
 static double computed(const json_t *job, int turn)
 {
-    const json_t *ranks = json_object_get(job, "ranks"), *rank;
+    const json_t *ranks = json_object_get(job, "ranks");
     double sum = 0, count = 0, known;
-    size_t r;
-    json_array_foreach(ranks, r, rank)
-    {
+    for (size_t r = 0; r < report_ranks_of_step(job, ranks); r++) {
+        const json_t *rank = json_array_get(ranks, r);
         sum += report_steps_sum(rank, "forward_s", turn, RUN_TURNS, &known) +
                report_steps_sum(rank, "backward_s", turn, RUN_TURNS, &known);
         count += known;

@@ -212,11 +212,10 @@ static status add_steps(json_t *job, const job_steps *kept, const job_steps *all
     return STATUS_OK;
 }
 
-/* Computes the statistics of a phase over the steps. The value of a step is the mean over the ranks. Leaves
- * out a step if one of the first `of` ranks did not measure the phase. */
-static status phase_statistics(const json_t *ranks, const char *key, size_t of, json_t **out)
+/* Computes the statistics of a phase over the steps. The value of a step is the mean over the first `world`
+ * ranks. Leaves out a step if one of the first `of` ranks did not measure the phase. */
+static status phase_statistics(const json_t *ranks, size_t world, const char *key, size_t of, json_t **out)
 {
-    size_t world = json_array_size(ranks);
     size_t steps = json_array_size(json_object_get(json_array_get(ranks, 0), key));
     int64_t *values = calloc(steps + 1, sizeof *values);
     if (!values) return fail(STATUS_SYSTEM, "no memory for the results");
@@ -245,10 +244,11 @@ static status phase_statistics(const json_t *ranks, const char *key, size_t of, 
 static status add_phases(json_t *job, const json_t *ranks)
 {
     json_t *phases = json_object();
+    size_t world = report_ranks_of_step(job, ranks);
     status rc = STATUS_OK;
     for (int i = 0; i < RECORD_PHASES && rc == STATUS_OK; i++) {
         json_t *s = NULL;
-        rc = phase_statistics(ranks, record_phases[i], i < RECORD_ANATOMY ? json_array_size(ranks) : 1, &s);
+        rc = phase_statistics(ranks, world, record_phases[i], i < RECORD_ANATOMY ? world : 1, &s);
         json_object_set_new(phases, record_phases[i], s);
     }
     json_object_set_new(job, "phases", phases);

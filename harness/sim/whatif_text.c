@@ -162,7 +162,7 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
         separator = "; ";
     }
     if (*separator) text_append(out, ".\n");
-    if (shown[LOST_PYTHON] && !shown[LOST_DATA])
+    if (shown[LOST_PYTHON] && !shown[LOST_DATA] && run_config_loader_workers(q->config, 1) == 0)
         text_append(out, "Batches take no time here; --loader-workers N adds PyTorch's loaders.\n");
 }
 
@@ -244,10 +244,9 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
     table(q, a, out);
     if (q->config->run.stages == 1) lost_table(q, a, out);
     best_lines(q, a, out);
-    text_append(
-        out,
-        "\nEfficiency: samples/s over those of as many GPUs alone. Steps are means over ranks and steps.\n"
-        "Limited by: the largest part of the lost time, as a share of the step.\n");
+    text_append(out, "\nEfficiency: samples/s over those of as many GPUs alone. Steps are means over ranks "
+                     "(dp: of rank 0) and steps.\n"
+                     "Limited by: the largest part of the lost time, as a share of the step.\n");
     if (q->draws > 0)
         text_append(out, "In brackets: limits over %d draws of the profile's constants from their ranges.\n",
                     q->draws);

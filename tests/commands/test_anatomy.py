@@ -128,8 +128,16 @@ def the_table_shows_means_that_add_up():
     expect(abs(sum(mean[key] for key in PARTS) - mean["step_s"]) < len(PARTS) * 1e-9, "means of the parts and of the step", mean)
 
 
-@cases([("ring", ["--mode", "ring"]), ("ps", ["--mode", "ps", "--policy", "sync"])])
-def slowdown_is_against_the_same_ranks_without_exchange(words):
+@test
+def the_parts_of_a_step_of_dp_are_those_of_rank_0():
+    job = job_of(*LENET, "--batch", "16", "--mode", "ps", "--policy", "dp", "--gpus", "3", "--steps", "8", "--loader-threads", "1")
+    for key in (*PARTS, *HIDDEN, "step_s"):
+        expect(abs(job["phases"][key]["mean_s"] - sum(job["ranks"][0][key]) / 8) < 2e-9, key, job["phases"][key], job["ranks"][0][key])
+    expect(min(sum(job["ranks"][0][key]) for key in ("data_s", "optimizer_s")) > 0, "rank 0 loads and updates", job["phases"])
+
+
+@cases([("ring", ["--mode", "ring"], 2), ("ps", ["--mode", "ps", "--policy", "sync"], 2), ("ps=dp, rank 0", ["--mode", "ps", "--policy", "dp"], 1)])
+def slowdown_is_against_the_same_ranks_without_exchange(words, of):
     result = harness("run", *LENET, "--batch", "4", "--gpus", "2", "--steps", "12", *words, "--isolated", "--json", "-")
     jobs = result.jobs()
     alone, job = jobs["isolated"], jobs[words[1]]
@@ -137,7 +145,7 @@ def slowdown_is_against_the_same_ranks_without_exchange(words):
     expect_equal((alone["world_size"], alone["engine"], alone["slowdown"]), (2, "none", None), "the isolated ranks")
     expect_equal([rank["bytes_sent"] for rank in alone["ranks"]], [0, 0], "bytes of the isolated ranks")
     expect_equal([rank["step_index"] for rank in alone["ranks"]], [rank["step_index"] for rank in job["ranks"]], "turns")
-    computed = [sum(sum(rank["forward_s"]) + sum(rank["backward_s"]) for rank in j["ranks"]) / 24 for j in (job, alone)]
+    computed = [sum(sum(rank["forward_s"]) + sum(rank["backward_s"]) for rank in j["ranks"][:n]) / (12 * n) for j, n in ((job, of), (alone, 2))]
     found = job["slowdown"]
     expect(abs(found["mean_s"] - (computed[0] - computed[1])) < 1e-8, "slowdown", found, computed)
     expect(found["low_s"] <= found["mean_s"] <= found["high_s"], "interval", found)

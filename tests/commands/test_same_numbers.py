@@ -71,10 +71,11 @@ def per_step(key):
 
 
 def waited_for(job):
-    """For each step and rank: the rank that was waited for longest, and how long."""
-    sums = [sum((rank.get("waited_for_s") or {}).get(str(late), 0) for rank in job["ranks"]) for late in range(len(job["ranks"]))]
+    """For each step and rank, under dp of rank 0: the rank that was waited for longest, and how long."""
+    ranks = job["ranks"][:1] if job["policy"] == "dp" else job["ranks"]
+    sums = [sum((rank.get("waited_for_s") or {}).get(str(late), 0) for rank in ranks) for late in range(len(job["ranks"]))]
     most = max(sums)
-    return (None, None) if most <= 0 else (sums.index(most), most / sum(rank["measured_steps"] for rank in job["ranks"]))
+    return (None, None) if most <= 0 else (sums.index(most), most / sum(rank["measured_steps"] for rank in ranks))
 
 
 def compared(baseline, key):
@@ -139,7 +140,7 @@ PAGE_ONLY = {("throughput", "ideal"): "the text has the efficiency", ("throughpu
              **{("loss-time", name): "the same rows as against steps" for name in ("step", "training time", "loss")},
              **{("timeline", name): "one step in detail" for name in ("rank", "index", "begins", "ends")},
              **{("buckets", name): "one step in detail" for name in ("ready", "launched", "starts to move", "finished", "taken")}}
-SENTENCES = ("Averaged gradients of ", "Parameters of ps and ring", "ps (", "ring (", "samples/s of ", "Waiting of ", "Times of ", "The prediction is ")
+SENTENCES = ("Averaged gradients of ", "Parameters of ps and ring", "ps (", "ring (", "samples/s of ", "Waiting of ", "Times of ", "The prediction is ", "Parts of a step of ")
 
 # ---- the text ------------------------------------------------------------------------------------
 

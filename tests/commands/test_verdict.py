@@ -173,6 +173,34 @@ def the_scheme_and_the_python_process_of_dp_are_told_apart():
     expect(text in re.sub(r"\n  ", " ", result.out), text, result)
 
 
+DP_LOADER = ["--model", "resnet50", "--gpus", "8", "--steps", "3", "--device", "sim:dgx1-v100", "--loader-workers"]
+
+
+@test
+def the_loader_of_dp_has_its_own_share_in_every_report():
+    """Python runs while a batch is loaded, so the loader costs the time by which fewer workers make the step longer."""
+    result, found = run(*DP_LOADER, "4", "--policy", "ps=dp", "--verbose")
+    _, fast = run(*DP_LOADER, "64", "--policy", "ps=dp")
+    dp, of_fast, ring = (next(job for job in one["jobs"] if job["name"] == name) for one, name in ((found, "ps"), (fast, "ps"), (found, "ring")))
+    step, unloaded = (1e3 * job["phases"]["step_s"]["mean_s"] for job in (dp, of_fast))
+    data, python = (1e3 * dp["lost"][key] for key in ("data_s", "python_s"))
+    expect(abs(data - (step - unloaded)) < 0.1 and data > 0.4 * step, "the loader's part", data, step, unloaded)
+    expect(abs(python - 1e3 * of_fast["lost"]["python_s"]) < 0.1 and python > 0.1 * step, "Python's part, as without a slow loader", python, of_fast["lost"])
+    expect(0 <= dp["lost"]["waiting_s"] < 1e-3 * dp["lost"]["step_s"], "nothing of it is waiting", dp["lost"])
+    for label in ("  data ", "  by loading data "):
+        row = next(line for line in result.out.splitlines() if line.startswith(label))
+        expect(f" {data:.1f} ms" in row, f"{data} ms", row)
+    scheme, of_ring = (1e3 * (phases["step_s"]["mean_s"] - phases["data_s"]["mean_s"]) for phases in (dp["without_python"]["phases"], ring["phases"]))
+    text = f"{scheme / of_ring:.2f} times by the scheme, {unloaded / scheme:.2f} by dp's single Python process, {step / unloaded:.2f} by loading data."
+    expect(text in re.sub(r"\n  ", " ", result.out), text, result)
+    short, _ = run(*DP_LOADER, "4", "--mode", "ps", "--policy", "dp")
+    expect(f"{100 * data / step:.1f} % loading data" in line_of(short, "Of a step of ") and "waiting" not in line_of(short, "Of a step of "), "the short line", short)
+    asked, fast = (harness("whatif", "--profile", "dgx1-v100", "--model", "resnet50", "--gpus", "8", "--policy", "dp", "--loader-workers", workers, "--draws", "0")
+                   for workers in ("4", "64"))
+    expect(f" data {100 * data / step:.3g} %" in asked.out, "whatif", asked)
+    expect(" Python " in fast.out and "Batches take no time" not in fast.out, "whatif with a fast loader", fast)
+
+
 # ---- lost time -----------------------------------------------------------------------------------
 
 CAUSES = ["neighbors_s", "exchange_s", "update_s", "engine_s", "communication_s", "waiting_s", "data_s", "python_s"]

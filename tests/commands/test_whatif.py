@@ -228,6 +228,17 @@ def options_without_effect_on_the_table_are_refused(words, code, reason):
 
 
 @test
+def the_update_of_dp_is_that_of_rank_0_and_no_wait_of_the_others():
+    words = ("whatif", "--profile", "v100-pcie-32g", "--workload", "params=10M,units=4,step=100ms,peak=2GiB,update=20ms", "--policy", "dp", "--gpus", "4", "--draws", "0")
+    result = harness(*words, "--json", "-").json()
+    lost = result["points"][0]["lost"]
+    expect(abs(lost["update_s"]) < 1e-6 and 0 <= lost["waiting_s"] < 1e-4, "one GPU updates, as alone", lost)
+    expect(0 < lost["communication_s"] <= lost["total_s"], "the cause is a part of the whole", lost)
+    expect_equal(result["verdict"]["limited_by"], "communication_s", "limited by")
+    expect(f" exposed {100 * lost['communication_s'] / lost['step_s']:.3g} %" in harness(*words).out, "the text", lost)
+
+
+@test
 def whatif_takes_the_device_as_run_does():
     by_name, by_device = (harness("whatif", *RESNET, "--gpus", "1,2", *words, "--json", "-").json()
                           for words in (("--profile", "dgx1-p100"), ("--device", "sim:dgx1-p100")))
