@@ -120,6 +120,8 @@ short_text report_value(cell_format format, double value)
     else
         snprintf(cell.text, sizeof cell.text, "%.*f%s", formats[format].decimals,
                  formats[format].scale * value, formats[format].unit);
+    if (cell.text[0] == '-' && !strpbrk(cell.text, "123456789")) /* rounded to 0 */
+        memmove(cell.text, cell.text + 1, strlen(cell.text));
     return cell;
 }
 

@@ -115,7 +115,7 @@ static void lost_rows(report_layout layout, const json_t *jobs, text_buffer *out
         char label[40], path[40];
         snprintf(label, sizeof label, "  by %s", lost_causes[c].name);
         snprintf(path, sizeof path, "lost.%s", lost_causes[c].key);
-        if (report_largest(jobs, path) == 0 && report_smallest(jobs, path) == 0) continue;
+        if (report_largest(jobs, path) < 5e-10 && report_smallest(jobs, path) > -5e-10) continue;
         report_rows(layout, jobs, &(report_row){label, CELL_TIME, .path = path, .optional = true}, 1, out);
     }
 }

@@ -178,7 +178,8 @@ static short_text cause_name(const json_t *job, const lost_time *l, int cause)
     if (cause == LOST_EXCHANGE && isnan(l->of[LOST_NEIGHBORS]))
         snprintf(name.text, sizeof name.text, "slower computation");
     else if (cause == LOST_WAITING && 2 * report_longest_wait(job, "s") > l->of[LOST_WAITING])
-        snprintf(name.text, sizeof name.text, "waiting for rank %.0f", report_longest_wait(job, "rank"));
+        snprintf(name.text, sizeof name.text, "waiting mostly for rank %.0f",
+                 report_longest_wait(job, "rank"));
     else
         snprintf(name.text, sizeof name.text, "%s", lost_causes[cause].name);
     return name;

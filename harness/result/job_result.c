@@ -178,6 +178,11 @@ static json_t *compare_with(const json_t *result, const char *baseline, int core
 
 /* ---- slowdown of computation by communication ------------------------------------------------- */
 
+static bool exchanges(const json_t *job)
+{
+    return strcmp(report_text_at(job, "engine"), "none") != 0;
+}
+
 /* Returns the seconds per step of the forward and the backward pass, as the mean over the ranks (dp: of rank
  * 0) and over the steps of turn `turn`. The steps of a job are divided into RUN_TURNS turns. */
 static double computed(const json_t *job, int turn)
@@ -193,17 +198,18 @@ static double computed(const json_t *job, int turn)
     return count > 0 ? sum / count : NAN;
 }
 
-/* Returns "slowdown". In virtual time the simulation gives the slowdown. On real devices the job is compared
- * with the job `isolated`, which has the same ranks without communication, and took turns with the other
- * jobs: by how many seconds per step `job` computes longer than `isolated`, as the mean over the turns. The
- * 95 % interval of the mean uses Student's t with RUN_TURNS - 1 degrees of freedom. */
+/* Returns "slowdown", which is null for jobs without exchange. In virtual time the simulation gives it. On
+ * real devices the job is compared with the job `isolated`, which has the same ranks without communication,
+ * and took turns with the other jobs: by how many seconds per step `job` computes longer than `isolated`, as
+ * the mean over the turns. The 95 % interval of the mean uses Student's t with RUN_TURNS - 1 degrees of
+ * freedom. */
 static json_t *slowdown_of(const json_t *job, const json_t *isolated)
 {
     double differences[RUN_TURNS], mean = 0, squares = 0;
     json_t *modeled = (json_t *)report_at(job, "phases.slowdown_s.mean_s");
+    if (!exchanges(job)) return json_null();
     if (json_is_number(modeled)) return json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s");
-    if (!isolated || job == isolated || get_int(job, "world_size") != get_int(isolated, "world_size"))
-        return json_null();
+    if (!isolated || get_int(job, "world_size") != get_int(isolated, "world_size")) return json_null();
     for (int t = 0; t < RUN_TURNS; t++) {
         differences[t] = computed(job, t) - computed(isolated, t);
         mean += differences[t] / RUN_TURNS;
@@ -219,9 +225,8 @@ static json_t *slowdown_of(const json_t *job, const json_t *isolated)
 static json_t *lost_time_of(const json_t *job, const json_t *none, const json_t *isolated)
 {
     bool staged = json_object_get(job, "pipeline") || json_object_get(job, "remote_stage"),
-         alike = none && get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank"),
-         exchanges = strcmp(report_text_at(job, "engine"), "none") != 0;
-    if (!exchanges || !alike || staged) return json_null();
+         alike = none && get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank");
+    if (!exchanges(job) || !alike || staged) return json_null();
     lost_time l = lost_time_between(job, none, isolated, json_is_true(json_object_get(job, "simulated")));
     return lost_time_to_json(&l);
 }

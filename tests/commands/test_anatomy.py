@@ -157,6 +157,8 @@ def slowdown_without_the_isolated_ranks_is_not_measured_and_virtual_time_has_it(
     expect(re.search(r"slowdown by communication +-$", shown.out, re.M), "the report", shown)
     job = job_of("--model", "resnet18", "--image", "64", "--device", "sim:v100-pcie-32g", "--mode", "ring", "--gpus", "4",
                  "--steps", "3", "--quiet")
+    none = job_of("--model", "resnet18", "--image", "64", "--device", "sim:v100-pcie-32g", "--mode", "none", "--steps", "3", "--quiet")
+    expect(none["phases"]["batch_copy_s"]["mean_s"] > 0 and none["slowdown"] is None, "a copy of the next batch is no communication", none["slowdown"])
     slowed, hidden = job["slowdown"]["mean_s"], job["phases"]["hidden_communication_s"]["mean_s"]
     expect_equal(slowed, job["phases"]["slowdown_s"]["mean_s"], "slowdown in virtual time")
     expect(0 < slowed <= hidden, f"communication that is hidden slows computation: {slowed} s of {hidden} s")

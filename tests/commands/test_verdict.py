@@ -203,6 +203,21 @@ def the_loader_of_dp_has_its_own_share_in_every_report():
 
 # ---- lost time -----------------------------------------------------------------------------------
 
+@test
+def no_time_is_shown_as_minus_zero():
+    result, _ = run(*DP_LOADER, "4", "--policy", "ps=dp", "--verbose")
+    expect(not re.search(r"-0(\.0+)? ", result.out), "a sign of zero", result)
+
+
+@test
+def the_verdict_names_the_rank_that_is_waited_for_most():
+    result, found = run("--device", "sim:dgx1-v100", "--model", "resnet18", "--gpus", "3", "--slow", "1:2", "--steps", "3", "--policy", "ps=sync,ring=ddp")
+    job = next(job for job in found["jobs"] if job["name"] == found["verdict"]["slower"])
+    waited = sum(rank["waited_for_s"].get("1", 0) for rank in job["ranks"]) / (3 * 3)
+    expect(0.5 * job["lost"]["waiting_s"] < waited <= job["lost"]["waiting_s"] + 1e-9, "most of it", waited, job["lost"])
+    expect(" waiting mostly for rank 1" in line_of(result, "A step of "), "its name", result)
+
+
 CAUSES = ["neighbors_s", "exchange_s", "update_s", "engine_s", "communication_s", "waiting_s", "data_s", "python_s"]
 
 
