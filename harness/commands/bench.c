@@ -157,7 +157,7 @@ static status write_json(const bench_setup *s)
                       "r_squared", f.r_squared, "points", f.points));
     }
     json_t *result =
-        json_pack("{s:i, s:o, s:o*}", "schema_version", RESULT_SCHEMA_VERSION, "rows", rows, "fits", fits);
+        json_pack("{s:i, s:o, s:o*}", "schema_version", BENCH_SCHEMA_VERSION, "rows", rows, "fits", fits);
     if (rc == STATUS_OK) return output_json(result, s->json);
     json_decref(result);
     return rc;

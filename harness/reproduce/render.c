@@ -94,7 +94,7 @@ json_t *reproduction_json(const reproduction_report *r)
     json_array_foreach(r->cells, i, cell) for (size_t k = 0; k < sizeof own / sizeof *own; k++)
         json_object_del(cell, own[k]);
     return json_pack("{s:i, s:s, s:s, s:s, s:s, s:s, s:b, s:O, s:O, s:o, s:o*, s:o, s:O}", "schema_version",
-                     RESULT_SCHEMA_VERSION, "table", r->of->name, "title", r->of->title, "published",
+                     REPRODUCTION_SCHEMA_VERSION, "table", r->of->name, "title", r->of->title, "published",
                      r->of->source, "profiles", r->profiles, "how", r->of->how, "simulated",
                      (int)!r->of->measured, "cells", r->cells, "claims", r->claims, "skill", skill, "score",
                      score, "ranges", ranges_to_json(r), "notes", r->notes);

@@ -68,13 +68,16 @@ static const struct {
     const char *keys[2], *schema;
     int version;
 } kinds[] = {{{"vary", "vary"}, "sweep", SWEEP_TABLE_VERSION},
-             {{"cells", "cells"}, "reproduction", RESULT_SCHEMA_VERSION},
+             {{"cells", "cells"}, "reproduction", REPRODUCTION_SCHEMA_VERSION},
              {{"jobs", "gpus"}, "memory", 0},
              {{"jobs", "model"}, "plan", 0},
              {{"jobs", "jobs"}, "run", RESULT_SCHEMA_VERSION}};
 enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
-/* Checks the version and the checksum. A result of an older program need not have a checksum. */
+/* Results of runs and reproductions have a checksum since this version. */
+enum { CHECKSUM_SINCE = 5 };
+
+/* Checks the version and the checksum, if there is one. Only a result of an older program may lack it. */
 static status check_checksum(const json_t *result, int current, bool is_older, const json_place *top)
 {
     json_place at_version = {top, "schema_version", 0}, at_checksum = {top, "checksum", 0};
@@ -82,9 +85,12 @@ static status check_checksum(const json_t *result, int current, bool is_older, c
                  *checksum = json_object_get(result, at_checksum.key);
     json_int_t found = json_integer_value(version);
     char text[17];
-    if (current && (version || checksum) && (found < (checksum ? current : 1) || found > current))
-        return json_refuse(&at_version, version, "%s%d", checksum ? "" : "an integer from 1 to ", current);
-    if (is_older) return STATUS_OK;
+    int least = !checksum ? 1 : current < CHECKSUM_SINCE ? current : CHECKSUM_SINCE;
+    if (current && (version || checksum) && (found < least || found > current)) {
+        if (least == current) return json_refuse(&at_version, version, "%d", current);
+        return json_refuse(&at_version, version, "an integer from %d to %d", least, current);
+    }
+    if (is_older && !checksum) return STATUS_OK;
     compute_checksum(result, text);
     if (strcmp(text, report_text_at(result, "checksum")) == 0) return STATUS_OK;
     return json_refuse(&at_checksum, checksum, "\"%s\", the checksum of the figures in the file", text);
@@ -95,8 +101,8 @@ static void announce_older(const char *path, json_int_t found, int current)
     static bool announced;
     if (found > 0 && !announced)
         log_warn(
-            "%s: schema_version %d, this program writes %d: the file is not checked, and figures that are "
-            "not there are shown as -",
+            "%s: schema_version %d, this program writes %d: figures are not computed again, and those that "
+            "are not there are shown as -",
             path, (int)found, current);
     announced = true;
 }

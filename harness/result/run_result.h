@@ -10,7 +10,13 @@
 #error "PROGRAM_VERSION comes from CMakeLists.txt"
 #endif
 
-enum { RESULT_SCHEMA_VERSION = 5, SWEEP_TABLE_VERSION = 2 }; /* docs/results.md describes both */
+/* docs/results.md describes them. */
+enum {
+    RESULT_SCHEMA_VERSION = 6,
+    REPRODUCTION_SCHEMA_VERSION = 5,
+    BENCH_SCHEMA_VERSION = 5,
+    SWEEP_TABLE_VERSION = 2
+};
 
 /* Outcome of a job: its result and, for the comparison of engines, its parameters. */
 typedef struct run_job {

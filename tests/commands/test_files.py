@@ -191,9 +191,9 @@ def a_hundred_changed_results_with_a_new_checksum_break_a_rule():
         refused_by_both(path, seal(content), "sealed.json")
 
 
-@cases([("a version of the future", lambda r: {**r, "schema_version": 999}, "schema_version: expected 5, got 999"),
-        ("an older version with a checksum", lambda r: {**r, "schema_version": 4}, "schema_version: expected 5, got 4"),
-        ("no version", lambda r: {key: value for key, value in r.items() if key != "schema_version"}, "schema_version: expected 5, got nothing"),
+@cases([("a version of the future", lambda r: {**r, "schema_version": 999}, "schema_version: expected an integer from 5 to 6, got 999"),
+        ("an older version with a checksum", lambda r: {**r, "schema_version": 4}, "schema_version: expected an integer from 5 to 6, got 4"),
+        ("no version", lambda r: {key: value for key, value in r.items() if key != "schema_version"}, "schema_version: expected an integer from 5 to 6, got nothing"),
         ("no checksum", lambda r: {key: value for key, value in r.items() if key != "checksum"}, "got nothing"),
         ("a number of jobs", lambda r: seal({**r, "jobs": 5}), "jobs: expected array, got 5"),
         ("numbers as jobs", lambda r: seal({**r, "jobs": [1, 2]}), "jobs[0]: expected object, got 1"),
@@ -248,11 +248,16 @@ def options_of_a_result_may_be_edited():
     refused(harness("--config", write("edited.json", changed(edited, ("jobs", 0, "steps"), other))), 65, "edited.json: checksum: expected ")
 
 
-@cases([("a run", ["report"], "tests/commands/run-version-4.json"), ("a reproduction", ["report"], "tests/commands/reproduction-version-4.json")])
-def recorded_results_of_older_versions_are_read_with_a_notice(words, name):
-    result = harness(*words, os.path.join(ROOT, name))
+@cases([("a run", "run-version-4", 4, 6), ("a run with a checksum", "run-version-5", 5, 6), ("a reproduction", "reproduction-version-4", 4, 5)])
+def recorded_results_of_older_versions_are_read_with_a_notice(name, found, current):
+    path = os.path.join(ROOT, "tests/commands", name + ".json")
+    result = harness("report", path)
     expect_equal((result.code, len(result.lines())), (0, 1), "exit code and lines", result)
-    expect("schema_version 4, this program writes 5" in result.err, "notice", result)
+    expect(f"schema_version {found}, this program writes {current}" in result.err, "notice", result)
+    with open(path, encoding="utf-8") as file:
+        stored = json.load(file)
+    if "checksum" in stored:
+        refused(harness("report", write("older.json", changed(stored, ("checksum",), other))), 65, "older.json: checksum: expected ")
 
 
 def keywords(schema):

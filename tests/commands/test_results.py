@@ -84,7 +84,7 @@ def every_key_of_the_results_is_documented_and_every_documented_key_is_there(wor
 def results_on_stdout_are_the_only_output():
     result = harness(*WINE, "--json", "-")
     expect_equal((result.out[0], result.out.rstrip()[-1]), ("{", "}"), "first and last character", result)
-    expect_equal(result.json()["schema_version"], 5, "schema_version")
+    expect_equal(result.json()["schema_version"], 6, "schema_version")
     expect_equal(result.lines(), [], "stderr but for the line on hardware", result)
 
 
