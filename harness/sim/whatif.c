@@ -443,7 +443,7 @@ static status check_link(const whatif_question *q)
     int most = q->gpus[q->size_count - 1] * run_config_devices(q->config);
     if (!q->config->shared.link || q->config->run.nodes > 1) return STATUS_OK;
     TRY(sim_profile_load(q->profile, &p));
-    bool used = most > p->wiring.gpus;
+    bool used = most > p->wiring.gpus || p->wiring.nics == 0; /* Without a network the jobs fail. */
     sim_profile_free(&p);
     return used ? STATUS_OK
                 : fail(STATUS_CONFIG,
