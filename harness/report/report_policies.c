@@ -72,7 +72,8 @@ void report_memory_of_policies(const json_t *result, text_buffer *out)
     size_t i;
     json_t *row;
     report_workload(result, out);
-    text_append(out, "; %.0f ranks\n\n", report_number_at(json_array_get(jobs, 0), "world_size"));
+    double ranks = report_number_at(json_array_get(jobs, 0), "world_size");
+    text_append(out, "; %.0f rank%s\n\n", ranks, ranks == 1 ? "" : "s");
     text_append(out, "%-*s", LABEL_COLUMN, "GiB at the peak");
     for (i = 0; i < COUNT_OF(columns); i++) text_append(out, "%*s", CLASS_COLUMN, columns[i].head);
     text_append(out, "%*s%*s%5s\n", CLASS_COLUMN, "total", CLASS_COLUMN, "eval", "GPU");

@@ -100,6 +100,7 @@ def one_rank_does_not_tell_transfer_from_waiting():
     expect_equal({c["transfer_s"] for c in found["collectives"]} | {found["ranks"][0]["waiting_s"]}, {None}, "transfers and waiting")
     text = shown(path_of(PAIR[0]))
     expect("One rank does not tell transfer from waiting" in text and "No known fault is found." in text, text)
+    expect("ProfilerStep#4, one of 3 recorded steps: " in text, "the step", text)
     expect("One rank" not in shown(path_of("resnet18")), "a job of one rank has no others")
 
 

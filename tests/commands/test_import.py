@@ -204,6 +204,7 @@ def the_lowest_of_several_ranks_is_imported():
 @test
 def a_file_without_steps_is_one_step_if_the_optimizer_steps_once():
     one = gpu_trace(steps=1)
+    expect("ProfilerStep#0, one of 1 recorded step: " in table(in_folder(one)), "the step")
     one["traceEvents"] = [e for e in one["traceEvents"] if not e["name"].startswith("ProfilerStep")]
     expect_sum(imported(in_folder(one)), 540000)
     two = gpu_trace(steps=2)

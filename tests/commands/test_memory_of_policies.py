@@ -37,6 +37,13 @@ def every_row_is_the_plan_of_that_policy():
 
 
 @test
+def the_head_of_the_table_counts_the_ranks():
+    for gpus, ranks in (("1", "1 rank"), ("2", "2 ranks")):
+        head = " ".join(harness("memory", "--model", "lenet", "--gpus", gpus).out.partition("GiB at")[0].split())
+        expect(head.endswith("; " + ranks), head)
+
+
+@test
 def a_row_of_dataparallel_on_several_machines_says_why_it_cannot_run_as_its_plan_and_its_run_do():
     reason = "DataParallel is one process on one machine: expected at most 8 GPUs of profile dgx-a100-80g, got 64"
     result = memory(*XL, *MACHINES, "--policy", "dp,ddp", "--json", "-")

@@ -83,8 +83,8 @@ void torch_report_step(const torch_recording *r, text_buffer *out)
     const torch_step *s = r->step;
     text_append(out, "%s: rank %d of %d, %s\n", r->trace.name, r->trace.rank, r->trace.world,
                 r->trace.device);
-    text_append(out, "ProfilerStep#%lld of %d steps: %.3f ms\n", (long long)s->number, r->step_count,
-                (double)r->recorded_ns / 1e6);
+    text_append(out, "ProfilerStep#%lld, one of %d recorded step%s: %.3f ms\n", (long long)s->number,
+                r->step_count, r->step_count == 1 ? "" : "s", (double)r->recorded_ns / 1e6);
     if (r->trace.has_gpu)
         text_append(
             out, "first to last kernel: %.3f ms: %.3f computation, %.3f only communication, %.3f idle\n",
