@@ -132,6 +132,9 @@ void report_reproduction(const json_t *result, bool markdown, text_buffer *out);
 /* Writes one page of HTML for an array of runs' results. The page is self-contained and loads nothing. */
 void report_page(const json_t *results, text_buffer *out);
 
+/* Writes a text as a field of CSV, in quotes. */
+void report_csv_text(const char *text, text_buffer *out);
+
 /* Writes figure `number` of a result, counted from 0, as an SVG file or, if `csv` is true, its numbers as
  * CSV. Appends nothing if the table of the figure has no rows. Returns the name of the figure, or NULL if
  * there is no figure `number`. */

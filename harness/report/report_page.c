@@ -143,7 +143,7 @@ static void append_figure(const report_figure *f, const json_t *result, int sect
     json_decref(table);
 }
 
-static void append_csv_text(const char *text, text_buffer *out)
+void report_csv_text(const char *text, text_buffer *out)
 {
     text_append(out, "\"");
     for (; *text; text++) text_append(out, "%s%c", *text == '"' ? "\"" : "", *text);
@@ -160,7 +160,7 @@ static void append_csv(const json_t *table, text_buffer *out)
         for (size_t c = 0; c < columns; c++) {
             if (c) text_append(out, ",");
             if (figure_format(table, c) == FIGURE_TEXT)
-                append_csv_text(figure_label(table, r, c), out);
+                report_csv_text(figure_label(table, r, c), out);
             else if (!isnan(figure_number(table, r, c)))
                 text_append(out, "%.17g", figure_number(table, r, c));
         }

@@ -248,8 +248,8 @@ void whatif_text(const whatif_question *q, const whatif_answer *a, text_buffer *
                      "(dp: of rank 0) and steps.\n"
                      "Limited by: the largest part of the lost time, as a share of the step.\n");
     if (q->draws > 0)
-        text_append(out, "In brackets: limits over %d draws of the profile's constants from their ranges.\n",
-                    q->draws);
+        text_append(out, "In brackets: limits over %d draw%s of the profile's constants from their ranges.\n",
+                    q->draws, q->draws == 1 ? "" : "s");
     if (q->unknown_stack)
         text_append(out,
                     "The stack is unknown: the limits reach from full overlap of exchange and backward pass "
@@ -268,13 +268,17 @@ void whatif_csv(const whatif_question *q, const whatif_answer *a, text_buffer *o
         for (int i = 0; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
             if (is_repeated(q, p, i)) continue;
+            report_csv_text(q->profile, out);
+            text_append(out, ",");
+            report_csv_text(model, out);
+            text_append(out, ",%lld,", (long long)batch);
+            report_csv_text(policy_of(q, p, i), out);
+            text_append(out, ",%d", q->gpus[i]);
             if (x->refused[0]) {
-                text_append(out, "\"%s\",%s,%lld,%s,%d,,,,,,,,,,,,0\n", q->profile, model, (long long)batch,
-                            policy_of(q, p, i), q->gpus[i]);
+                text_append(out, ",,,,,,,,,,,,0\n");
                 continue;
             }
-            text_append(out, "\"%s\",%s,%lld,%s,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,",
-                        q->profile, model, (long long)batch, policy_of(q, p, i), q->gpus[i], x->step_ms / 1e3,
+            text_append(out, ",%.9g,%.9g,%.9g,%.9g,%.9g,%lld,%.9g,%.9g,%.9g,%.9g,", x->step_ms / 1e3,
                         x->exposed_ms / 1e3, x->waiting_ms / 1e3, x->efficiency, x->samples_per_s,
                         (long long)x->most_bytes, x->low_ms / 1e3, x->high_ms / 1e3, x->least_efficiency,
                         x->most_efficiency);

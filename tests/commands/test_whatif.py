@@ -59,6 +59,27 @@ def whatif_writes_the_same_figures_to_csv_and_json():
 
 
 @test
+def the_csv_of_whatif_quotes_the_texts_of_a_recorded_job():
+    numbers = "params=350M,units=24,step=412ms,peak=31GiB"
+    path = FILES.name + "/job.json"
+    harness("run", "--device", "sim", "--mode", "none", "--model", "lenet", "--workload-out", path)
+    with open(path, encoding="utf-8") as file:
+        job = {**json.load(file), "model": 'a "net", mine'}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(job, file)
+    for workload, model in ((numbers, numbers), (path, job["model"])):
+        words = ("whatif", "--profile", "dgx-a100-80g", "--workload", workload, "--policy", "ddp,dp", "--gpus", "8,512", "--draws", "0", "--csv", "-")
+        header, *rows = csv.reader(io.StringIO(harness(*words).out))
+        expect_equal([(len(row), row[1], row[3]) for row in rows], [(len(header), model, policy) for policy in ("ddp", "ddp", "dp", "dp")], "rows")
+
+
+@test
+def the_ranges_of_one_draw_name_a_draw():
+    shown = " ".join(harness("whatif", "--model", "lenet", "--gpus", "2", "--draws", "1").out.split())
+    expect("limits over 1 draw of the profile's constants" in shown, shown)
+
+
+@test
 def the_step_of_whatif_is_the_mean_from_which_samples_per_second_follow():
     words = ("whatif", "--model", "lenet", "--profile", "dgx1-v100", "--batch", "4096", "--gpus", "4", "--policy", "ddp", "--jitter", "20")
     point = harness(*words, "--json", "-").json()["points"][0]
