@@ -140,6 +140,13 @@ static inline double sim_profile_get(const sim_profile *p, sim_constant c)
     return sim_profile_at(p, c, 0);
 }
 
+/* Writes the limits of a constant and its unit, such as "0.01 to 1000 GB/s" or "1 to 3". Returns `out`. */
+enum { SIM_LIMITS_LENGTH = 64 };
+char *sim_limits_text(const sim_constant_info *info, char out[SIM_LIMITS_LENGTH]);
+
+/* Sets the least and the largest factor by which all efficiencies can be multiplied. */
+void sim_efficiency_limits(const sim_profile *p, double *least, double *most);
+
 /* ---- draw.c ---- */
 
 enum { SIM_DRAWS = 16 };

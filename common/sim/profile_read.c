@@ -3,6 +3,8 @@
 #include "common/sim/profile_impl.h"
 
 #include <ctype.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +12,25 @@
     [SIM_##NAME] = {name, unit, count, least, most, needed, meaning},
 const sim_constant_info sim_constant_table[SIM_CONSTANT_COUNT] = {SIM_CONSTANT_LIST(ROW)};
 #undef ROW
+
+char *sim_limits_text(const sim_constant_info *info, char out[SIM_LIMITS_LENGTH])
+{
+    bool has_unit = strcmp(info->unit, "1") != 0;
+    snprintf(out, SIM_LIMITS_LENGTH, "%g to %g%s%s", info->least, info->most, has_unit ? " " : "",
+             has_unit ? info->unit : "");
+    return out;
+}
+
+void sim_efficiency_limits(const sim_profile *p, double *least, double *most)
+{
+    *least = 0;
+    *most = INFINITY;
+    for (int c = SIM_CONVOLUTION_FORWARD; c <= SIM_OPTIMIZER; c++)
+        for (int i = 0; i < 2 && sim_profile_has(p, (sim_constant)c); i++) {
+            *least = fmax(*least, sim_constant_table[c].least / p->values[c][i]);
+            *most = fmin(*most, sim_constant_table[c].most / p->values[c][i]);
+        }
+}
 
 /* ---- topology: nodes are named in its links --------------------------------------------------- */
 
@@ -172,17 +193,16 @@ static status read_value(const profile_file *f, const sim_constant_info *info, c
                          double *out)
 {
     double value = json_number_value(json);
+    char limits[SIM_LIMITS_LENGTH];
     bool is_text = json_is_string(json); /* "10Gbit/s" */
     if (is_text && text_parse_in_unit(info->name, json_string_value(json), info->unit, &value) != STATUS_OK) {
         error_clear();
         is_text = false;
     }
     if (!json_is_number(json) && !is_text)
-        return profile_bad(f, "%s: expected a number from %g to %g %s", info->name, info->least, info->most,
-                           info->unit);
+        return profile_bad(f, "%s: expected a number from %s", info->name, sim_limits_text(info, limits));
     if (!(value >= info->least && value <= info->most))
-        return profile_bad(f, "%s: expected %g to %g %s, got %g", info->name, info->least, info->most,
-                           info->unit, value);
+        return profile_bad(f, "%s: expected %s, got %g", info->name, sim_limits_text(info, limits), value);
     *out = value;
     return STATUS_OK;
 }

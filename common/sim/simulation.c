@@ -60,22 +60,39 @@ void sim_actor_wake(sim_actor *a, sim_time at)
 
 /* ---- opening ---------------------------------------------------------------------------------- */
 
+static const sim_provenance of_command_line = {
+    .tag = "assumed", .source = "the command line", .from = "command line"};
+
 /* Replaces the values of a constant, and records the command line as the source of the new values. */
 static status replace(sim_profile *p, const char *what, sim_override o)
 {
     sim_constant c = o.constant;
     const sim_constant_info *info = &sim_constant_table[c];
     double *values = p->values[c];
+    char limits[SIM_LIMITS_LENGTH];
     if (o.multiplies && !sim_profile_has(p, c)) return STATUS_OK;
     for (int i = 0; i < info->count; i++) {
         double value = o.multiplies ? values[i] * o.value : o.value;
         if (value < info->least || value > info->most)
-            return fail(STATUS_CONFIG, "%s: expected %g to %g %s, got %g", what, info->least, info->most,
-                        info->unit, value);
+            return fail(STATUS_CONFIG, "%s: expected %s, got %g", what, sim_limits_text(info, limits), value);
         values[i] = value;
     }
-    p->provenance[c] =
-        (sim_provenance){.tag = "assumed", .source = "the command line", .from = "command line"};
+    p->provenance[c] = of_command_line;
+    return STATUS_OK;
+}
+
+static status multiply_efficiencies(sim_profile *p, double factor)
+{
+    double least, most;
+    sim_efficiency_limits(p, &least, &most);
+    if (factor < least || factor > most)
+        return fail(STATUS_CONFIG, "--efficiency: expected %.4g to %.4g for profile %s, got %g", least, most,
+                    p->name, factor);
+    for (int c = SIM_CONVOLUTION_FORWARD; c <= SIM_OPTIMIZER; c++) {
+        if (!sim_profile_has(p, (sim_constant)c)) continue;
+        for (int i = 0; i < 2; i++) p->values[c][i] *= factor;
+        p->provenance[c] = of_command_line;
+    }
     return STATUS_OK;
 }
 
@@ -147,6 +164,7 @@ static status open_all(simulation *s)
     s->profile->wiring.oversubscription = c->oversubscription;
     TRY(replace_link(s->profile, SIM_NIC, c->link_rate));
     TRY(replace_link(s->profile, SIM_NETWORK_LATENCY, c->link_latency));
+    if (c->efficiency > 0 && c->efficiency != 1) TRY(multiply_efficiencies(s->profile, c->efficiency));
     for (int i = 0; i < c->override_count; i++) {
         const char *name = sim_constant_table[c->overrides[i].constant].name;
         TRY(replace(s->profile, name, c->overrides[i]));

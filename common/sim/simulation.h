@@ -145,7 +145,8 @@ typedef struct simulation_config {
     /* Number of a random draw from the ranges of the constants, 1 to SIM_DRAWS, or 0 for the values of the
      * constants (profile.h). */
     int draw;
-    /* [override_count] Changes of constants, which are applied after `draw`. Borrowed. */
+    double efficiency; /* factor of all efficiencies, which is applied after `draw`, or 0 for 1 */
+    /* [override_count] Changes of constants, which are applied after `efficiency`. Borrowed. */
     const sim_override *overrides;
     int override_count;
 } simulation_config;

@@ -16,20 +16,6 @@ static bool one_stands_for_all(const virtual_job_config *c, const simulation *s)
     return wanted && alike;
 }
 
-static status collect_overrides(const run_config *c, const virtual_variant *v, sim_override *out, int *count)
-{
-    *count = 0;
-    if (v->override_count > VIRTUAL_VARIANT_OVERRIDES)
-        return fail(STATUS_INTERNAL, "expected at most %d overrides, got %d", VIRTUAL_VARIANT_OVERRIDES,
-                    v->override_count);
-    for (int i = 0; c->run.efficiency != 1 && i < SIM_EFFICIENCIES; i++)
-        out[(*count)++] = (sim_override){.constant = (sim_constant)(SIM_CONVOLUTION_FORWARD + i),
-                                         .value = c->run.efficiency,
-                                         .multiplies = true};
-    for (int i = 0; i < v->override_count; i++) out[(*count)++] = v->overrides[i];
-    return STATUS_OK;
-}
-
 /* Checks that the machines support the options. Without --loader-rate, --loader-workers needs a model of
  * images, because a loader decodes images, and a profile with the constants of a loader. --stages-on devices
  * needs GPUs, and --link needs several machines. DataParallel needs a single machine. */
@@ -81,10 +67,7 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
                              simulation **out)
 {
     const run_config *c = job->run;
-    sim_override overrides[SIM_EFFICIENCIES + VIRTUAL_VARIANT_OVERRIDES];
-    int override_count;
     net_link link = {0};
-    TRY(collect_overrides(c, job->variant, overrides, &override_count));
     if (devices > 1 && run_config_is_virtual(c)) TRY(run_config_link(c, &link));
     simulation_config machine = {.profile = job->profile,
                                  .world = devices,
@@ -108,8 +91,9 @@ status virtual_machines_open(const virtual_job_config *job, int devices, const s
                                  .link_rate = (double)link.bytes_per_second / 1e9,
                                  .link_latency = (double)link.latency_ns / 1e3,
                                  .draw = (int)c->run.draw,
-                                 .overrides = overrides,
-                                 .override_count = override_count};
+                                 .efficiency = c->run.efficiency,
+                                 .overrides = job->variant->overrides,
+                                 .override_count = job->variant->override_count};
     TRY(simulation_open(&machine, out));
     fit_update(c, job->plan->model, *out);
     if (one_stands_for_all(job, *out)) (*out)->config.present = (*out)->ranks_per_machine;

@@ -115,13 +115,20 @@ status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figu
 {
     enum { ROUNDS = 20 };
     virtual_workload w = *one_gpu;
+    sim_profile *p = NULL;
+    double least, most;
+    TRY(sim_profile_load(w.profile ? w.profile : SIM_DEFAULT_PROFILE, &p));
+    sim_profile_draw(p, w.draw);
+    sim_efficiency_limits(p, &least, &most);
+    sim_profile_free(&p);
     w.efficiency = 1;
     for (int i = 0; i < ROUNDS; i++) {
         TRY(virtual_measure(&w, scratch));
         *efficiency = w.efficiency;
         if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
         /* Time is proportional to 1 / efficiency, except for launches. */
-        w.efficiency *= scratch->step_ms / step_ms;
+        w.efficiency = fmax(least, fmin(most, w.efficiency * (scratch->step_ms / step_ms)));
+        if (w.efficiency == *efficiency) break;
     }
     return fail(
         STATUS_CONFIG,

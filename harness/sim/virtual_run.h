@@ -33,8 +33,6 @@ typedef struct virtual_variant {
     double *error;
 } virtual_variant;
 
-enum { VIRTUAL_VARIANT_OVERRIDES = 32 }; /* Most overrides. */
-
 /* Runs the job of one engine of the configuration. Sets *job to its result and its trace, both on the heap
  * and owned by the caller. Writes a description of the simulated machines to `note` [size], unless `note` is
  * NULL. Returns STATUS_CONFIG for more ranks than the profile has GPUs, and for options that virtual devices

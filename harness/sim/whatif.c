@@ -180,6 +180,26 @@ static status ask_point(const virtual_workload *w, const whatif_question *q, con
     return STATUS_OK;
 }
 
+/* Says that the efficiencies of the profile cannot give the measured step, and which precisions may. */
+static status not_reached(const whatif_question *q, const virtual_figures *figures)
+{
+    const run_options *r = &q->config->run;
+    bool faster = q->one_rate > figures->samples_per_s,
+         single = !r->tf32 && !r->bf16 && !r->fp16 && !r->workload;
+    const char *add = "", *in = faster && single ? " in float32" : "";
+    sim_profile *p = NULL;
+    error_clear();
+    TRY(sim_profile_load(q->profile, &p));
+    if (*in && sim_profile_has(p, SIM_PEAK_HALF))
+        add = sim_profile_has(p, SIM_PEAK_TF32) ? ": add --tf32, --bf16 or --fp16" : ": add --fp16";
+    sim_profile_free(&p);
+    return fail(
+        STATUS_CONFIG,
+        "--measured: expected at %s %s samples/s, which profile %s reaches%s at its %s efficiency, got %s%s",
+        faster ? "most" : "least", report_value(CELL_RATE, figures->samples_per_s).text, q->profile, in,
+        faster ? "highest" : "lowest", report_value(CELL_RATE, q->one_rate).text, add);
+}
+
 /* Runs one GPU, without the options of stages and without --slow of another rank. *efficiency is 0 if
  * there is no measured step to fit. */
 static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency,
@@ -200,6 +220,7 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
     alone.variant.unlimited_memory = q->step_ms > 0; /* A measured step fits into the memory. */
     *efficiency = 0;
     if (rc == STATUS_OK && q->step_ms > 0) rc = virtual_fit(&alone, q->step_ms, figures, efficiency);
+    if (rc == STATUS_CONFIG && figures->job) rc = not_reached(q, figures);
     alone.efficiency = *efficiency;
     if (rc == STATUS_OK) rc = ask_point(&alone, q, NULL, NULL, figures, out);
     free(words);

@@ -278,8 +278,8 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
          "constants: expected the name of a constant, got 'kapa'; did you mean 'kappa'?"},
         {HEAD "\"kappa\": 1}}", "kappa: expected an object with value, unit, tag, source"},
         {HEAD "\"kappa\": {\"value\": \"1\", \"unit\": \"1\", \"tag\": \"assumed\", \"source\": \"here\"}}}",
-         "kappa: expected a number from 1 to 3 1"},
-        {HEAD KAPPA("0.5", "assumed") "}}", "kappa: expected 1 to 3 1, got 0.5"},
+         "kappa: expected a number from 1 to 3"},
+        {HEAD KAPPA("0.5", "assumed") "}}", "kappa: expected 1 to 3, got 0.5"},
         {HEAD KAPPA("1.5", "guessed") "}}",
          "kappa: expected the tag datasheet, published, assumed or 'calibrated on ...', got 'guessed'"},
         {HEAD KAPPA("1.5", "calibrated on ") "}}", "kappa: expected the tag datasheet, published, "
@@ -294,8 +294,8 @@ static void a_file_that_is_none_has_one_clear_line(void **context)
         {HEAD RANGED_KAPPA("[1, 2], \"range_is\": \"rumor\"") "}}",
          "kappa: range_is: expected source or guess, got 'rumor'"},
         {HEAD RANGED_KAPPA("1.5") "}}", "kappa: expected a range as [low, high]"},
-        {HEAD RANGED_KAPPA("[1.2, \"x\"]") "}}", "kappa: expected a number from 1 to 3 1"},
-        {HEAD RANGED_KAPPA("[1, 9]") "}}", "kappa: expected 1 to 3 1, got 9"},
+        {HEAD RANGED_KAPPA("[1.2, \"x\"]") "}}", "kappa: expected a number from 1 to 3"},
+        {HEAD RANGED_KAPPA("[1, 9]") "}}", "kappa: expected 1 to 3, got 9"},
         {HEAD RANGED_KAPPA("[1.6, 2]") "}}", "kappa: expected a range around 1.5, got 1.6 to 2"},
         {HEAD "\"nccl_base_ring\": {\"value\": [1, 2], \"unit\": \"us\", \"tag\": \"assumed\", \"source\": "
               "\"here\"}}}",
