@@ -37,6 +37,7 @@ static void emit(build *b, const nn_segment *s)
                                              .u.recorded = {.batch = p->config.batch,
                                                             .kernel_ns = scaled(b, s->kernel_ns),
                                                             .idle_ns = s->idle_ns,
+                                                            .ranks = b->model->recording->ranks,
                                                             .arithmetic = s->arithmetic,
                                                             .traffic = s->traffic}},
                                     .weight_param = NN_NONE};

@@ -24,6 +24,7 @@ typedef struct nn_segment {
 
 typedef struct nn_recording {
     int64_t batch;     /* samples per rank and step */
+    int64_t ranks;     /* ranks of the recorded job */
     int64_t update_ns; /* time in which one device updates all parameters, or 0 if it was not recorded */
     /* [segment_count] The first `forward_count` are the forward pass, the next `loss_count` the loss, and the
      * others the backward pass. `loss_count` is 0 if the forward pass contains the loss. */

@@ -165,9 +165,9 @@ typedef struct optimizer_attributes {
     bool bf16; /* if true, also writes BF16, on devices that store bfloat16 (device_info.bf16) */
 } optimizer_attributes;
 
-/* See nn_segment in common/nn/recording.h. */
+/* See nn_segment and nn_recording in common/nn/recording.h. */
 typedef struct recorded_attributes {
-    int64_t batch, kernel_ns, idle_ns;
+    int64_t batch, kernel_ns, idle_ns, ranks;
     float arithmetic, traffic;
 } recorded_attributes;
 

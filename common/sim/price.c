@@ -125,11 +125,19 @@ int sim_contention_of(op_kind kind)
     return op_class_of(kind) == OP_CLASS_CONVOLUTION ? 0 : is_product(kind) ? 1 : 2;
 }
 
-double sim_price_contention(const sim_profile *p, op_kind kind)
+static double contention(const sim_profile *p, int class)
 {
-    if (kind == OP_recorded) return 1; /* the recorded time includes it */
-    if (!sim_profile_has(p, SIM_CONTENTION)) return sim_profile_get(p, SIM_KAPPA);
-    return sim_profile_at(p, SIM_CONTENTION, sim_contention_of(kind));
+    return sim_profile_has(p, SIM_CONTENTION) ? sim_profile_at(p, SIM_CONTENTION, class)
+                                              : sim_profile_get(p, SIM_KAPPA);
+}
+
+double sim_price_contention(const sim_profile *p, const op_desc *op)
+{
+    const recorded_attributes *r = &op->u.recorded;
+    if (op->kind != OP_recorded) return contention(p, sim_contention_of(op->kind));
+    if (r->ranks > 1 || r->kernel_ns == 0) return 1; /* The time of several ranks includes it. */
+    double slower = r->arithmetic * contention(p, 1) + (1 - r->arithmetic) * contention(p, 2);
+    return 1 + (slower - 1) * (double)r->kernel_ns / (double)(r->kernel_ns + r->idle_ns);
 }
 
 double sim_price_core_share(const sim_profile *p, int ranks, double *crowding)

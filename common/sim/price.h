@@ -56,8 +56,9 @@ sim_load sim_price_copy_engine(const sim_profile *p, double rate);
  * products, and 2 for all other operations. */
 int sim_contention_of(op_kind kind);
 
-/* Returns the factor by which an operation slows down if several processes run on a machine. */
-double sim_price_contention(const sim_profile *p, op_kind kind);
+/* Returns the factor by which an operation slows down if several processes run on a machine. The kernels of a
+ * recorded segment slow down as products for the time of their arithmetic, else as other operations. */
+double sim_price_contention(const sim_profile *p, const op_desc *op);
 
 /* Returns the fraction, 0 to 1, of an agent's working time that the compute threads of its rank lose. The
  * threads lose time because a working agent may take a core from them. `ranks` ranks compute on the CPU of

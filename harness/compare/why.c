@@ -38,7 +38,7 @@ static const mechanism mechanisms[MECHANISMS] = {
     {"collective", " collective algorithm ", NULL},
     {"slow rank", " slow ", NULL},
     {"link", " link adapters oversubscription ", NULL},
-    {"machines", " device nodes gpus gpu per-host nvlink topology ", NULL},
+    {"machines", " device nodes gpus gpu per-host nvlink topology ", "source.ranks"},
     {"other settings", "", NULL},
     /* Traces may have a difference that no replay has, such as waiting for other ranks. */
     {"not replayed", NULL, "parts_ns.communication -parts_idle_ns.communication"}};

@@ -28,8 +28,9 @@ static status read_workload(const char *spec, why_job *job)
         w.peak_bytes = 0;
         snprintf(w.model->name, sizeof w.model->name, "recorded");
         json_t *file = workload_to_json(&w);
-        json_object_del(file, "source");
-        if (json_object_set_new(job->job, "workload", file) != 0)
+        json_t *source = json_pack("{s:I}", "ranks", (json_int_t)w.model->recording->ranks);
+        if (json_object_set_new(file, "source", source) != 0 ||
+            json_object_set_new(job->job, "workload", file) != 0)
             rc = fail(STATUS_SYSTEM, "no memory for %s", spec);
     }
     workload_free(&w);

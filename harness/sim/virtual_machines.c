@@ -59,6 +59,8 @@ static void fit_update(const run_config *c, const nn_model *m, simulation *s)
     op.u.optimizer.momentum = c->optimizer.momentum;
     if (!m->recording || m->recording->update_ns == 0) return;
     double price = sim_price_op(s->profile, s->config.precision, &op);
+    if (m->recording->ranks > 1 && simulation_processes(s) > 1)
+        price *= sim_price_contention(s->profile, &op);
     for (int i = 0; i < 2; i++)
         s->profile->values[SIM_OPTIMIZER][i] *= price / ((double)SIM_NS * (double)m->recording->update_ns);
 }

@@ -29,7 +29,7 @@ status workload_begin(workload *w, const char *name, int64_t batch, int segments
     if (r) r->segments = calloc((size_t)segments + 1, sizeof *r->segments);
     if (!r || !r->segments) return fail(STATUS_SYSTEM, "no memory for a workload");
     r->batch = batch;
-    w->input_elements = w->rows = w->classes = 1;
+    w->input_elements = w->rows = w->classes = r->ranks = 1;
     return STATUS_OK;
 }
 

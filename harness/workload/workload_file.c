@@ -231,6 +231,8 @@ static status read_workload(const reader *in, const json_t *file)
     int count = (int)json_array_size(forward), losses = (int)json_array_size(loss);
     TRY(workload_begin(w, model, batch, count + losses + (int)json_array_size(backward)));
     w->source = json_incref(json_object_get(file, "source"));
+    const json_t *ranks = json_object_get(w->source, "ranks");
+    if (ranks) w->model->recording->ranks = json_integer_value(ranks);
     TRY(read_parts(in, file));
     TRY(read_text(in, file, "optimizer", w->optimizer, sizeof w->optimizer));
     TRY(read_text(in, file, "gradient_type", w->gradient_type, sizeof w->gradient_type));

@@ -258,6 +258,7 @@ def another_number_of_parameters_is_another_model():
 @test
 def a_recording_tells_its_options():
     job = recorded()
+    job["source"]["ranks"] = 8
     job["source"]["options"] = {"bucket-cap-mb": "0.01", "gpus": "8"}
     found = explained(written("a", {**recorded(), "source": {"kind": "numbers", "ranks": 8}}), written("b", job))
     expect_equal([row["differs"] for row in found["mechanisms"]], ["bucket-cap-mb default -> 0.01"], "rows", found)
@@ -315,6 +316,18 @@ def what_is_wrong_is_named_in_one_line(words, code, part):
     expect_equal(run.code, code, "exit code", run)
     expect_equal(len(run.lines()), 1, "lines on stderr", run)
     expect(part in run.err, f"expected {part!r}", run)
+
+
+@test
+def a_recording_of_several_ranks_is_replayed_with_the_contention_that_it_contains():
+    """kappa of the profile is 1.1."""
+    device = ("--device", "sim:v100-pcie-32g")
+    files = [written(f"of-{ranks}", {**recorded(), "source": {"kind": "trace", "ranks": ranks}}) for ranks in (1, 4)]
+    found = explained(*files, *device, "--gpus", "4")
+    expect(1.05 < found["a_step_ns"] / found["b_step_ns"] < 1.1, "one rank and four", found)
+    expect_equal([(row["mechanism"], row["differs"]) for row in found["mechanisms"]], [("machines", "ranks 1 -> 4, gpus 1 -> 4")], "mechanisms")
+    run = harness("run", *device, "--mode", "ring", "--gpus", "4", "--workload", files[1], "--warmup", "2", "--steps", "3", "--quiet", "--json", "-").json()
+    expect(abs(1e9 * run["jobs"][0]["step_time"]["median_s"] - found["b_step_ns"]) < 1, "the step of a run", found)
 
 
 @cases([("builds", ["--builds"], "--builds"), ("a limit", ["--fail-above", "5%"], "--fail-above"), ("a folder", ["-o", "x"], "--out")])

@@ -17,10 +17,10 @@ def path(name):
     return os.path.join(FOLDER, name)
 
 
-def job(policy, *words, gpus=8):
+def job(policy, *words, gpus=8, device=DEVICE):
     """The job of a policy in virtual time."""
     mode = ("--mode", ENGINES[policy], "--policy", policy, "--gpus", str(gpus)) if policy else ("--mode", "none")
-    return harness("run", "--device", DEVICE, *mode, *words, "--warmup", "2", "--steps", "3", "--quiet", "--json", "-").json()["jobs"][0]
+    return harness("run", "--device", device, *mode, *words, "--warmup", "2", "--steps", "3", "--quiet", "--json", "-").json()["jobs"][0]
 
 
 def refused(code, message, *words):
@@ -38,12 +38,12 @@ def peaks(job):
     return [rank["memory"]["total"]["peak_bytes"] for rank in job["ranks"]]
 
 
-def recorded(model, *words, batch=16):
+def recorded(model, *words, batch=16, device=DEVICE):
     """The options of a model and those of its recording."""
-    file = path(f"{model}.json")
+    file = path(f"{model}-{device}.json")
     as_model = ("--model", model, "--batch", str(batch), *words)
     if not os.path.exists(file):
-        harness("run", "--device", DEVICE, "--mode", "none", *as_model, "--steps", "1", "--warmup", "1", "--quiet", "--workload-out", file)
+        harness("run", "--device", device, "--mode", "none", *as_model, "--steps", "1", "--warmup", "1", "--quiet", "--workload-out", file)
     return as_model, ("--workload", file), json.load(open(file))
 
 
@@ -52,9 +52,12 @@ def recorded(model, *words, batch=16):
 MODELS = {"resnet18": ("--image", "64"), "gpt": ("--optimizer", "adamw"), "bert": ("--optimizer", "adam")}
 
 
-def replays_like_its_model(model, policy, gpus=8):
-    as_model, as_workload, _ = recorded(model, *MODELS.get(model, ()))
-    own, replay = job(policy, *as_model, gpus=gpus), job(policy, *as_workload, gpus=gpus)
+CONTENTION = "sim:v100-pcie-32g"  # the profile with kappa above 1
+
+
+def replays_like_its_model(model, policy, gpus=8, device=DEVICE):
+    as_model, as_workload, _ = recorded(model, *MODELS.get(model, ()), device=device)
+    own, replay = job(policy, *as_model, gpus=gpus, device=device), job(policy, *as_workload, gpus=gpus, device=device)
     expect(abs(step_ms(replay) / step_ms(own) - 1) < 0.005, f"a step of {step_ms(own)} ms replays as {step_ms(replay)}")
     expect_equal(peaks(replay), peaks(own), "memory of the ranks")
 
@@ -62,6 +65,24 @@ def replays_like_its_model(model, policy, gpus=8):
 @cases([(f"{model} replays under {policy} to the step within 0.5 % and to the byte", model, policy) for model in MODELS for policy in ENGINES])
 def a_recording_replays(model, policy):
     replays_like_its_model(model, policy)
+
+
+@cases([(f"{model} under {policy}", model, policy) for model, policy in (("resnet50", "ddp"), ("resnet50", "zero3"), ("bert_base", "ddp"))])
+def a_recording_of_one_gpu_slows_down_on_several_like_its_model(model, policy):
+    replays_like_its_model(model, policy, device=CONTENTION)
+
+
+@test
+def a_recording_of_several_ranks_contains_their_contention():
+    _, as_workload, file = recorded("resnet50", device=CONTENTION)
+    file["source"]["ranks"] = 2
+    with open(path("several.json"), "w") as out:
+        json.dump(file, out)
+    one, several = (job("ddp", "--workload", name, device=CONTENTION)["phases"] for name in (as_workload[1], path("several.json")))
+    for part, phase in (("forward", "forward_s"), ("optimizer", "optimizer_s")):
+        kappa = 1 + 1e9 * (one[phase]["mean_s"] - several[phase]["mean_s"]) / file["parts_ns"][part]
+        expect(abs(kappa - 1.1) < 0.005, f"the factor of one rank in {part}", kappa)
+    expect(abs(1e9 * several["optimizer_s"]["mean_s"] / file["parts_ns"]["optimizer"] - 1) < 0.01, "the recorded update", several["optimizer_s"])
 
 
 @more_cases([(f"{model} replays under {policy} on {gpus} GPUs to the step within 0.5 % and to the byte", model, policy, gpus)

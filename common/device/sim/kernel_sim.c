@@ -72,7 +72,7 @@ status sim_prepare(device *base, const op_desc *op, const device_layout *layout,
         k->base.device = &table->owner;
         k->price = sim_price_op(s->profile, s->config.precision, op);
         k->parts = sim_price_parts(s->profile, s->config.precision, op);
-        k->contention = sim_price_contention(s->profile, op->kind);
+        k->contention = sim_price_contention(s->profile, op);
         k->elements = elements_of(op);
     }
     *out = &k->base;
@@ -144,6 +144,6 @@ void sim_device_spend_op(device *base, const op_desc *op)
     const simulation *s = sim_device_simulation(base);
     if (!s) return;
     double price = sim_price_op(s->profile, s->config.precision, op) * d->slowdown;
-    if (d->contends) price *= sim_price_contention(s->profile, op->kind);
+    if (d->contends) price *= sim_price_contention(s->profile, op);
     sim_actor_spend(sim_actor_of(d), d->launch + d->overhead + (sim_time)llround(price));
 }

@@ -145,14 +145,37 @@ static void operations_contend_by_class_where_the_profile_says_how(void **contex
                  {OP_batchnorm_forward, 1.75}};
     sim_profile *p = load("cpu");
     set(p, SIM_KAPPA, 1.125, 0);
-    assert_true(sim_price_contention(p, OP_conv2d_forward) == 1.125);
+    assert_true(sim_price_contention(p, &(op_desc){.kind = OP_conv2d_forward}) == 1.125);
     tag(p, SIM_CONTENTION, 1.5);
     p->values[SIM_CONTENTION][1] = 1.25;
     p->values[SIM_CONTENTION][2] = 1.75;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        double found = sim_price_contention(p, cases[i].kind);
+        double found = sim_price_contention(p, &(op_desc){.kind = cases[i].kind});
         if (found != cases[i].expected)
             fail_msg("%s: found %g, expected %g", op_name(cases[i].kind), found, cases[i].expected);
+    }
+    sim_profile_free(&p);
+}
+
+static void a_recorded_segment_of_one_rank_contends_by_its_arithmetic_while_it_computes(void **context)
+{
+    (void)context;
+    static const struct {
+        recorded_attributes of;
+        double expected;
+    } cases[] = {{{.kernel_ns = 100, .arithmetic = 1}, 1.25},
+                 {{.kernel_ns = 100, .arithmetic = 0.5F}, 1.5},
+                 {{.kernel_ns = 100, .idle_ns = 300, .ranks = 1}, 1.1875},
+                 {{.idle_ns = 300}, 1},
+                 {{.kernel_ns = 100, .ranks = 2}, 1},
+                 {{0}, 1}};
+    sim_profile *p = load("cpu");
+    tag(p, SIM_CONTENTION, 1.5);
+    p->values[SIM_CONTENTION][1] = 1.25;
+    p->values[SIM_CONTENTION][2] = 1.75;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double found = sim_price_contention(p, &(op_desc){.kind = OP_recorded, .u.recorded = cases[i].of});
+        if (found != cases[i].expected) fail_msg("%zu: found %g, expected %g", i, found, cases[i].expected);
     }
     sim_profile_free(&p);
 }
@@ -359,6 +382,7 @@ int main(void)
         cmocka_unit_test(hosts_have_prices_too),
         cmocka_unit_test(loaders_have_prices),
         cmocka_unit_test(operations_contend_by_class_where_the_profile_says_how),
+        cmocka_unit_test(a_recorded_segment_of_one_rank_contends_by_its_arithmetic_while_it_computes),
         cmocka_unit_test(collectives_take_multiprocessors_and_memory_of_a_gpu),
         cmocka_unit_test(a_collective_takes_its_share_from_every_kernel),
         cmocka_unit_test(agents_take_from_compute_what_cores_are_missing),
