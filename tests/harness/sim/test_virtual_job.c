@@ -89,7 +89,7 @@ static void a_last_rank_that_updates_less_makes_little_difference(void **context
     for (size_t p = 0; p < sizeof policies / sizeof policies[0]; p++) {
         virtual_figures all, some;
         measure_both(policies[p], &all, &some);
-        bool step = differs(policies[p], "phases.step_s.mean_s", &all, &some, 20),
+        bool step = differs(policies[p], "phases.step_s.mean_s", &all, &some, 100),
              exposed = differs(policies[p], "phases.exposed_communication_s.mean_s", &all, &some, 20e3),
              waiting = differs(policies[p], "phases.waiting_s.mean_s", &all, &some, 20e3);
         assert_true(step || exposed);
