@@ -62,6 +62,8 @@ typedef struct rendezvous_options {
     /* True if no other rank sees `table`. A thread then exchanges progress and stop requests with the other
      * ranks until the rendezvous is closed (rendezvous_status.c). */
     bool exchanges_status;
+    /* Time without progress after which a rank that exchanges its status ends its process, or 0 for never. */
+    int64_t stall_limit_ns;
     /* Error with which this rank has failed, or NULL. The error is sent to all ranks. */
     const error_record *failure;
     /* Called several times per second until all ranks have joined. If canceled() returns true, this rank

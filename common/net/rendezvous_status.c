@@ -15,6 +15,8 @@
  * stopped. */
 #include "common/net/rendezvous_impl.h"
 
+#include "common/base/least.h"
+#include "common/base/log.h"
 #include "common/base/random.h"
 
 #include <errno.h>
@@ -89,6 +91,7 @@ void store_decide_stop(store *s, int64_t now_ns)
 /* ---- a rank ------------------------------------------------------------------------------------- */
 
 struct status_sender {
+    const rendezvous *rendezvous;
     status_table *table;
     int rank;
     uint64_t token;
@@ -153,6 +156,26 @@ static void check_store(status_sender *s, int64_t now_ns)
         job_stop_decide(s->table, s->begun);
 }
 
+/* Ends the process if its compute thread hangs, because no launcher sees its progress. A thread that waits,
+ * or whose agent waits, should give up by itself. If rank 0 has ended, a thread that waits has twice the
+ * limit for that. */
+static void check_progress(const status_sender *s, int64_t now_ns)
+{
+    const rendezvous *r = s->rendezvous;
+    char where[RANK_STATUS_TEXT], limit[32];
+    rank_status own;
+    status_table_read(s->table, s->rank, &own);
+    bool works = !rank_operation_waits(own.operation) && (own.agent == RANK_START || s->lost);
+    int64_t limit_ns = r->options.stall_limit_ns;
+    if (own.step < 0) limit_ns = greatest(limit_ns, r->options.connect_limit_ns);
+    if (!works) limit_ns = s->lost ? 2 * limit_ns : INT64_MAX;
+    if (now_ns - own.time_ns < limit_ns) return;
+    log_error("rank %d (host %s, process %d), %s: no progress for %s%s", s->rank, r->own.host,
+              (int)r->own.pid, rank_status_format(&own, where, sizeof where),
+              text_format_duration(limit, sizeof limit, (double)limit_ns), works ? "" : "; rank 0 has ended");
+    _exit(status_exit_code(STATUS_PEER));
+}
+
 static void *run(void *argument)
 {
     status_sender *s = argument;
@@ -172,6 +195,7 @@ static void *run(void *argument)
         if (items[1].revents) eventfd_read(items[1].fd, &notices);
         receive_answers(s);
         check_store(s, clock_now_ns());
+        if (s->rendezvous->options.stall_limit_ns > 0) check_progress(s, clock_now_ns());
     }
 }
 
@@ -184,6 +208,7 @@ status status_sender_start(const rendezvous *r, const char *url, status_sender *
                                      .key = r->key};
     status_sender *s = *out = calloc(1, sizeof *s);
     if (!s) return fail(STATUS_SYSTEM, "rendezvous: no memory to exchange the ranks' status");
+    s->rendezvous = r;
     s->table = r->options.table;
     s->rank = r->options.rank;
     s->token = r->token;

@@ -34,7 +34,7 @@ typedef struct launch_job {
     const char *name; /* HARNESS_JOB of the ranks */
     int world;        /* ranks, then servers */
     int servers;      /* number of servers in `world`; servers answer the ranks, never park, and need not make
-                         progress */
+                         progress; a stopped one is named if the ranks make none */
     const cpu_set_t *processors; /* [world] processors of each process (processors.h), or NULL if not bound */
     const char *const *environment; /* further "NAME=value", ends with NULL; may be NULL */
 } launch_job;
@@ -51,7 +51,8 @@ typedef struct launch_view {
 /* Place of this host in a job whose ranks run on several hosts, each with a launcher. The
  * ranks find the variables of torchrun in their environment, meet at env://, take signals and report
  * failures.
- * The launcher passes signals on, names a rank that dies, and ends its ranks when one has failed. */
+ * The launcher passes signals on, names a rank that dies or that a signal has stopped for the stall limit,
+ * and ends its ranks when one has failed. */
 typedef struct launch_node {
     int first_rank, world;
     const char *address; /* host of rank 0 */

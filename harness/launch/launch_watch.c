@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define STALLED_PART 0.75 /* ranks begin to count at different times */
+
 /* Reads after the last ')', because the process name in parentheses may contain any character. */
 char launch_process_state(pid_t pid, unsigned *flags)
 {
@@ -27,6 +29,13 @@ bool launch_is_dying(const rank_process *p)
     return state == 'Z' || (state && flags & exiting);
 }
 
+static bool is_stopped(const rank_process *p)
+{
+    unsigned flags;
+    char state = p->pidfd < 0 ? 0 : launch_process_state(p->pid, &flags);
+    return state == 'T' || state == 't';
+}
+
 static void look(launcher *l, int job, int64_t now_ns)
 {
     job_run *j = &l->jobs[job];
@@ -39,11 +48,10 @@ static void look(launcher *l, int job, int64_t now_ns)
         /* A rank that fails has made no progress by that: it may only be the first to report a stall. */
         bool changed = p->status.state != before.state && p->status.state != RANK_FAILED;
         p->owes = p->end == END_NOT_YET && !serves && !parked;
+        if (l->options.node) changed = !is_stopped(p); /* the ranks have no slots in the table */
         if (!p->owes || p->status.progress != before.progress || changed) p->changed_ns = now_ns;
         p->age_ns = now_ns - p->changed_ns;
-        unsigned flags;
-        char state = p->owes && p->age_ns >= STRAGGLER_NS ? launch_process_state(p->pid, &flags) : 0;
-        p->stopped = state == 'T' || state == 't';
+        p->stopped = p->owes && p->age_ns >= STRAGGLER_NS && is_stopped(p);
     }
 }
 
@@ -74,25 +82,38 @@ static int64_t limit_of(const launcher *l, const job_run *j)
                                                                        : l->options.connect_timeout_ns;
 }
 
-/* Names the rank of the job that has made no progress for `part` of the limit. Returns false if every rank
- * has made progress. Does not name a rank that waits while any other rank makes progress. */
+/* Returns the rank for which the others most likely wait, of the ranks that have made no progress for the
+ * time, or NULL. A rank that waits does not count while any other rank makes progress. */
+static rank_process *most_likely(const job_run *j, double limit_ns)
+{
+    rank_process *found = NULL;
+    bool all = true;
+    for (int r = 0; r < j->job->world; r++)
+        if (j->ranks[r].owes && (double)j->ranks[r].age_ns < limit_ns) all = false;
+    for (int r = 0; r < j->job->world; r++) {
+        rank_process *p = &j->ranks[r];
+        if (!p->owes || (double)p->age_ns < limit_ns || (!all && !works(p))) continue;
+        if (!found || more_likely(p, found)) found = p;
+    }
+    return found;
+}
+
+/* If a rank of the job has made no progress for `part` of the limit, names this rank, or another one that has
+ * made no progress for STALLED_PART of the limit, or a stopped server. Returns false if every rank has made
+ * progress. */
 static bool blame_stalled(launcher *l, int job, int64_t now_ns, double part)
 {
     const job_run *j = &l->jobs[job];
-    const rank_process *found = NULL;
-    bool all = true;
-    if (l->options.node) return false; /* the ranks have no slots in the table */
     look(l, job, now_ns);
-    int64_t whole = limit_of(l, j), limit = (int64_t)((double)whole * part);
-    for (int r = 0; r < j->job->world; r++)
-        if (j->ranks[r].owes && j->ranks[r].age_ns < limit) all = false;
-    for (int r = 0; r < j->job->world; r++) {
-        const rank_process *p = &j->ranks[r];
-        if (!p->owes || p->age_ns < limit || (!all && !works(p))) continue;
-        if (!found || more_likely(p, found)) found = p;
+    int64_t limit_ns = limit_of(l, j);
+    if (!most_likely(j, part * (double)limit_ns)) return false;
+    rank_process *found = most_likely(j, STALLED_PART * (double)limit_ns);
+    for (int r = j->job->world - j->job->servers; r < j->job->world && !found->stopped; r++) {
+        j->ranks[r].stopped = is_stopped(&j->ranks[r]);
+        if (j->ranks[r].stopped) found = &j->ranks[r];
     }
-    if (found) launch_blame_stall(l, job, (int)(found - j->ranks), whole);
-    return found != NULL;
+    launch_blame_stall(l, job, (int)(found - j->ranks), limit_ns);
+    return true;
 }
 
 /* Returns true if the rank is late. A rank is late if every other rank waits or has made more recent
@@ -127,9 +148,8 @@ static void warn_once(const job_run *j, int rank)
 
 bool launch_blame_stalled(launcher *l, int64_t now_ns)
 {
-    const double part = 0.75; /* ranks begin to count at different times */
     for (int job = 0; job < l->options.job_count; job++)
-        if (blame_stalled(l, job, now_ns, part)) return true;
+        if (blame_stalled(l, job, now_ns, STALLED_PART)) return true;
     return false;
 }
 
@@ -138,7 +158,7 @@ void launch_watch(launcher *l, int64_t now_ns)
     for (int job = 0; job < l->options.job_count && !l->ending; job++) {
         const job_run *j = &l->jobs[job];
         if (blame_stalled(l, job, now_ns, 1)) launch_end_all(l);
-        for (int r = 0; r < j->job->world && !l->ending; r++)
+        for (int r = 0; r < j->job->world && !l->ending && !l->options.node; r++)
             if (is_behind(j, r)) warn_once(j, r);
     }
 }

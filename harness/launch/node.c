@@ -28,9 +28,9 @@ status run_node_check(const run_config *c)
                     nodes);
     if (r->mode == ENGINE_BOTH)
         return fail(STATUS_USAGE, "--mode: expected ps or ring with --nnodes, got both");
-    if (!r->master_addr)
-        return fail(STATUS_USAGE, "--master-addr: expected the address of node 0 with --nnodes %d, got none",
-                    nodes);
+    if (!r->master_addr || !r->master_addr[0])
+        return fail(STATUS_USAGE, "--master-addr: expected the address of node 0 with --nnodes %d, got %s",
+                    nodes, r->master_addr ? "''" : "none");
     if (!getenv("HARNESS_KEY"))
         return fail(STATUS_PERMISSION,
                     "--nnodes: the nodes need a secret that they share: export HARNESS_KEY=$(openssl rand "
@@ -52,7 +52,11 @@ status run_node(const run_config *c, char *const *argv, int *exit_code)
     char gpus[32], **words = run_jobs_command(c, argv, gpus);
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line of the ranks");
     if (!getenv("OMP_WAIT_POLICY")) setenv("GOMP_SPINCOUNT", "1000", 0); /* as in job.c */
-    const launch_options options = {.jobs = &job, .job_count = 1, .argv = words, .node = &node};
+    const launch_options options = {.jobs = &job,
+                                    .job_count = 1,
+                                    .argv = words,
+                                    .node = &node,
+                                    .stall_timeout_ns = c->shared.stall_timeout_ns};
     status rc = launch_run_and_log(&options, exit_code);
     free(words);
     return rc;

@@ -49,6 +49,7 @@ status rank_open_rendezvous(const run_config *config, const rank_place *place, i
                                   .failure = failure,
                                   .table = place->table,
                                   .exchanges_status = !place->has_launcher,
+                                  .stall_limit_ns = config->shared.stall_timeout_ns,
                                   .canceled = place->has_launcher ? NULL : rank_stop_requested,
                                   .context = place->table};
     return rank_open_meeting(config, status_table_slot(place->table, place->rank), inputs, options, out);

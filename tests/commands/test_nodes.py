@@ -20,12 +20,12 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def start(words, variables=({}, {})):
-    """The launchers of two nodes with two ranks each, on this machine. The second starts first."""
+def start(words, variables=({}, {}), ranks=2):
+    """The launchers of two nodes with two ranks each, or another number, on this machine. The second starts first."""
     port, runs = free_port(), [None, None]
     for node in (1, 0):
         env = {"HARNESS_KEY": KEY, **variables[node]}
-        runs[node] = Run("run", *words, "--nnodes", 2, "--node-rank", node, "--nproc-per-node", 2, "--master-addr", "127.0.0.1",
+        runs[node] = Run("run", *words, "--nnodes", 2, "--node-rank", node, "--nproc-per-node", ranks, "--master-addr", "127.0.0.1",
                          "--master-port", port, env={name: value for name, value in env.items() if value})
     return runs
 
@@ -71,9 +71,9 @@ def a_launcher_per_node_may_be_started_by_srun_and_read_its_key_from_a_file():
     expect_equal(results[0].json()["jobs"][0]["world_size"], 4, "ranks")
 
 
-def start_and_train(words):
+def start_and_train(words, ranks=2):
     """The launchers of two nodes, once their ranks have trained for some steps."""
-    runs = start([*words, *LENET, "--steps", LONG, "--save", "z.st", "--save-every", 3, "--quiet"])
+    runs = start([*words, *LENET, "--steps", LONG, "--save", "z.st", "--save-every", 3, "--quiet"], ranks=ranks)
     for _ in range(20000):
         if os.path.exists(os.path.join(runs[0].cwd, "z.st")):
             return runs
@@ -92,6 +92,33 @@ def a_killed_rank_ends_both_nodes_and_is_named(mode):
     expect("rank 3" in first.err, "the first node names the lost rank", first)
     killed = [line for line in second.lines() if f"{job} rank 3 (host {socket.gethostname()}, process {struck}): killed by signal 9" in line]
     expect_equal(len(killed), 1, "lines that name the killed rank", second)
+
+
+# In an earlier version the rank and its launcher stayed, although the other node had ended.
+@cases([("ps=sync", SYNC), ("ps=dp", ["--mode", "ps", "--policy", "dp"])], at_once=2)
+def a_rank_stopped_for_good_ends_both_nodes_and_is_named_by_its_launcher(mode):
+    watch = Watch()
+    runs = start_and_train([*mode, "--stall-timeout", "6s"], ranks=1)
+    struck = runs[1].wait_for_rank("ps", 1)
+    Run.kill(struck, signal.SIGSTOP)
+    first, second = end(runs, watch)
+    expect_equal((first.code, second.code), (75, 75), "exit codes", first, second)
+    expect(f"ps rank 1 (host {socket.gethostname()}, process {struck}): no progress within the stall limit of 6.00 s: stopped by a signal"
+           in second.err, "the launcher of the stopped rank names it", second)
+
+
+# In an earlier version a rank that hung stayed with its launcher, although the other node had ended.
+@cases([(f"rank {rank}, {' '.join(mode)}", rank, mode) for rank, mode in
+        ((1, SYNC), (1, ["--mode", "ps", "--policy", "dp"]), (0, ["--mode", "ps", "--policy", "dp"]))], at_once=3)
+def a_rank_that_hangs_ends_both_nodes_and_names_itself(rank, mode):
+    watch = Watch()
+    # Computing a batch of 1024 a thousand times slower takes minutes.
+    runs = start([*mode, *LENET[:4], "--batch", 1024, "--threads", 1, "--steps", 3, "--slow", f"{rank}:1000", "--stall-timeout", "6s", "--quiet"],
+                 ranks=1)
+    results = end(runs, watch)
+    expect_equal([result.code for result in results], [75, 75], "exit codes", *results)
+    for part in (f"rank {rank} (host {socket.gethostname()}, process ", ", at step 0 in forward", ": no progress for 6.00 s"):
+        expect(part in results[rank].err, f"expected {part!r} of the rank that hangs", *results)
 
 
 @cases([("INT", signal.SIGINT, 0), ("TERM", signal.SIGTERM, 1)], at_check=1)
@@ -130,6 +157,8 @@ def nodes_with_unequal_numbers_of_ranks_are_refused():
      "--node-rank: expected an integer from 0 to 1 with --nnodes 2, got 2"),
     ("no address", [*SYNC, "--nnodes", "2", "--node-rank", "0"], {}, 64,
      "--master-addr: expected the address of node 0 with --nnodes 2, got none"),
+    ("an empty address", [*SYNC, "--nnodes", "2", "--node-rank", "1", "--master-addr", ""], {}, 64,
+     "--master-addr: expected the address of node 0 with --nnodes 2, got ''"),
     ("a port alone", [*SYNC, "--master-port", "29501"], {}, 64, "--master-port: expected --nnodes too"),
     ("both engines", SECOND, {}, 64, "--mode: expected ps or ring with --nnodes, got both"),
     ("no engine", [*SECOND, "--mode", "none"], {}, 64, "--nnodes: expected --mode ring or ps, got --mode none"),

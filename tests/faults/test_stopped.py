@@ -42,6 +42,23 @@ def a_rank_stopped_for_good_is_named_at_the_stall_limit(engine, rank, operation,
     expect_equal(result.code, 75, "exit code", result)
 
 
+# In an earlier version a rank that waited for the server was named.
+@test
+def a_server_stopped_for_good_is_named_at_the_stall_limit():
+    watch = Watch()
+    with Run("--mode", "ps", "--gpus", "2", *LENET, "--policy", "sync", "--servers", "2", "--server-placement", "own", "--stall-timeout",
+             f"{STALL}s") as run:
+        reach(run, "ps", 0, 5)
+        server = run.wait_for_rank("ps", 3)  # ranks 2 and 3 are the servers
+        run.kill(server, signal.SIGSTOP)
+        result = run.wait(STALL + GONE)
+        watch.check(run)
+    line = cause(result)
+    for part in ("ps server 1 (host ", f"process {server})", f"no progress within the stall limit of {STALL}", "stopped by a signal"):
+        expect(part in line, f"expected {part!r} in the line", result)
+    expect_equal(result.code, 75, "exit code", result)
+
+
 @test
 def a_remote_stage_stopped_for_good_is_named_by_a_rank():
     watch = Watch()

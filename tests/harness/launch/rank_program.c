@@ -101,6 +101,17 @@ static status wait_for_rank_1(const launch_environment *e)
     return STATUS_PEER;
 }
 
+/* Rank 1 hangs in a call of NCCL, and the others wait for their GPUs. The last progress of rank 1 is seen
+ * later than that of the others, so the others are the first to reach the stall limit. */
+static void hang_in_nccl(const launch_environment *e)
+{
+    uint32_t enqueued = e->rank == 1 ? 8 : 9;
+    if (e->rank == 1) clock_sleep_ns(400 * NS_PER_MS);
+    rank_slot_collectives(e->slot, enqueued, enqueued, 8);
+    rank_slot_enter(e->slot, e->rank == 1 ? RANK_BACKWARD : RANK_LOAD_BATCH, clock_now_ns());
+    spin();
+}
+
 static status step(const launch_environment *e, rendezvous *r, const char *scenario, int64_t s)
 {
     rank_slot_step(e->slot, s, clock_now_ns());
@@ -114,6 +125,7 @@ static status step(const launch_environment *e, rendezvous *r, const char *scena
         return fail(STATUS_PEER, "connection closed by remote peer");
     }
     if (s == STEP_OF_TROUBLE && strcmp(scenario, "all-wait") == 0) TRY(wait_for_rank_1(e));
+    if (s == STEP_OF_TROUBLE && strcmp(scenario, "nccl-hangs") == 0) hang_in_nccl(e);
     clock_sleep_ns(2 * NS_PER_MS);
     rank_slot_enter(e->slot, RANK_WAIT, clock_now_ns());
     TRY(rendezvous_barrier(r, "step", clock_now_ns() + 60 * NS_PER_S));
