@@ -113,6 +113,23 @@ def a_launcher_bound_by_openmp_prints_a_warning(value, lines):
     expect(lines == 0 or f"OMP_PROC_BIND={value} has bound this program to processors " in result.err, result)
 
 
+# In an earlier version a kernel waited for a thread that OpenMP had not started, until the stall limit.
+@cases([("the limit", "OMP_THREAD_LIMIT", "1", "OMP_THREAD_LIMIT: expected at least 2, the --threads of this rank, got 1"),
+        ("the levels", "OMP_MAX_ACTIVE_LEVELS", "0", "OMP_MAX_ACTIVE_LEVELS: expected at least 1 with 2 threads, got 0")], at_once=2)
+def a_variable_of_openmp_that_forbids_threads_is_named(variable, value, text):
+    result = harness("--mode", "none", *LENET, "--threads", "2", "--quiet", env={variable: value})
+    expect_equal(result.code, 78, "exit code", result)
+    expect_equal(len(result.lines()), 1, "lines", result)
+    expect(text in result.lines()[0], f"expected {text!r}", result)
+
+
+# In an earlier version OpenMP started fewer threads on a busy machine, and a kernel waited for the missing ones.
+@test
+def openmp_does_not_choose_the_number_of_threads():
+    result = harness("--mode", "none", *LENET, "--threads", "8", "--quiet", env={"OMP_DYNAMIC": "true"})
+    expect_equal(result.code, 0, "exit code", result)
+
+
 @test
 def binding_changes_neither_default_threads_nor_results():
     runs = {bind: harness(*[w for w in LENET if w not in ("--threads", "1")], "--mode", "both", "--gpus", 2, "--bind", bind,

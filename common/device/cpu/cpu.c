@@ -47,6 +47,7 @@ static const host_kernel_entry *const entries[OP_COUNT] = {OP_LIST(TABLE_ENTRY)}
  * were created. */
 static void use_threads(const device *d)
 {
+    if (omp_get_dynamic()) omp_set_dynamic(0);
     if (omp_get_max_threads() != d->config.threads) omp_set_num_threads(d->config.threads);
 }
 
@@ -91,14 +92,27 @@ static status check_precision(const device_config *config)
     return STATUS_OK;
 }
 
+/* A kernel of oneDNN would wait forever for a thread that OpenMP does not start. */
+static status check_threads(int threads)
+{
+    if (threads < 1)
+        return fail(STATUS_USAGE, "device cpu: threads: expected an integer of 1 or more, got %d", threads);
+    if (omp_get_thread_limit() < threads)
+        return fail(STATUS_CONFIG,
+                    "OMP_THREAD_LIMIT: expected at least %d, the --threads of this rank, got %d", threads,
+                    omp_get_thread_limit());
+    if (threads > 1 && omp_get_max_active_levels() < 1)
+        return fail(STATUS_CONFIG, "OMP_MAX_ACTIVE_LEVELS: expected at least 1 with %d threads, got 0",
+                    threads);
+    return STATUS_OK;
+}
+
 static status cpu_open(device *base)
 {
     cpu_device *d = (cpu_device *)base;
     const device_config *config = &base->config;
     TRY(check_precision(config));
-    if (config->threads < 1)
-        return fail(STATUS_USAGE, "device cpu: threads: expected an integer of 1 or more, got %d",
-                    config->threads);
+    TRY(check_threads(config->threads));
     d->isa = choose_isa();
     d->bf16 = config->precision == DEVICE_PRECISION_BF16;
     describe(d);
