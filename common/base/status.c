@@ -83,6 +83,7 @@ static status record_failure(status code, int with_errno, const char *format, va
         if (error == ENOMEM || error == EAGAIN) append_limit(RLIMIT_AS, "-v", 1024);
         if (error == EMFILE) append_limit(RLIMIT_NOFILE, "-n", 1);
         if (error == EAGAIN) append_limit(RLIMIT_NPROC, "-u", 1);
+        if (error == EFBIG) append_limit(RLIMIT_FSIZE, "-f", 1024);
     }
     errno = saved;
     return code;

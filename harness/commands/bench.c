@@ -43,7 +43,7 @@ static const option bench_option_list[] = {
      .help = "fit latency and bandwidth to the times of all sizes, with 95 % intervals"},
     {"json", OPTION_TEXT, FIELD(json), .argument = "FILE",
      .help = "write the rows as JSON there (- for stdout, instead of the table)"},
-    {"timeout", OPTION_DURATION, FIELD(timeout_ns), .argument = "TIME", .initial = "60s",
+    {"timeout", OPTION_DURATION, FIELD(timeout_ns), .argument = "TIME", .initial = "60s", .low = 1e6,
      .help = "longest time to connect, and for a call"},
 };
 

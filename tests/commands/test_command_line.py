@@ -217,6 +217,7 @@ WRONG = [
     ("slow rank that is not there", ["--slow", "9:2", "--gpus", "2"], 78, ["--slow", "a rank from 0 to 1, got 9"]),
     ("slow rank that is none", ["--slow", "x"], 64, ["--slow", "'x'", "RANK:FACTOR"]),
     ("no patience", ["--stall-timeout", "0s"], 64, ["--stall-timeout", "0s", "at least 1.00 ms"]),
+    ("no patience for a benchmark", ["bench", "--timeout", "0s"], 64, ["--timeout", "0s", "at least 1.00 ms"]),
     ("no patience at the start", ["--connect-timeout", "0s"], 64, ["--connect-timeout", "at least"]),
     ("last policy unknown", ["sweep", "--vary", "policy=sync,nosuch", "-o", "never", "--model", "toy"], 64, ["--policy", "nosuch", "sync"]),
     ("sweep into no folder", ["sweep", "--vary", "policy=sync", "--model", "toy", "-o", "/no/such/x"], 73, ["/no/such/x"]),

@@ -100,7 +100,7 @@ def limited(which, value):
 def expect_limit(engine, model, gpus, option, value):
     if SANITIZED and option == "-v":
         raise Skip("a sanitizer reserves terabytes of addresses")
-    which, unit = {"-v": (resource.RLIMIT_AS, 1024), "-n": (resource.RLIMIT_NOFILE, 1)}[option]
+    which, unit = {"-v": (resource.RLIMIT_AS, 1024), "-n": (resource.RLIMIT_NOFILE, 1), "-f": (resource.RLIMIT_FSIZE, 1024)}[option]
     expect_memory(end_of(words_of(engine, model, gpus), preexec_fn=limited(which, value * unit)), f"(ulimit {option} {value})",
                   "refused memory")
 
@@ -109,7 +109,7 @@ def expect_limit(engine, model, gpus, option, value):
         for engine, model, gpus, option, value in
         (("sync", "lenet", 2, "-v", 200000), ("ring", "lenet", 2, "-v", 300000), ("dp", "wine_mlp", 2, "-v", 100000),
          ("dp", "lenet", 2, "-v", 400000), ("ring", "wine_mlp", 4, "-n", 40), ("ring", "wine_mlp", 4, "-n", 36),
-         ("sync", "wine_mlp", 2, "-n", 24), ("dp", "wine_mlp", 4, "-n", 16))], at_once=2)
+         ("sync", "wine_mlp", 2, "-n", 24), ("dp", "wine_mlp", 4, "-n", 16), ("ring", "lenet", 2, "-f", 200))], at_once=2)
 def a_limit_that_was_reached_is_named(engine, model, gpus, option, value):
     expect_limit(engine, model, gpus, option, value)
 
