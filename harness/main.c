@@ -2,6 +2,7 @@
 #include "common/base/log.h"
 #include "harness/commands/commands.h"
 #include "harness/launch/environment.h"
+#include "harness/launch/launch.h"
 #include "harness/launch/out_of_memory.h"
 #include "harness/result/output.h"
 #include "harness/result/run_result.h"
@@ -179,6 +180,11 @@ int main(int argc, char *argv[])
     text_free(&out);
     bool launcher_says = rc == STATUS_SYSTEM && launch_environment_is_rank();
     if (rc != STATUS_OK && error_message()[0] && !launcher_says) log_error("%s", error_message());
+    int signal = stop_signals_pending();
+    if (signal && rc == STATUS_OK && exit_code == 0) {
+        log_info("%s: after the end of the run, so its results are complete", strsignal(signal));
+        exit_code = 128 + signal;
+    }
     errno = 0; /* prevents out_of_memory.c from taking this for an exit by a library */
     return rc == STATUS_OK ? exit_code : status_exit_code(rc);
 }

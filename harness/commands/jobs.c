@@ -1,5 +1,6 @@
 #include "harness/commands/jobs.h"
 
+#include "harness/launch/launch.h"
 #include "harness/launch/processors.h"
 #include "harness/report/report.h"
 #include "harness/sim/estimate.h"
@@ -70,6 +71,7 @@ static status run_here(run_config *c, run_plan *plan, char *const *words, run_jo
         note_duration(c, plan);
     }
     if (c->repetition == 0) warn_of_openmp();
+    stop_signals_block(NULL, NULL); /* until the end, so that a signal after the last step loses nothing */
     TRY(run_jobs_run(c, plan, words, jobs));
     if (jobs->outcome.cause[0]) log_error("%s", jobs->outcome.cause);
     return run_jobs_any_result(jobs) ? virtual_predict_jobs(c, plan, jobs->jobs) : STATUS_OK;
@@ -127,6 +129,8 @@ status command_run_repeated(run_config *c, run_plan *plan, char *const *words, j
     } else if (json_array_size(runs) == 1) {
         *out = json_incref(json_array_get(runs, 0));
     }
+    int whole = (int)json_array_size(runs);
+    if (count > 1 && whole < count && *out) log_info("the results are of %d of %d runs", whole, (int)count);
     json_decref(runs);
     return rc;
 }

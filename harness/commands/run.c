@@ -4,6 +4,7 @@
 #include "common/net/rendezvous.h"
 #include "harness/commands/jobs.h"
 #include "harness/launch/environment.h"
+#include "harness/launch/launch.h"
 #include "harness/launch/processors.h"
 #include "harness/options/option_effects.h"
 #include "harness/plan/plan.h"
@@ -61,6 +62,7 @@ static status deliver(const run_command *c, json_t *result)
         report_plan(result, &text);
     else if (!command_is_stdout(json))
         report_run(result, c->config.run.verbose, &text);
+    stop_signals_block(NULL, NULL); /* all outputs are written, or none */
     status drawn =
         c->config.run.report && !c->config.run.plan ? write_page(result, c->config.run.report) : STATUS_OK;
     status written = output_result(result, json);

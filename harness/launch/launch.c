@@ -216,11 +216,10 @@ static status open_launcher(launcher *l)
     }
     l->polled = calloc(1 + (size_t)o->job_count + (size_t)ranks, sizeof *l->polled);
     if (!l->polled) return fail(STATUS_SYSTEM, "launch: no memory for %d ranks", ranks);
-    sigset_t set;
-    stop_signals_block(&set, &l->original_mask);
+    stop_signals_block(&l->signals, &l->original_mask);
     /* If SIGCHLD were ignored, children would leave no exit status. */
     sigaction(SIGCHLD, &(const struct sigaction){.sa_handler = SIG_DFL}, &l->original_child_action);
-    l->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    l->signal_fd = signalfd(-1, &l->signals, SFD_CLOEXEC | SFD_NONBLOCK);
     return l->signal_fd >= 0 ? STATUS_OK : fail_errno(STATUS_SYSTEM, "launch: a descriptor for signals");
 }
 

@@ -82,8 +82,10 @@ typedef struct launch_outcome {
 
 /* Blocks the signals that stop a job, in this thread and in threads that it starts. `before` receives the
  * previous mask, or is NULL. `out` receives the blocked signals, without those signals that the process
- * ignores (nohup). */
+ * ignores (nohup), or is NULL. */
 void stop_signals_block(sigset_t *out, sigset_t *before);
+/* Returns a blocked signal that has arrived and that nothing has taken, or 0. */
+int stop_signals_pending(void);
 /* Blocks the signals and starts a thread that takes them, in a rank that launch_run() has not started. The
  * first signal requests the stop (job_stop_hold()), a later one ends the process. Must be called before
  * there are other threads. Returns STATUS_SYSTEM on failure. */

@@ -49,8 +49,8 @@ typedef struct launcher {
     pid_t pid;
     char host[64];
     int signal_fd;
-    sigset_t original_mask;
-    struct pollfd *polled; /* [1 + jobs + all ranks] */
+    sigset_t signals, original_mask; /* `signals` are blocked, except in the ranks */
+    struct pollfd *polled;           /* [1 + jobs + all ranks] */
     /* Start of the run, and times of the next watch and of the next `progress` call. */
     int64_t begin_ns, watch_ns, progress_ns;
     int64_t oom_kills; /* cgroup_oom_kills() when the run began */

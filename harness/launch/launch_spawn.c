@@ -56,7 +56,7 @@ static void become_rank(const launcher *l, const job_run *j, int rank)
     int flags = l->options.node ? FD_CLOEXEC : 0; /* a rank of a node creates a table */
     fcntl(status_table_memory_fd(j->table), F_SETFD, flags);
     fcntl(status_table_notify_fd(j->table), F_SETFD, flags);
-    sigprocmask(SIG_SETMASK, &l->original_mask, NULL);
+    sigprocmask(SIG_UNBLOCK, &l->signals, NULL);
     execv("/proc/self/exe", l->options.argv);
 }
 

@@ -10,14 +10,27 @@ static sigset_t taken;
 static pthread_t taker;
 static bool has_taker;
 
+static const int stops[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+enum { STOPS = sizeof stops / sizeof stops[0] };
+
 void stop_signals_block(sigset_t *out, sigset_t *before)
 {
-    static const int stops[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
     struct sigaction action;
+    sigset_t unused;
+    if (!out) out = &unused;
     sigemptyset(out);
-    for (size_t i = 0; i < sizeof stops / sizeof stops[0]; i++)
+    for (int i = 0; i < STOPS; i++)
         if (sigaction(stops[i], NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(out, stops[i]);
     pthread_sigmask(SIG_BLOCK, out, before);
+}
+
+int stop_signals_pending(void)
+{
+    sigset_t pending;
+    sigpending(&pending);
+    for (int i = 0; i < STOPS; i++)
+        if (sigismember(&pending, stops[i])) return stops[i];
+    return 0;
 }
 
 static void *take(void *table)

@@ -1,6 +1,7 @@
 #include "harness/result/output.h"
 
 #include "common/checkpoint/atomic_file.h"
+#include "harness/launch/launch.h"
 #include "harness/result/result_check.h"
 
 #include <signal.h>
@@ -13,21 +14,27 @@
 status output_probe(const char *path)
 {
     atomic_file file;
+    sigset_t before;
     if (strcmp(path, "-") == 0) return STATUS_OK;
-    TRY(atomic_file_open(path, &file));
+    stop_signals_block(NULL, &before); /* a signal must not leave the partial file behind */
+    status rc = atomic_file_open(path, &file);
     atomic_file_abandon(&file);
-    return STATUS_OK;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return rc;
 }
 
 /* Writes the text unchanged, and frees it. */
 static status deliver(text_buffer *text, const char *path)
 {
     status rc = STATUS_OK;
+    sigset_t before;
     if (text->out_of_memory)
         rc = fail(STATUS_SYSTEM, "no memory for the output");
-    else if (strcmp(path, "-") != 0)
+    else if (strcmp(path, "-") != 0) {
+        stop_signals_block(NULL, &before);
         rc = atomic_file_write(path, text->data, text->length);
-    else if (text->data && (fputs(text->data, stdout) < 0 || fflush(stdout) != 0))
+        sigprocmask(SIG_SETMASK, &before, NULL);
+    } else if (text->data && (fputs(text->data, stdout) < 0 || fflush(stdout) != 0))
         rc = fail_errno(STATUS_CANNOT_CREATE, "stdout");
     text_free(text);
     return rc;

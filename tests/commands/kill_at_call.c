@@ -1,7 +1,8 @@
 /* Preloaded into a program. Counts, from 1, the system calls that make, write, move or remove a partial file
  * (common/checkpoint/atomic_file.h), and kills the process at call number KILL_AT. A write is killed in the
  * middle, any other call before it has an effect. A move counts twice, and the second time the process is
- * killed after the move. */
+ * killed after the move. KILL_WITH is the signal, by default SIGKILL. If KILL_MEMORY is set, only the
+ * creation of memory files counts. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -14,7 +15,7 @@
 static int is_partial(const char *name)
 {
     size_t length = strlen(name);
-    return length > 8 && strcmp(name + length - 8, ".partial") == 0;
+    return !getenv("KILL_MEMORY") && length > 8 && strcmp(name + length - 8, ".partial") == 0;
 }
 
 static int is_of_partial(int fd)
@@ -33,13 +34,25 @@ static int is_due(int counts)
     return counts && at && ++calls == atoi(at);
 }
 
+static void strike(void)
+{
+    const char *with = getenv("KILL_WITH");
+    raise(with ? atoi(with) : SIGKILL);
+}
+
+int memfd_create(const char *name, unsigned flags)
+{
+    if (is_due(getenv("KILL_MEMORY") != NULL)) strike();
+    return (int)syscall(SYS_memfd_create, name, flags);
+}
+
 int openat(int folder, const char *name, int flags, ...)
 {
     va_list more;
     va_start(more, flags);
     mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
     va_end(more);
-    if (is_due(is_partial(name))) raise(SIGKILL);
+    if (is_due(is_partial(name))) strike();
     return (int)syscall(SYS_openat, folder, name, flags, mode);
 }
 
@@ -47,26 +60,26 @@ ssize_t write(int fd, const void *data, size_t bytes)
 {
     if (!is_due(is_of_partial(fd))) return syscall(SYS_write, fd, data, bytes);
     syscall(SYS_write, fd, data, bytes / 2);
-    raise(SIGKILL);
-    return -1;
+    strike();
+    return syscall(SYS_write, fd, (const char *)data + bytes / 2, bytes - bytes / 2) + (ssize_t)(bytes / 2);
 }
 
 int fsync(int fd)
 {
-    if (is_due(is_of_partial(fd))) raise(SIGKILL);
+    if (is_due(is_of_partial(fd))) strike();
     return (int)syscall(SYS_fsync, fd);
 }
 
 int renameat(int from, const char *name, int to, const char *new_name)
 {
-    if (is_due(is_partial(name))) raise(SIGKILL);
+    if (is_due(is_partial(name))) strike();
     int result = (int)syscall(SYS_renameat, from, name, to, new_name);
-    if (is_due(is_partial(name))) raise(SIGKILL);
+    if (is_due(is_partial(name))) strike();
     return result;
 }
 
 int unlinkat(int folder, const char *name, int flags)
 {
-    if (is_due(is_partial(name))) raise(SIGKILL);
+    if (is_due(is_partial(name))) strike();
     return (int)syscall(SYS_unlinkat, folder, name, flags);
 }

@@ -3,11 +3,12 @@ import json
 import os
 import re
 import signal
+import tempfile
 import time
 
-from program import Run, Watch
+from program import BUILD, Run, Watch, harness
 from struck import GONE, LENET, RESNET, errors, reach, strike
-from tap import cases, expect, expect_equal, main, test
+from tap import cases, expect, expect_equal, main, more_test, test
 
 BOTH = ["--gpus", "2", *LENET]
 BESIDE = [*BOTH, "--steps", "3000"]  # a turn of 500
@@ -120,6 +121,72 @@ def a_checkpoint_is_written_before_the_end():
     expect(steps > 20, "steps were done", result)
     expect(str(steps) in header["__metadata__"].values(), f"step {steps} in the checkpoint", header["__metadata__"])
 
+
+# ---- before and after the ranks ----------------------------------------------------------------
+
+TOY = ["--mode", "ring", "--gpus", "2", "--model", "toy", "--steps", "5", "--quiet"]
+OUTPUTS = {"r.json": "--json", "r.html": "--report", "t.json": "--trace"}
+
+
+def signaled_at(call, number, *words, cwd, **variables):
+    """Runs the program, which gets the signal at its call with this number (kill_at_call.c)."""
+    library = os.path.abspath(os.path.join(BUILD, "tests", "kill_at_call.so"))
+    with Run(*words, cwd=cwd, env={"LD_PRELOAD": library, "KILL_AT": str(call), "KILL_WITH": str(int(number)), **variables}) as run:
+        return run.wait(60)
+
+
+def ends_without_loss_at(call):
+    """Whether a signal at this call came before the end of the program. It leaves all outputs, or none and nothing else."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [word for name, option in OUTPUTS.items() for word in (option, name)]
+        result = signaled_at(call, signal.SIGTERM, *TOY, *words, cwd=folder)
+        if result.code == 0:
+            return False
+        expect_equal(result.code, 143, "exit code", result)
+        files = sorted(os.listdir(folder))
+        if files or result.out:
+            expect_equal(files, sorted(OUTPUTS), f"files after a signal at call {call}", result)
+            expect("ring (ddp) trains " in result.out, "the report", result)
+            expect(len(result.lines()) == 1 and "after the end of the run" in result.lines()[0], "one line", result)
+        expect(files or call <= 2 * len(OUTPUTS), f"call {call} is one of a test of the outputs before the run", result)
+    return True
+
+
+@cases([("the test of an output before the run", 2), ("the trace", 8), ("the page", 13), ("the JSON", 18)])
+def a_signal_while_outputs_are_made_loses_none_and_leaves_no_partial_file(call):
+    expect(ends_without_loss_at(call), "the signal came")
+
+
+@more_test
+def a_signal_at_any_call_for_an_output_loses_none():
+    call = 1
+    while ends_without_loss_at(call):
+        call += 1
+    expect(call > 20, f"calls that were the last one: {call - 1}")
+
+
+@test
+def a_signal_between_the_rounds_keeps_the_finished_ones():
+    with tempfile.TemporaryDirectory() as folder:
+        result = signaled_at(16, signal.SIGINT, *TOY, "--repeat", "5", "--json", "r.json", cwd=folder, KILL_MEMORY="1")
+        with open(os.path.join(folder, "r.json"), encoding="utf-8") as file:
+            found = json.load(file)["repetitions"]["count"]
+    expect(result.code == 130 and 1 < found < 5, f"{found} rounds", result)
+    expect_equal(result.lines()[-1], f"harness: the results are of {found} of 5 runs", "line", result)
+
+
+@cases([("after two rounds", "5", 18, True), ("in the first round", "5", 6, False)])
+def a_run_again_that_is_stopped_compares_the_rounds_that_ended(rounds, call, compared):
+    with tempfile.TemporaryDirectory() as folder:
+        expect_equal(harness(*TOY, "--json", os.path.join(folder, "r.json")).code, 0, "exit code")
+        result = signaled_at(call, signal.SIGINT, "reproduce", "r.json", "--repeat", rounds, "--json", "again.json", cwd=folder, KILL_MEMORY="1")
+        files = sorted(os.listdir(folder))
+    expect_equal((result.code, files), (130, ["again.json", "r.json"] if compared else ["r.json"]), "exit code and files", result)
+    expect(("parameters of ring at the end: bit-identical" in result.out) == compared, "the comparison", result)
+    expect(("of 5 runs" if compared else "no run ended, so nothing is compared with r.json") in result.lines()[-1], "line", result)
+
+
+# ------------------------------------------------------------------------------------------------
 
 @test
 def an_ignored_signal_stays_ignored():
