@@ -83,11 +83,25 @@ static status print_command_help(const command *c, const char *what, text_buffer
     return STATUS_OK;
 }
 
+/* Refuses words that are not UTF-8, because JSON, and so the record of a run, cannot hold them. */
+static status check_words(const command_line *l)
+{
+    for (int i = 0; i < l->argc; i++) {
+        json_t *word = json_string(l->argv[2 + i]);
+        if (!word)
+            return fail(STATUS_USAGE, "argument %d of %s: expected UTF-8, got '%s'", i + 1, l->argv[1],
+                        l->argv[2 + i]);
+        json_decref(word);
+    }
+    return STATUS_OK;
+}
+
 static status read_and_run(const command *c, command_line *l)
 {
     size_t count = bind_options(c, l->options, l->bindings);
     l->argv[0] = (char *)"harness";
     l->argv[1] = (char *)c->name;
+    TRY(check_words(l));
     TRY(options_defaults(l->bindings, count));
     if (c->most_words != COMMAND_READS_ITSELF) {
         TRY(options_parse(l->bindings, count, l->argc, l->argv + 2, l->words, &l->word_count));

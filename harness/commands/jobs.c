@@ -132,6 +132,7 @@ status command_run_repeated(run_config *c, run_plan *plan, char *const *words, j
     int whole = (int)json_array_size(runs);
     if (count > 1 && whole < count && *out) log_info("the results are of %d of %d runs", whole, (int)count);
     json_decref(runs);
+    if (rc == STATUS_OK && !*out && *exit_code == 0) rc = fail(STATUS_INTERNAL, "the run has no result");
     return rc;
 }
 

@@ -99,6 +99,16 @@ def several_members_of_gzip_are_one_file():
 
 # ---- messages ----------------------------------------------------------------------------------
 
+LATIN_1 = os.fsdecode(b"caf\xe9")
+
+
+@cases([("run", ["run", "--device", f"sim:{LATIN_1}/p.json", "--mode", "ring", "--gpus", "2", "--model", "lenet", "--json", "w.json"], "argument 2 of run"),
+        ("run by default", [*WINE, "--save", f"{LATIN_1}.st"], "argument 11 of run"), ("sweep", ["sweep", "--vary", f"load={LATIN_1}", *WINE, "-o", "d"], "argument 2 of sweep"),
+        ("compare", ["compare", f"{LATIN_1}.json", "r.json"], "argument 1 of compare"), ("report", ["report", f"{LATIN_1}.json"], "argument 1 of report")])
+def words_that_are_not_utf_8_are_refused(words, place):
+    refused(harness(*words), 64, f"{place}: expected UTF-8, got '")
+
+
 @test
 def a_rendezvous_of_another_scheme_is_named_with_those_expected():
     refused(harness(*WINE, "--rendezvous", "bogus://x"), 64, "expected tcp://HOST:PORT, ipc://@NAME, file://PATH or env://, got 'bogus://x'")
