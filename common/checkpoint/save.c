@@ -97,7 +97,8 @@ static status seal_header(saving *s)
 
 /* ---- the data --------------------------------------------------------------------------------- */
 
-static status write_tensor(saving *s, const checkpoint_tensor *t)
+/* Reads the tensor even if the file could not be written so far (*written), because other ranks send it. */
+static status write_tensor(saving *s, const checkpoint_tensor *t, status *written)
 {
     if (t->kind == CHECKPOINT_BATCHES) {
         memcpy(s->values, &s->progress->batches_tracked, sizeof s->progress->batches_tracked);
@@ -105,25 +106,27 @@ static status write_tensor(saving *s, const checkpoint_tensor *t)
         TRY(s->source->read(s->source->context, t, s->values));
     }
     XXH3_64bits_update(s->hash, s->values, (size_t)t->bytes);
-    return atomic_file_append(&s->file, s->values, (size_t)t->bytes);
+    if (*written == STATUS_OK) *written = atomic_file_append(&s->file, s->values, (size_t)t->bytes);
+    return STATUS_OK;
 }
 
-static status write_tensors(saving *s, bool batches)
+static status write_tensors(saving *s, bool batches, status *written)
 {
     for (int i = 0; i < s->contents.count; i++) {
         const checkpoint_tensor *t = &s->contents.tensors[i];
-        if ((t->kind == CHECKPOINT_BATCHES) == batches) TRY(write_tensor(s, t));
+        if ((t->kind == CHECKPOINT_BATCHES) == batches) TRY(write_tensor(s, t, written));
     }
     return STATUS_OK;
 }
 
 static status write_file(saving *s)
 {
-    TRY(atomic_file_open(s->path, &s->file));
-    TRY(atomic_file_append(&s->file, s->header, (size_t)s->header_bytes));
+    status written = atomic_file_open(s->path, &s->file);
+    if (written == STATUS_OK) written = atomic_file_append(&s->file, s->header, (size_t)s->header_bytes);
     /* Writes the tensors in the order of their offsets: num_batches_tracked first, then the other tensors. */
-    TRY(write_tensors(s, true));
-    TRY(write_tensors(s, false));
+    TRY(write_tensors(s, true, &written));
+    TRY(write_tensors(s, false, &written));
+    TRY(written);
     TRY(seal_header(s));
     return atomic_file_commit(&s->file);
 }

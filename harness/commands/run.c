@@ -191,8 +191,8 @@ static status run_rank(run_command *c, const launch_environment *e)
     if (rc == STATUS_OK && place.has_launcher) rc = run_jobs_deliver(&outcome);
     /* Under the launcher only rank 0 returns the error, after it has delivered the results. If another rank
      * returned the error, the launcher could end rank 0 before that. */
-    if (rc == STATUS_OK && outcome.difference[0] && !(place.has_launcher && place.rank > 0)) {
-        rc = fail(STATUS_PROTOCOL, "%s", outcome.difference);
+    if (rc == STATUS_OK && outcome.late.code && !(place.has_launcher && place.rank > 0)) {
+        rc = error_adopt(&outcome.late);
         job_fail(place.table, place.rank, rc, error_message());
     }
     if (!place.has_launcher) {

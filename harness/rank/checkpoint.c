@@ -285,7 +285,7 @@ static status check_values(const rank_state *r, trainer *t, int64_t steps, bool 
     return STATUS_OK;
 }
 
-status rank_save(rank_state *s, int64_t steps, batch_position next)
+status rank_save(rank_state *s, int64_t steps, batch_position next, bool last)
 {
     bool finite = true, first = s->place->rank == 0, cut = s->checkpoint.cut != NULL;
     checkpoint_path(&s->config->checkpoint, next.epoch, s->checkpoint.path, sizeof s->checkpoint.path);
@@ -294,8 +294,12 @@ status rank_save(rank_state *s, int64_t steps, batch_position next)
         TRY(check_values(s, s->devices[d].trainer, steps, &finite));
     double unfit = !finite;
     TRY(rendezvous_sum(s->rendezvous, "checkpoint", &unfit, 1, rank_deadline(s)));
-    if (unfit == 0 && first) {
-        TRY(write_file(s, steps, next));
+    status written = unfit == 0 && first ? write_file(s, steps, next) : STATUS_OK;
+    if (last && (written == STATUS_IO || written == STATUS_CANNOT_CREATE)) {
+        error_copy(&s->out->late);
+        error_clear();
+    } else if (unfit == 0 && first) {
+        TRY(written);
         s->checkpoint.written_step = steps;
         if (strcmp(s->checkpoint.path, s->config->checkpoint.save) != 0)
             rank_print(s, "step %" PRId64 ": saved in %s", steps, s->checkpoint.path);

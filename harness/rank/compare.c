@@ -48,15 +48,16 @@ status rank_compare_replicas(rank_state *s, bool last)
         own = random_mix(own) ^ hash; /* equals the hash if there is one device */
     }
     TRY(rendezvous_allgather(s->rendezvous, "parameters", &own, sizeof own, rank_deadline(s), all));
-    for (int r = 0; r < world && !s->out->difference[0]; r++) {
+    for (int r = 0; r < world && !s->out->late.code; r++) {
         const uint64_t *other = all[r].data, *first = all[r / replicas * replicas].data;
         if (all[r].bytes != sizeof own) return fail(STATUS_PROTOCOL, "rank %d sent no hash of parameters", r);
-        if (*other != *first)
-            snprintf(s->out->difference, sizeof s->out->difference,
-                     "parameters after step %" PRId64 ": rank %d has XXH3 %016" PRIx64
-                     ", rank %d has %016" PRIx64,
-                     s->next_step, r, *other, r / replicas * replicas, *first);
+        if (*other == *first) continue;
+        s->out->late.code = STATUS_PROTOCOL;
+        snprintf(s->out->late.message, sizeof s->out->late.message,
+                 "parameters after step %" PRId64 ": rank %d has XXH3 %016" PRIx64
+                 ", rank %d has %016" PRIx64,
+                 s->next_step, r, *other, r / replicas * replicas, *first);
     }
-    if (last || !s->out->difference[0]) return STATUS_OK;
-    return fail(STATUS_PROTOCOL, "%s: %s is not written", s->out->difference, s->checkpoint.path);
+    if (last || !s->out->late.code) return STATUS_OK;
+    return fail(STATUS_PROTOCOL, "%s: %s is not written", s->out->late.message, s->checkpoint.path);
 }

@@ -231,19 +231,20 @@ static bool save_is_due(const rank_state *s, bool last)
     return o->save && s->saved_steps != s->next_step && (last || is_due(s, o->save_every));
 }
 
-/* Saves the run. If replicas differ, keeps the old checkpoint and returns an error. If replicas differ after
- * the last step (`last`), returns STATUS_OK, so that the run can still report its results. */
+/* Saves the run. If replicas differ or the file cannot be written, keeps the old checkpoint and returns an
+ * error. After the last step (`last`) returns STATUS_OK, so that the run can still report its results. */
 static status save(rank_state *s, bool last)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
     TRY(rank_flush(s));
     TRY(sync_gather_parameters(trainer_engine(s->devices[0].trainer)));
     TRY(rank_compare_replicas(s, last));
-    if (s->out->difference[0]) return STATUS_OK;
+    if (s->out->late.code) return STATUS_OK;
     s->saved_steps = s->next_step;
-    s->saves++;
-    return rank_save(s, s->next_step,
-                     batch_position_of_step(s->batches.training, rank_batch_of_step(s, s->next_step)));
+    TRY(rank_save(s, s->next_step,
+                  batch_position_of_step(s->batches.training, rank_batch_of_step(s, s->next_step)), last));
+    s->saves += s->out->late.code == STATUS_OK;
+    return STATUS_OK;
 }
 
 /* Stops all ranks if one has stopped. Only jobs whose `lead` is JOB_UNBOUNDED need this function, because in

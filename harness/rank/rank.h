@@ -42,7 +42,7 @@ status rank_open_meeting(const run_config *config, rank_slot *slot, const char *
                          rendezvous_options options, rendezvous **out);
 
 /* Runs the rank to its end. On rank 0 *out is the job's outcome, which the caller frees. On other ranks only
- * out->difference is set. A failure is returned and recorded in the status table. If --load is given, sets
+ * out->late is set. A failure is returned and recorded in the status table. If --load is given, sets
  * the seed in `config` to the seed of the file. Returns STATUS_STOPPED if a stop was requested before all
  * ranks had joined. */
 status rank_run(run_config *config, const rank_place *place, run_job *out);

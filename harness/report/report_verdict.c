@@ -239,7 +239,8 @@ static void losses(const json_t *job, text_buffer *out)
 static void training_line(const json_t *result, const json_t *a, const json_t *b, text_buffer *out)
 {
     bool equal = json_is_true(report_at(result, "agreement.parameters_equal"));
-    const char *saved = report_text_at(result, "configuration.save");
+    bool unsaved = report_number_at(a, "checkpoints") == 0;
+    const char *saved = unsaved ? "" : report_text_at(result, "configuration.save");
     double accuracy = report_number_at(a, "accuracy"), other = report_number_at(b, "accuracy");
     if (isnan(report_number_at(a, "loss_last"))) { /* no step was measured */
         if (!isnan(accuracy)) text_append(out, "Test accuracy %.1f %%.\n", 100 * accuracy);

@@ -25,9 +25,9 @@ typedef struct run_job {
     int64_t param_count;
     sync_blob gradients; /* gradients of the first step */
     char *trace;         /* events of all ranks, each followed by a comma, or NULL without --trace */
-    /* Text of an error that describes how the replicas of this job differ at the end, or "" if they are
-     * equal. Set on every rank. */
-    char difference[160];
+    /* The error with which the run ends after it has reported. Every rank records that replicas differ at the
+     * end, and rank 0 that the last checkpoint could not be written. */
+    error_record late;
 } run_job;
 
 /* Returns "workload": model, input, classes, parameters, data, batch, optimizer, seed. Returns NULL if out

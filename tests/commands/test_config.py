@@ -226,6 +226,22 @@ def a_full_disk_leaves_the_old_file():
     with_small_disk(check)
 
 
+@cases([("two replicas", []), ("two stages", ["--stages", "2"])])
+def a_full_disk_under_the_last_checkpoint_leaves_the_other_results(words):
+    def check(small):
+        with tempfile.TemporaryDirectory() as folder:
+            outputs = ["--json", folder + "/r.json", "--report", folder + "/r.html"]
+            result = harness("--mode", "ring", "--gpus", "2", "--model", "lenet", "--steps", "3", "--quiet", "--save", small + "/c.st", *outputs, *words)
+            expect_equal((result.code, len(result.lines()), os.listdir(small)), (74, 1, []), "exit code, lines, files on the full disk", result)
+            expect("c.st: cannot be written: No space left" in result.err, "the cause", result)
+            expect("ring" in result.out and "saved" not in result.out, "the report", result)
+            with open(folder + "/r.json", encoding="utf-8") as file:
+                job = json.load(file)["jobs"][0]
+            expect_equal((job["trained_steps"], job["checkpoints"], os.path.exists(folder + "/r.html")), (8, 0, True), "steps, checkpoints, page", result)
+
+    with_small_disk(check)
+
+
 @test
 def a_disk_that_is_read_only_is_found_before_the_run():
     def check(folder):
