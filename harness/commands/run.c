@@ -225,6 +225,7 @@ static status serve_stage(const run_command *c)
 static status start(run_command *c)
 {
     bool is_rank = launch_environment_is_rank() || launch_environment_is_of_node();
+    signal(SIGPIPE, SIG_IGN); /* a closed stdout must not end the training */
     TRY(run_config_init(&c->config));
     c->config.may_be_started = true;
     TRY(run_config_parse(&c->config, c->line->argc, c->line->argv + 2));

@@ -68,6 +68,19 @@ def an_evaluation_before_the_end_prints_loss_and_accuracy():
     expect(re.search(r"^Loss: ring [0-9.]+ to [0-9.]+, test accuracy [0-9.]+ %\.$", out, re.M), out)
 
 
+@cases([("processes", []), ("virtual time", ["--device", "sim"])])
+def a_closed_pipe_under_the_lines_of_steps_does_not_end_the_training(words):
+    end, pipe = os.pipe()
+    os.close(end)
+    with tempfile.TemporaryDirectory() as folder:
+        save = [] if words else ["--save", folder + "/p.st"]
+        result = harness("run", "--mode", "ring", "--gpus", "2", "--model", "lenet", "--steps", "20", "--print-steps", "--quiet", *words, *save,
+                         "--json", folder + "/r.json", stdout=pipe)
+        os.close(pipe)
+        expect_equal(len(os.listdir(folder)), 1 + bool(save), "files", result)
+    expect_equal((result.code, result.lines()), (73, ["harness: stdout: Broken pipe"]), "exit code and lines", result)
+
+
 @cases([("a ring", "ring", ["--mode", "ring", "--gpus", "2", "--batch", "16"]), ("one process", "none", ["--mode", "none"]),
         ("virtual GPUs", "ring", ["--device", "sim:dgx1-v100", "--mode", "ring", "--gpus", "2", "--batch", "4"])])
 def a_line_per_step_has_the_times_of_both_passes(engine, words):
