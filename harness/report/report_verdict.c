@@ -102,7 +102,11 @@ static void rate_lines(const json_t *result, const json_t *job, text_buffer *out
     double samples = report_number_at(of_runs ? of_runs : job,
                                       of_runs ? "samples_per_s.median" : "throughput.samples_per_s");
     if (isnan(samples)) {
-        text_append(out, "%s: nothing was measured.\n", name.text);
+        text_append(
+            out, "%s: %s.\n", name.text,
+            report_phase(job, "step_s") > 0
+                ? "no samples/s, because there was no time in which all ranks trained: take more --steps"
+                : "nothing was measured");
         return;
     }
     text_append(out, "%s trains %s samples/s", name.text, report_value(CELL_RATE, samples).text);
@@ -161,8 +165,9 @@ static void time_lines(const json_t *job, text_buffer *out)
     double seconds = phase(job, "step_s");
     bool done[PARTS] = {false};
     if (!(seconds > 0) || !has_parts(job)) return;
-    text_append(out, "Of a step of %s, %s:", report_job_name(job).text,
-                report_value(CELL_TIME, seconds).text);
+    bool together = !json_is_false(json_object_get(job, "synchronous"));
+    text_append(out, "Of %s of %s, %s:", together ? "a step" : "a rank's mean step",
+                report_job_name(job).text, report_value(CELL_TIME, seconds).text);
     for (int n = 0; n < PARTS; n++) {
         int next = take_largest(s.of, PARTS, done);
         if (s.of[next] < 0.0005) break;
@@ -463,8 +468,11 @@ static void sentences(const json_t *result, int causes, text_buffer *out)
         faster_lines(result, verdict, out);
     else if (only)
         rate_lines(result, only, out);
-    else
-        text_append(out, "ps and ring: nothing was measured.\n");
+    else if (ps) {
+        rate_lines(result, ps, out);
+        rate_lines(result, ring, out);
+    } else
+        text_append(out, "nothing was measured.\n");
     if (!slower) slower = json_array_get(jobs, json_array_size(jobs) - 1);
     if (!slower) return;
     lost_time lost = lost_time_from_json(json_object_get(slower, "lost"));

@@ -328,6 +328,15 @@ def of_one_engine_the_samples_per_second_and_one_length_of_a_step_are_shown(word
     expect(abs(seconds / mean - 1) <= 0.006, f"{seconds} s shown, {mean} s in the JSON", result)
 
 
+@test
+def without_a_time_in_which_all_ranks_train_the_verdict_says_so_and_what_its_step_is_of():
+    result, found = run("--device", "sim:v100-pcie-32g", "--model", "vgg16", "--batch", "1", "--gpus", "8", "--mode", "ps", "--policy", "ssp", "--slow", "1:1.5",
+                        "--servers", "2", "--warmup", "2", "--steps", "3")
+    expect_equal(found["jobs"][0]["throughput"]["samples_per_s"], None, "samples/s")
+    line_of(result, "ps (ssp): no samples/s, because there was no time in which all ranks trained")
+    line_of(result, "Of a rank's mean step of ps (ssp), ")
+
+
 A100 = "dgx-a100-80g"
 SMALL = ["--model", "gpt", "--layers", "4", "--hidden", "256", "--heads", "4", "--sequence", "128", "--batch", "8"]
 STAGES = ["--mode", "ring", "--device", "sim:" + A100, "--steps", "2", *SMALL]
