@@ -195,7 +195,8 @@ static status ring_open(const sync_context *context, sync_engine **out)
         goto failed;
     }
     if (e->settings.options.collective_table)
-        TRY_GOTO(rc, collective_tuning_load(e->settings.options.collective_table, &e->tuning), failed);
+        TRY_GOTO(rc, collective_tuning_load(e->settings.options.collective_table, context->world, &e->tuning),
+                 failed);
     e->wire = ring_wire_type(&e->settings, context->params->type);
     e->compute.recording = e->settings.policy.rebuilds;
     TRY_GOTO(rc, allocate(e), failed);

@@ -88,6 +88,10 @@ static status set_value(option_binding *binding, const option *o, const char *te
         return text_parse_double(what, text, o->low, unbounded ? INFINITY : o->high, at);
     case OPTION_TEXT:
         *(const char **)at = text;
+        if (*text || !o->argument) return STATUS_OK;
+        if (strncmp(o->argument, "FILE", 4) == 0 || strcmp(o->argument, "DIR") == 0)
+            return fail(STATUS_USAGE, "%s: expected the name of a %s, got ''", what,
+                        o->argument[0] == 'F' ? "file" : "folder");
         return STATUS_OK;
     case OPTION_CHOICE:
         return set_choice(binding, o, what, text);

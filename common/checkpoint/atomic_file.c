@@ -85,6 +85,37 @@ static status open_folder(atomic_file *f)
     return f->folder < 0 ? cannot(f, "its folder cannot be opened") : STATUS_OK;
 }
 
+static void release(atomic_file *f)
+{
+    if (f->fd >= 0) close(f->fd);
+    if (f->folder >= 0) close(f->folder);
+    free(f->name);
+    free(f->partial);
+    *f = (atomic_file){.fd = -1, .folder = -1};
+}
+
+static bool is_named(const char *pattern, const char *name)
+{
+    const char *place = strstr(pattern, ATOMIC_FILE_EPOCH);
+    size_t before = place ? (size_t)(place - pattern) : 0;
+    if (!place || strncmp(pattern, name, before) != 0) return strcmp(pattern, name) == 0;
+    size_t digits = strspn(name + before, "0123456789");
+    return digits > 0 && strcmp(place + strlen(ATOMIC_FILE_EPOCH), name + before + digits) == 0;
+}
+
+bool atomic_file_replaces(const char *path, const char *other)
+{
+    atomic_file a = {.path = path, .fd = -1, .folder = -1}, b = {.path = other, .fd = -1, .folder = -1};
+    struct stat of_a, of_b;
+    bool found = open_folder(&a) == STATUS_OK && open_folder(&b) == STATUS_OK &&
+                 fstat(a.folder, &of_a) == 0 && fstat(b.folder, &of_b) == 0 && of_a.st_dev == of_b.st_dev &&
+                 of_a.st_ino == of_b.st_ino && (is_named(a.name, b.name) || is_named(a.partial, b.name));
+    error_clear();
+    release(&a);
+    release(&b);
+    return found;
+}
+
 /* ---- the partial file ------------------------------------------------------------------------- */
 
 /* Locks the partial file. Sets *mine to false if the name of the partial file now belongs to another file, or
@@ -147,15 +178,6 @@ static status create_partial(atomic_file *f)
     }
     return fail(STATUS_CANNOT_CREATE, "%s: other processes keep making and removing its partial file",
                 f->path);
-}
-
-static void release(atomic_file *f)
-{
-    if (f->fd >= 0) close(f->fd);
-    if (f->folder >= 0) close(f->folder);
-    free(f->name);
-    free(f->partial);
-    *f = (atomic_file){.fd = -1, .folder = -1};
 }
 
 status atomic_file_open(const char *path, atomic_file *out)

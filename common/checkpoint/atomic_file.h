@@ -15,6 +15,7 @@
 
 #include "common/base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct atomic_file {
@@ -22,6 +23,13 @@ typedef struct atomic_file {
     int fd, folder;
     char *name, *partial; /* names of FILE and FILE.partial within the folder */
 } atomic_file;
+
+/* In the name of a file of --save, this word stands for the number of epochs. */
+#define ATOMIC_FILE_EPOCH "{epoch}"
+
+/* Returns true if writing FILE would replace `other`, or would use `other` as the partial file. Clears the
+ * error record. */
+bool atomic_file_replaces(const char *path, const char *other);
 
 /* Opens the partial file for writing. After a failure the caller need not close `out`. */
 status atomic_file_open(const char *path, atomic_file *out);

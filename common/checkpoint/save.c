@@ -171,7 +171,7 @@ status checkpoint_probe(const char *path)
 
 /* ---- options ------------------------------------------------------------------------------------- */
 
-static const char epoch_word[] = "{epoch}";
+static const char epoch_word[] = ATOMIC_FILE_EPOCH;
 
 #define FIELD(name) offsetof(checkpoint_options, name)
 static const option checkpoint_option_list[] = {
@@ -188,16 +188,8 @@ static const option checkpoint_option_list[] = {
 const option_table checkpoint_option_table = {
     "Checkpoints", checkpoint_option_list, sizeof checkpoint_option_list / sizeof checkpoint_option_list[0]};
 
-static status check_name(const char *option, const char *file)
-{
-    if (!file || *file) return STATUS_OK;
-    return fail(STATUS_USAGE, "--%s: expected the name of a file, got ''", option);
-}
-
 status checkpoint_options_check(const checkpoint_options *o)
 {
-    TRY(check_name("save", o->save));
-    TRY(check_name("load", o->load));
     if (o->save && checkpoint_is_index(o->save))
         return fail(STATUS_USAGE, "--save: expected the name of one file, got the index '%s'", o->save);
     if (o->save_every.count > 0 && !o->save)

@@ -74,12 +74,17 @@ status collective_tuning_read(const char *text, collective_tuning *out)
     return STATUS_OK;
 }
 
-status collective_tuning_load(const char *path, collective_tuning *out)
+status collective_tuning_load(const char *path, int ranks, collective_tuning *out)
 {
     text_buffer text = {0};
+    int most = 0;
     status rc = input_read(path, MOST_BYTES, &text);
     if (rc == STATUS_OK && (rc = collective_tuning_read(text.data, out)) != STATUS_OK)
         error_context("%s", path);
+    for (int i = 0; rc == STATUS_OK && i < out->count; i++)
+        if (most < out->rows[i].most_ranks) most = out->rows[i].most_ranks;
+    if (rc == STATUS_OK && most < ranks)
+        rc = fail(STATUS_DATA, "%s: expected a line for %d ranks, got none", path, ranks);
     if (rc != STATUS_OK) error_context("--collective-table");
     text_free(&text);
     return rc;

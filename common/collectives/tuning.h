@@ -30,7 +30,7 @@ collective_algorithm collective_tuning_choose(const collective_tuning *t, int ra
  * returns STATUS_DATA with the line number if a line is invalid. */
 void collective_tuning_write(const collective_tuning *t, text_buffer *out);
 status collective_tuning_read(const char *text, collective_tuning *out);
-/* Reads the table from the file of --collective-table. */
-status collective_tuning_load(const char *path, collective_tuning *out);
+/* Reads the table from the file of --collective-table. Returns STATUS_DATA if no row is for `ranks` ranks. */
+status collective_tuning_load(const char *path, int ranks, collective_tuning *out);
 
 #endif

@@ -3,6 +3,7 @@
 #include "common/base/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static status read_pair(const char *pair, size_t length, int world, int64_t *rank, double *factor)
@@ -30,6 +31,9 @@ status straggler_factor(const char *text, int rank, int world, double *out)
         double factor;
         TRY(read_pair(at, length, world, &slow, &factor));
         if (slow == rank) *out = factor;
+        for (const char *before = text; before < at; before = strchr(before, ',') + 1)
+            if (atoll(before) == slow)
+                return fail(STATUS_USAGE, "--slow: expected each rank once, got '%s'", text);
         at = at[length] ? at + length + 1 : NULL;
     }
     return STATUS_OK;

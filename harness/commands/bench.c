@@ -7,6 +7,7 @@
 #include "harness/launch/environment.h"
 #include "harness/launch/launch.h"
 #include "harness/launch/processors.h"
+#include "harness/options/run_options.h"
 #include "harness/report/fit.h"
 #include "harness/report/report.h"
 #include "harness/result/output.h"
@@ -66,7 +67,22 @@ static status name_operations(bench_setup *s, const char **words, int count)
     }
     for (char *c = s->operations; *c; c++)
         if (*c == '-') *c = '_';
-    s->ring.operations = count ? s->operations : "all_reduce";
+    if (count) s->ring.operations = s->operations;
+    return STATUS_OK;
+}
+
+static status check_options(const command_line *line)
+{
+    const option_binding *b = line->bindings;
+    const bench_setup *s = line->options;
+    if (line->word_count && (s->tune || options_given(&b[1], "operations")))
+        return fail(STATUS_USAGE, "bench: unexpected argument '%s' with --%s", line->words[0],
+                    s->tune ? "tune" : "operations");
+    for (int t = 0; s->tune && t < 2; t++)
+        for (size_t i = 0; i < b[t].table->count; i++)
+            if (b[t].given >> i & 1 &&
+                !run_option_is_among(b[t].table->options[i].name, "gpus tune timeout link"))
+                return fail(STATUS_USAGE, "--%s: unexpected with --tune", b[t].table->options[i].name);
     return STATUS_OK;
 }
 
@@ -228,6 +244,7 @@ static status run_launcher(const bench_setup *s, command_line *line)
             STATUS_USAGE,
             "--collective: expected mpirun to start the ranks of 'mpi': mpirun -n %d harness bench ...",
             (int)s->gpus);
+    TRY(output_check(&(output_name){"json", s->json}, 1, &s->ring.table, 1));
     if (s->json) TRY(output_probe(s->json));
     launch_job job = {.name = "bench", .world = (int)s->gpus};
     /* A rank does not change its status slot while it measures a message size, which may take long. */
@@ -249,6 +266,7 @@ static status run_bench(command_line *line)
 {
     bench_setup *s = line->options;
     launch_environment e;
+    TRY(check_options(line));
     TRY(name_operations(s, line->words, line->word_count));
     s->only_json = command_is_stdout(s->json);
     TRY(launch_environment_open(getenv("OMPI_COMM_WORLD_RANK") != NULL, &e));

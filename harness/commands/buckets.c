@@ -121,6 +121,7 @@ static status run_buckets(command_line *line)
     bucket_schedule list = {0};
     nn_program_config config = {.batch = 2, .mode = NN_TRAIN, .type = DTYPE_F32, .world = 1};
     status rc;
+    TRY(output_check(&(output_name){"json", s->json}, 1, &s->workload, 1));
     TRY_GOTO(rc, s->workload ? workload_replay(s->workload, 1, &m) : model_build(&s->model, &m), out);
     config.batch = m->recording ? m->recording->batch : config.batch;
     TRY_GOTO(rc, nn_program_compile(m, &config, &p), out);

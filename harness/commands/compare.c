@@ -50,8 +50,9 @@ static status read_share(const char *text, double *out)
     return STATUS_OK;
 }
 
-static status check(const compare_options *o, int words)
+static status check(const compare_options *o, const command_line *line)
 {
+    int words = line->word_count;
     if (o->why && (o->builds || o->fail_above))
         return fail(STATUS_USAGE, "--%s: unexpected with --why", o->builds ? "builds" : "fail-above");
     if (words < 2)
@@ -62,6 +63,8 @@ static status check(const compare_options *o, int words)
     if (!o->builds && !o->why && words > 2)
         return fail(STATUS_USAGE, "compare: expected --builds or --why before options of run");
     if (!o->builds && o->folder) return fail(STATUS_USAGE, "--out: expected --builds, got two results");
+    if (!o->builds && options_given(line->bindings, "repeat"))
+        return fail(STATUS_USAGE, "--repeat: expected --builds");
     return STATUS_OK;
 }
 
@@ -88,7 +91,8 @@ static status run_compare(command_line *line)
     double above;
     int signal = 0;
     TRY(read_share(o->fail_above, &above));
-    TRY(check(o, line->word_count));
+    TRY(check(o, line));
+    TRY(output_check(&(output_name){"json", o->json}, 1, words, 2));
     if (o->why) return run_why(line);
     TRY(o->builds ? compare_builds(words[0], words[1], words + 2, line->word_count - 2, (int)o->rounds,
                                    o->folder, &signal, &comparison)

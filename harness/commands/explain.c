@@ -15,6 +15,7 @@ static status run_explain(command_line *line)
     json_t *figures = NULL;
     if (line->word_count == 0)
         return fail(STATUS_USAGE, "explain: expected a trace of torch.profiler; see harness explain --help");
+    TRY(output_check(&(output_name){"json", *json}, 1, line->words, line->word_count));
     if (*json) TRY(output_probe(*json));
     TRY(torch_explain(line->words, line->word_count, &figures, line->out));
     if (command_is_stdout(*json)) text_free(line->out);

@@ -25,6 +25,7 @@ static status run_import(command_line *line)
     workload w;
     if (line->word_count == 0)
         return fail(STATUS_USAGE, "import: expected a trace of torch.profiler; see harness import --help");
+    TRY(output_check(&(output_name){"output", o->output}, 1, line->words, line->word_count));
     TRY(output_probe(o->output));
     status rc = torch_import(line->words, line->word_count, o->scale, &w, line->out);
     if (rc == STATUS_OK) rc = workload_check(&w, line->words[0]);

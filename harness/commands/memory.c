@@ -3,6 +3,7 @@
 #include "harness/commands/jobs.h"
 
 #include "common/sim/profile.h"
+#include "harness/options/option_effects.h"
 #include "harness/plan/plan.h"
 #include "harness/report/report.h"
 #include "harness/result/output.h"
@@ -46,6 +47,8 @@ static status plan_policy(memory_command *m, const char *policy, json_t *jobs, j
     json_t *planned = NULL;
     *config = (run_config){0};
     status rc = command_parse_job(m->line, policy, m->device, NULL, config);
+    if (rc == STATUS_OK) rc = run_config_check_outputs(config, &(output_name){"json", m->json}, 1);
+    if (rc == STATUS_OK && !*workload && !config->run.quiet) option_effects_note_plan(config);
     if (rc == STATUS_OK) rc = run_plan_make(config, &plan);
     if (rc == STATUS_OK) rc = ledger_plan_make(config, &plan, &planned);
     if (rc == STATUS_OK) {
@@ -160,6 +163,7 @@ static status run_memory(command_line *line)
     m->line = line;
     TRY(read_words(m));
     const char *json = m->json;
+    TRY(run_config_check_outputs(&m->config, &(output_name){"json", json}, 1));
     if (json) TRY(output_probe(json));
     TRY(plan_all(m, &result));
     if (!command_is_stdout(json)) report_memory_of_policies(result, line->out);

@@ -158,10 +158,13 @@ static status print_stages(const models_options *options, text_buffer *out)
 static status run_models(command_line *line)
 {
     models_options *o = line->options;
-    if (line->word_count == 0 && o->stages)
+    bool given = options_given(&line->bindings[1], "model");
+    if (line->word_count && given)
+        return fail(STATUS_USAGE, "--model: unexpected with the NAME %s", line->words[0]);
+    if (!line->word_count && !given && o->stages)
         return fail(STATUS_USAGE, "--stages: expected the NAME of a model too");
-    if (line->word_count == 0) return list_models(&o->model, line->out);
-    o->model.name = line->words[0];
+    if (!line->word_count && !given) return list_models(&o->model, line->out);
+    if (line->word_count) o->model.name = line->words[0];
     return o->stages ? print_stages(o, line->out) : print_layers(&o->model, line->out);
 }
 

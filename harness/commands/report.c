@@ -206,10 +206,9 @@ static status run_report(command_line *line)
     if (line->word_count < 1 || (!pages && line->word_count != 1))
         rc = fail(STATUS_USAGE, "report: expected one file, got %d; several need -o FILE.html",
                   line->word_count);
-    else if (pages)
-        rc = load_runs(line, results);
-    else
-        rc = load(line->words[0], &result);
+    else if ((rc = output_check(&(output_name){"out", c->page}, 1, line->words, line->word_count)) ==
+             STATUS_OK)
+        rc = pages ? load_runs(line, results) : load(line->words[0], &result);
     if (rc == STATUS_OK)
         rc = pages ? write_pages(c, results) : render(line->words[0], result, c->verbose, line->out);
     json_decref(results);

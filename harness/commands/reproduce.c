@@ -207,9 +207,14 @@ static status run_reproduce(command_line *line)
 {
     reproduce_options *o = line->options;
     const char *word = line->word_count == 1 ? line->words[0] : NULL;
+    if (o->list && (line->word_count > 0 || (line->bindings->given & (line->bindings->given - 1))))
+        return fail(STATUS_USAGE, "--list: expected no other option and no name");
     for (int i = 0; i < reproduction_count && o->list; i++)
         text_append(line->out, "%-16s %s\n", reproduction_table[i]->name, reproduction_table[i]->summary);
     if (o->list) return STATUS_OK;
+    const output_name outputs[] = {{"json", o->json}, {"csv", o->csv}, {"markdown", o->markdown}};
+    const char *inputs[] = {word, o->device && strncmp(o->device, "sim:", 4) == 0 ? o->device + 4 : NULL};
+    TRY(output_check(outputs, 3, inputs, 2));
     if (word && is_file(word)) return reproduce_result(o, word, line);
     if (word) return reproduce_table(o, word, line->out);
     return fail(STATUS_USAGE, "reproduce: expected one name or file, got %d; --list shows the names",

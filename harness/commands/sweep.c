@@ -104,6 +104,7 @@ static status read_file(sweep_command *c, option_binding *own, const char *path)
     const json_t *options;
     json_t *option;
     const char *name;
+    int axes = c->sweep.axis_count;
     c->file_words = json_array();
     TRY(run_config_init(&c->checked));
     TRY(config_file_read(path, &options));
@@ -111,6 +112,9 @@ static status read_file(sweep_command *c, option_binding *own, const char *path)
         TRY(config_file_failed(path, option, take_axes(&c->sweep, option)));
     json_object_foreach((json_t *)options, name, option)
     {
+        if (sweep_axis_named(&c->sweep, name) >= axes)
+            return config_file_failed(
+                path, option, fail(STATUS_USAGE, "--vary: expected %s without an option %s", name, name));
         if (strcmp(name, "vary") != 0)
             TRY(config_file_failed(path, option, take_option(c, own, name, option)));
     }
@@ -129,11 +133,38 @@ static status take_words(sweep *s, char **words, int count, const char **file)
         } else if ((value = value_of("--vary", words, count, &i))) {
             TRY(sweep_vary(s, value));
         } else if ((value = value_of("--config", words, count, &i))) {
+            if (*file || !*value)
+                return fail(STATUS_USAGE, "--config: expected one file, got %s", *file ? "two" : "''");
             *file = value;
         } else {
             s->words[s->word_count++] = words[i];
         }
     }
+    return STATUS_OK;
+}
+
+/* Refuses an option that is also varied, in which case its value would be ignored. */
+static status check_axes(sweep_command *c)
+{
+    sweep *s = &c->sweep;
+    uint64_t given[BINDING_COUNT];
+    option_binding *b = c->checked.bindings;
+    const char **rest = calloc((size_t)s->word_count + 1, sizeof *rest);
+    int count;
+    if (!rest) return sweep_no_memory();
+    TRY(run_config_init(&c->checked));
+    status rc = options_take(b, BINDING_COUNT, s->word_count, (char *const *)s->words, (char **)rest, &count);
+    free(rest);
+    TRY(rc);
+    for (int k = 0; k < BINDING_COUNT; k++) given[k] = b[k].given;
+    for (int i = 0; i < s->axis_count; i++)
+        for (int k = 0; k < BINDING_COUNT; k++) {
+            b[k].given = 0;
+            if (options_set(&b[k], 1, s->axes[i].name, s->axes[i].values[0]) != STATUS_OK) error_clear();
+            if (b[k].given & given[k])
+                return fail(STATUS_USAGE, "--vary: expected %s without an option --%s", s->axes[i].name,
+                            s->axes[i].name);
+        }
     return STATUS_OK;
 }
 
@@ -147,6 +178,7 @@ static status read_words(sweep_command *c, const command_line *line)
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");
     TRY(take_words(s, line->argv + 2, line->argc, &file));
     TRY(options_take(own, 1, s->word_count, words, words, &s->word_count));
+    TRY(check_axes(c));
     if (file) TRY(read_file(c, own, file));
     s->folder = c->folder;
     s->rounds = (int)c->rounds;

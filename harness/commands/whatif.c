@@ -136,6 +136,8 @@ static status run_whatif(command_line *line)
     TRY(command_refuse_unused(&s->config, q.policies.uses));
     if (!s->config.run.quiet) options_notices(s->config.bindings, BINDING_COUNT);
     TRY(note_effects(s, line, &q));
+    const output_name outputs[] = {{"json", s->json}, {"csv", s->csv}};
+    TRY(run_config_check_outputs(&s->first, outputs, 2));
     if (q.one_rate > 0)
         q.step_ms = 1e3 * (double)(s->first.data.batch * s->first.run.accumulate) / q.one_rate;
     whatif_answer *answer = calloc(1, sizeof *answer);

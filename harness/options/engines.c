@@ -107,8 +107,9 @@ status policy_list_parse(const char *text, policy_list *out)
     return out->count ? STATUS_OK : fail(STATUS_USAGE, "--policy: expected a name, got none");
 }
 
-bool engine_has_one_of(const char *list, const char *engine)
+bool engine_policies_of(const char *list, const char *engine, text_buffer *out)
 {
+    bool any = false;
     for (const char *at = list; *at; at += *at == ',') {
         char one[256];
         int of;
@@ -116,10 +117,12 @@ bool engine_has_one_of(const char *list, const char *engine)
         snprintf(one, sizeof one, "%.*s", (int)length, at);
         bool known = engine_of_policy(one, &of) == STATUS_OK;
         if (!known) error_clear();
-        if (!known || strcmp(engine_table[of]->name, engine) == 0) return true;
         at += length;
+        if (known && strcmp(engine_table[of]->name, engine) != 0) continue;
+        if (out) text_append(out, "%s%s", any ? "," : "", one);
+        any = true;
     }
-    return false;
+    return any;
 }
 
 status engine_lead(int engine, const void *options, const char *policy, int world, int64_t *out)

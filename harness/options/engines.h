@@ -52,9 +52,9 @@ typedef struct policy_list {
 /* Returns STATUS_USAGE if the text is invalid or names no policy. */
 status policy_list_parse(const char *text, policy_list *out);
 
-/* Returns true if the list contains a policy of the engine, or an unknown policy, which
- * engine_parse_policies() refuses. */
-bool engine_has_one_of(const char *list, const char *engine);
+/* Appends to `out`, unless it is NULL, the policies of the engine in a list, and unknown policies, which
+ * engine_parse_policies() refuses. Returns false if there are none. */
+bool engine_policies_of(const char *list, const char *engine, text_buffer *out);
 
 /* Counts the processes that a job of `engine` needs for servers, in addition to its ranks. */
 status engine_servers(int engine, const void *options, const char *policy, int world, int *out);

@@ -239,12 +239,10 @@ status option_effects_check_engines(const run_config *c)
                 return fail(code_of(e), "--%s: expected %s, got --mode %s", o->name, e->text,
                             options_format(&c->bindings[0], 0, mode, sizeof mode));
         }
-    bool used = !c->run.policy;
-    for (int e = 0; e < ENGINE_COUNT; e++)
-        used = used || (run_config_uses(c, e) && engine_has_one_of(c->run.policy, engine_table[e]->name));
-    if (!used)
-        return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
-                    options_format(&c->bindings[0], 0, mode, sizeof mode), c->run.policy);
+    for (int e = 0; e < ENGINE_COUNT && c->run.policy; e++)
+        if (!run_config_uses(c, e) && engine_policies_of(c->run.policy, engine_table[e]->name, NULL))
+            return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
+                        options_format(&c->bindings[0], 0, mode, sizeof mode), c->run.policy);
     return STATUS_OK;
 }
 
@@ -276,6 +274,22 @@ void option_effects_note(const run_config *c)
         }
     if (c->run.remote_stage && c->run.eval_every.count >= 0)
         log_info("no evaluation: with --remote-stage no rank has the whole model");
+}
+
+void option_effects_note_plan(const run_config *c)
+{
+    for (int b = 0; b < BINDING_COUNT; b++)
+        for (size_t i = 0; i < c->bindings[b].table->count; i++) {
+            const option *o = &c->bindings[b].table->options[i];
+            const option_effect *why = NULL;
+            bool unused = is_moved(c, &c->bindings[b], o) && !run_option_is_among(o->name, "quiet log-level");
+            for (unsigned engine = RING; engine <= DP && unused; engine <<= 1) {
+                const option_effect *e = effect_of(o->name, engine, PLAN);
+                unused = e != NULL;
+                if (e && e->kind == EFFECT_NOTHING) why = e;
+            }
+            if (unused && why) log_info("--%s has no effect here: %s", o->name, why->text);
+        }
 }
 
 /* ---- as text ------------------------------------------------------------------------------------ */

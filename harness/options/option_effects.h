@@ -16,6 +16,9 @@ status option_effects_check_engines(const run_config *c);
 /* Logs a line on stderr for each option that was given and has no effect in this run. */
 void option_effects_note(const run_config *c);
 
+/* Does the same for the options that no engine uses in a plan, except --quiet and --log-level. */
+void option_effects_note_plan(const run_config *c);
+
 /* Appends the table as Markdown. */
 void option_effects_text(const option_binding *bindings, size_t count, text_buffer *out);
 

@@ -11,6 +11,7 @@
 #include "harness/options/option_effects.h"
 #include "ring/policy.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -200,21 +201,40 @@ static status parse_trace_steps(run_config *c)
     return text_parse_int(what, text + length + 1, c->trace_begin + 1, INT64_MAX, &c->trace_end);
 }
 
-/* Checks that no output overwrites another. */
+status run_config_check_outputs(const run_config *c, const output_name *outputs, int count)
+{
+    const ring_options *ring = (const void *)c->engine_options[ENGINE_RING];
+    const char *data = c->data.data, *labels = NULL,
+               *profile = run_config_is_virtual(c) ? run_config_profile(c) : "";
+    const char *files = strncmp(data, "wine:", 5) == 0  ? data + 5
+                        : strncmp(data, "idx:", 4) == 0 ? data + 4
+                                                        : "";
+    bool own_profile = strchr(profile, '/') || text_ends_with(profile, ".json");
+    char first[PATH_MAX];
+    snprintf(first, sizeof first, "%.*s", (int)strcspn(files, ","), files);
+    if ((labels = strchr(files, ','))) labels++;
+    const char *inputs[] = {c->run.config,
+                            c->run.workload,
+                            c->run.topology,
+                            ring->collective_table,
+                            own_profile ? profile : NULL,
+                            first,
+                            labels,
+                            c->checkpoint.load};
+    return output_check(outputs, count, inputs, sizeof inputs / sizeof inputs[0]);
+}
+
 static status check_outputs(const run_config *c)
 {
-    const struct {
-        const char *name, *path;
-    } outputs[] = {{"json", c->run.json},
-                   {"report", c->run.report},
-                   {"trace", c->run.trace},
-                   {"save", c->checkpoint.save}};
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < i; j++)
-            if (outputs[i].path && outputs[j].path && strcmp(outputs[i].path, outputs[j].path) == 0)
-                return fail(STATUS_USAGE, "--%s and --%s: expected different files, got '%s' for both",
-                            outputs[j].name, outputs[i].name, outputs[i].path);
-    return STATUS_OK;
+    run_config others = *c;
+    const output_name outputs[] = {{"json", c->run.json},
+                                   {"report", c->run.report},
+                                   {"trace", c->run.trace},
+                                   {"workload-out", c->run.workload_out},
+                                   {"save", c->checkpoint.save}};
+    TRY(run_config_check_outputs(c, outputs, 4));
+    others.checkpoint.load = NULL; /* A resumed job may replace the checkpoint from which it goes on. */
+    return run_config_check_outputs(&others, outputs, 5);
 }
 
 /* Rejects --repeat together with --rendezvous, or together with an option whose output file the next run
@@ -329,6 +349,9 @@ static status check_loader(const run_config *c)
 
 status run_config_parse(run_config *c, int argc, char *const argv[])
 {
+    for (int i = 0, files = 0; i < argc; i++)
+        if ((strcmp(argv[i], "--config") == 0 || strncmp(argv[i], "--config=", 9) == 0) && ++files > 1)
+            return fail(STATUS_USAGE, "--config: expected one file, got two");
     const char **words = calloc((size_t)argc + 1, sizeof *words);
     int word_count = 0;
     if (!words) return fail(STATUS_SYSTEM, "no memory for the command line");

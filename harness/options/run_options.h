@@ -11,6 +11,7 @@
 #include "common/optim/optimizer.h"
 #include "common/sync/engine.h"
 #include "harness/options/engines.h"
+#include "harness/result/output.h"
 #include "models/models.h"
 
 #include <jansson.h>
@@ -143,6 +144,9 @@ status config_file_failed(const char *path, const json_t *option, status rc);
 /* Sets the options of a file for --config. Fails with STATUS_DATA, or with STATUS_USAGE if an option or its
  * value is not valid. */
 status run_config_read(run_config *config, const char *path);
+
+/* Checks that no output replaces another one or an input of the run (output_check()). */
+status run_config_check_outputs(const run_config *c, const output_name *outputs, int count);
 
 /* Reads the requirements of an engine in a job of `world` ranks. */
 status run_config_requirements(const run_config *config, int engine, int world, sync_requirements *out);

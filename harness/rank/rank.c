@@ -20,7 +20,8 @@ static status plan_steps(rank_state *s)
     s->steps = run_config_steps(s->config, s->place->job, s->batches.training->steps_per_epoch,
                                 s->checkpoint_step, s->takes_turns);
     s->next_step = s->steps.first;
-    if (s->steps.end >= s->steps.first) return STATUS_OK;
+    if (s->steps.end >= s->steps.first)
+        return rank_trace_check(s->config, s->steps.first, s->steps.end, s->place->rank == 0);
     return fail(STATUS_CONFIG, "--epochs: expected more than the checkpoint has completed, got %lld",
                 (long long)s->config->run.epochs);
 }

@@ -121,6 +121,9 @@ typedef struct rank_trace {
  * `kernels` kernels per step. If `warns`, logs a warning when the room is too small. */
 status rank_trace_open(const run_config *config, const nn_model *model, int64_t kernels, bool warns,
                        rank_trace *out);
+/* Refuses --trace-steps if none of these steps is among steps [first, end) of the job. If the run
+ * has other jobs, only warns, and only if `warns` is true. Returns STATUS_USAGE. */
+status rank_trace_check(const run_config *config, int64_t first, int64_t end, bool warns);
 /* Chooses the first measured steps if --trace-steps did not choose any steps. */
 void rank_trace_choose(rank_trace *t, int64_t first_measured);
 

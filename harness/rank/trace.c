@@ -33,6 +33,18 @@ status rank_trace_open(const run_config *c, const nn_model *model, int64_t kerne
     return trace_open(steps < MOST_EVENTS / a_step ? steps * a_step : MOST_EVENTS, &out->recorder);
 }
 
+status rank_trace_check(const run_config *c, int64_t first, int64_t end, bool warns)
+{
+    if (c->trace_end == 0 || (c->trace_begin < end && c->trace_end > first)) return STATUS_OK;
+    status rc =
+        fail(STATUS_USAGE, "--trace-steps: expected steps from %lld to %lld, which the job runs, got %s",
+             (long long)first, (long long)end - 1, c->run.trace_steps);
+    if (c->run.mode != ENGINE_BOTH && !c->run.isolated) return rc;
+    if (warns) log_warn("%s", error_message());
+    error_clear();
+    return STATUS_OK;
+}
+
 void rank_trace_choose(rank_trace *t, int64_t first_measured)
 {
     if (t->end > 0) return;

@@ -11,6 +11,24 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+status output_check(const output_name *outputs, int count, const char *const *inputs, int input_count)
+{
+    for (int i = 0; i < count; i++) {
+        const char *path = outputs[i].path;
+        for (int j = 0; path && j < i; j++)
+            if (outputs[j].path &&
+                (strcmp(path, outputs[j].path) == 0 || atomic_file_replaces(path, outputs[j].path) ||
+                 atomic_file_replaces(outputs[j].path, path)))
+                return fail(STATUS_USAGE, "--%s and --%s: expected different files, got '%s' and '%s'",
+                            outputs[j].option, outputs[i].option, outputs[j].path, path);
+        for (int j = 0; path && strcmp(path, "-") != 0 && j < input_count; j++)
+            if (inputs[j] && atomic_file_replaces(path, inputs[j]))
+                return fail(STATUS_USAGE, "--%s: expected another file than the input %s, got '%s'",
+                            outputs[i].option, inputs[j], path);
+    }
+    return STATUS_OK;
+}
+
 status output_probe(const char *path)
 {
     atomic_file file;

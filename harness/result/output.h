@@ -7,6 +7,14 @@
 
 #include <jansson.h>
 
+/* An option that names an output, and its value or NULL. */
+typedef struct output_name {
+    const char *option, *path;
+} output_name;
+/* Checks that no output replaces another output, or one of the inputs (NULL for none). Returns STATUS_USAGE.
+ */
+status output_check(const output_name *outputs, int count, const char *const *inputs, int input_count);
+
 /* Checks before a long computation that the file can be written. */
 status output_probe(const char *path);
 

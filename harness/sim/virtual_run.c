@@ -1,6 +1,7 @@
 #include "harness/sim/virtual_run.h"
 
 #include "harness/launch/processors.h"
+#include "harness/rank/rank.h"
 #include "harness/report/report.h"
 #include "harness/report/significance.h"
 #include "harness/sim/calibrate.h"
@@ -41,6 +42,7 @@ status virtual_run_job(const run_config *config, const run_plan *plan, int engin
     if (config->checkpoint.load || config->checkpoint.save)
         return fail(STATUS_CONFIG, "--%s: expected a device with tensors, got --device %s",
                     config->checkpoint.load ? "load" : "save", config->run.device);
+    TRY(rank_trace_check(config, 0, plan->total_steps[engine], true));
     int64_t steps = plan->total_steps[engine] - config->run.warmup;
     virtual_job_config c = {.run = config,
                             .plan = plan,

@@ -118,6 +118,7 @@ static status add_shared_words(const sweep *s, const char *engine, json_t *out)
     run_config *scratch = calloc(1, sizeof *scratch);
     const char **words = malloc((size_t)(s->word_count + 1) * sizeof *words), *policy = NULL;
     option_binding others[ENGINE_COUNT + 1] = {{.table = &policy_table, .storage = &policy}};
+    text_buffer policies = {0};
     size_t other_count = engine ? 1 : 0;
     int count = 0;
     status rc = scratch && words ? run_config_init(scratch) : sweep_no_memory();
@@ -129,10 +130,11 @@ static status add_shared_words(const sweep *s, const char *engine, json_t *out)
             options_take(others, other_count, s->word_count, (char *const *)s->words, (char **)words, &count);
     for (int i = 0; i < count && rc == STATUS_OK; i++)
         json_array_append_new(out, json_string_nocheck(words[i]));
-    if (rc == STATUS_OK && policy && engine_has_one_of(policy, engine)) {
+    if (rc == STATUS_OK && policy && engine_policies_of(policy, engine, &policies)) {
         json_array_append_new(out, json_string("--policy"));
-        json_array_append_new(out, json_string(policy));
+        json_array_append_new(out, json_string(policies.data));
     }
+    text_free(&policies);
     free(words);
     free(scratch);
     return rc;

@@ -146,6 +146,15 @@ status ring_bench_check(const ring_bench_options *o, int world)
     net_link link;
     TRY(net_link_parse(o->link, &link));
     TRY(parse_operations(o->operations, kinds, &count));
+    bool has_root = false, reduces = false;
+    for (int i = 0; i < count; i++) {
+        has_root = has_root || collective_has_root((collective_kind)kinds[i]);
+        reduces = reduces || collective_reduces((collective_kind)kinds[i]);
+    }
+    if (o->root && !has_root)
+        return fail(STATUS_USAGE, "--root: expected an operation with a root, got %s", o->operations);
+    if (o->op && !reduces)
+        return fail(STATUS_USAGE, "--op: expected an operation that reduces, got %s", o->operations);
     TRY(bench_parse_systems(o, systems, &count));
     for (int i = 0; i < count; i++)
         if (o->link && strcmp(systems[i].library, "shm") != 0)

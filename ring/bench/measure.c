@@ -39,7 +39,7 @@ status bench_rank_open(const ring_bench_config *config, const bench_system *syst
     if (!out->times) return fail(STATUS_SYSTEM, "no memory for a benchmark");
     TRY_GOTO(rc, shm_create("bench", 2 * out->half_bytes, &out->memory), failed);
     if (config->options->table)
-        TRY_GOTO(rc, collective_tuning_load(config->options->table, &out->tuning), failed);
+        TRY_GOTO(rc, collective_tuning_load(config->options->table, config->world, &out->tuning), failed);
     for (int i = 0; i < count; i++) {
         out->systems[i] = systems[i];
         /* The count is incremented first, so that bench_rank_close() closes this world even if opening it

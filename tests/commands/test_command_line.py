@@ -271,7 +271,7 @@ WRONG = [
     ("results and time line on stdout", [*QUICK, "--json", "-", "--trace", "-"], 64, ["--json and --trace", "'-'"]),
     ("results and checkpoint in one file", [*QUICK, "--mode", "ring", "--json", "x", "--save", "x"], 64, ["--json and --save"]),
     ("measurements into no folder", ["bench", "all-reduce", "--json", "/no/such/x"], 73, ["/no/such/x"]),
-    ("results into no name", [*QUICK, "--json", ""], 73, ["the name of a file"]),
+    ("results into no name", [*QUICK, "--json", ""], 64, ["--json: expected the name of a file, got ''"]),
     ("results into a folder", [*QUICK, "--json", FILES.name], 73, [FILES.name, "regular file"]),
     ("results into a device", [*QUICK, "--json", "/dev/null"], 73, ["/dev/null", "regular file"]),
     ("results into a file as a folder", [*QUICK, "--json", f"{IMAGES}/x"], 73, [IMAGES]),

@@ -20,6 +20,7 @@ static void malformed_texts_are_refused_with_what_is_allowed(void **state)
         {"x:2", STATUS_USAGE, "--slow, rank: expected an integer"},
         {"1:fast", STATUS_USAGE, "--slow, factor: expected a number from 1 to 1000, got 'fast'"},
         {"1:0.5", STATUS_USAGE, "--slow, factor: expected a number from 1 to 1000, got '0.5'"},
+        {"0:2,1:3,0:4", STATUS_USAGE, "--slow: expected each rank once, got '0:2,1:3,0:4'"},
         {"4:2", STATUS_CONFIG, "expected a rank from 0 to 3, got 4"},
         {"1:2,", STATUS_USAGE, "expected RANK:FACTOR, as in 1:2.5, got ''"},
         {"1:2,4:2", STATUS_CONFIG, "expected a rank from 0 to 3, got 4"},
