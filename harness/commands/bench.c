@@ -30,7 +30,7 @@ typedef struct bench_setup {
     char operations[256];
     ring_bench_row *rows;
     int row_count;
-    bool only_json, out_of_memory, wrong;
+    bool only_json, out_of_memory, wrong, stopped;
 } bench_setup;
 
 #define FIELD(name) offsetof(bench_setup, name)
@@ -172,8 +172,8 @@ static status write_json(const bench_setup *s)
                       "bandwidth_high_bytes_per_s", report_json_number(f.bandwidth_interval.high),
                       "r_squared", f.r_squared, "points", f.points));
     }
-    json_t *result =
-        json_pack("{s:i, s:o, s:o*}", "schema_version", BENCH_SCHEMA_VERSION, "rows", rows, "fits", fits);
+    json_t *result = json_pack("{s:i, s:b, s:o, s:o*}", "schema_version", BENCH_SCHEMA_VERSION,
+                               "stopped_early", (int)s->stopped, "rows", rows, "fits", fits);
     if (rc == STATUS_OK) return output_json(result, s->json);
     json_decref(result);
     return rc;
@@ -186,12 +186,17 @@ static status bench_rank0(bench_setup *s, const ring_bench_config *config)
         ring_bench_header(config, &text);
         TRY(output_text(&text));
     }
-    TRY(ring_bench(config, take_row, s));
+    status rc = ring_bench(config, take_row, s);
+    if (rc != STATUS_OK && rc != STATUS_STOPPED) return rc;
+    s->stopped = rc == STATUS_STOPPED;
+    s->fit = s->fit && !s->stopped; /* A fit needs all sizes. */
+    error_clear();
     for (int i = 0; i < s->row_count; i++)
         s->wrong = s->wrong || s->rows[i].out_of_place.wrong > 0 || s->rows[i].in_place.wrong > 0;
     if (s->out_of_memory) return fail(STATUS_SYSTEM, "no memory for the results");
     if (!s->only_json) {
-        ring_bench_footer(s->rows, s->row_count, &text);
+        if (s->row_count > 0) ring_bench_footer(s->rows, s->row_count, &text);
+        if (s->stopped) text_append(&text, "# Stopped early on request.\n");
         if (s->fit) TRY(print_fits(s, &text));
         TRY(output_text(&text));
     }
@@ -203,9 +208,11 @@ static status tune(const ring_bench_config *config)
 {
     collective_tuning table;
     text_buffer text = {0};
-    TRY(ring_bench_tune(config, &table));
-    if (config->rank != 0) return STATUS_OK;
+    status rc = ring_bench_tune(config, &table);
+    if (config->rank != 0 || (rc != STATUS_OK && rc != STATUS_STOPPED)) return rc;
+    error_clear();
     collective_tuning_write(&table, &text);
+    if (rc == STATUS_STOPPED) text_append(&text, "# Stopped early on request.\n");
     return output_file(&text, "-"); /* Written in the format of a file for --collective-table. */
 }
 
@@ -215,7 +222,8 @@ static status run_rank(bench_setup *s, const launch_environment *e)
                                 .world = e->world,
                                 .job_token = e->token,
                                 .timeout_ns = s->timeout_ns,
-                                .options = &s->ring};
+                                .options = &s->ring,
+                                .table = e->table};
     status rc;
     if (s->tune)
         rc = tune(&config);
@@ -223,6 +231,10 @@ static status run_rank(bench_setup *s, const launch_environment *e)
         rc = bench_rank0(s, &config);
     else
         rc = ring_bench(&config, take_row, s);
+    if (rc == STATUS_STOPPED) {
+        error_clear();
+        rc = STATUS_OK;
+    }
     launch_environment_end_rank(e, rc);
     return rc;
 }
@@ -248,10 +260,14 @@ static status run_launcher(const bench_setup *s, command_line *line)
     if (s->json) TRY(output_probe(s->json));
     launch_job job = {.name = "bench", .world = (int)s->gpus};
     /* A rank does not change its status slot while it measures a message size, which may take long. */
-    launch_options options = {
-        .jobs = &job, .job_count = 1, .argv = line->argv, .stall_timeout_ns = 10 * s->timeout_ns};
-    log_info("%d CPU ranks %s %d processors", job.world, job.world > host_processors() ? "share" : "on",
-             host_processors());
+    launch_options options = {.jobs = &job,
+                              .job_count = 1,
+                              .argv = line->argv,
+                              .unit = "call",
+                              .stall_timeout_ns = 10 * s->timeout_ns};
+    log_info("%d CPU rank%s %s %d processor%s", job.world, job.world == 1 ? "" : "s",
+             job.world > host_processors() ? "share" : "on", host_processors(),
+             host_processors() == 1 ? "" : "s");
     /* Two ranks bound to the same processor would measure the scheduler. */
     bind_mode bind = job.world > host_processors() ? BIND_NONE : BIND_CORE;
     cpu_set_t *sets = NULL;

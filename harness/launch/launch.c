@@ -55,8 +55,8 @@ static void request_stop(launcher *l, int signal)
     l->stop_ns = now_ns;
     l->turn = -1;
     if (signal != SIGINT) l->kill_ns = now_ns + l->options.grace_ns;
-    log_info("%s: ending after this step; a second signal after %d s ends the run at once", strsignal(signal),
-             (int)(STOP_SIGNALS_NS / NS_PER_S));
+    log_info("%s: ending after this %s; a second signal after %d s ends the run at once", strsignal(signal),
+             l->options.unit ? l->options.unit : "step", (int)(STOP_SIGNALS_NS / NS_PER_S));
     for (int i = 0; i < l->options.job_count; i++) {
         status_table *t = l->jobs[i].table;
         if (l->options.node) launch_kill_job(&l->jobs[i], signal);

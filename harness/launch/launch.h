@@ -64,6 +64,7 @@ typedef struct launch_options {
     int job_count;
     char *const *argv; /* command line of the ranks, ends with NULL */
     bool take_turns;
+    const char *unit;           /* "call" if the ranks stop between calls, NULL if between steps */
     const launch_node *node;    /* NULL if all ranks of the jobs run on this host */
     int64_t stall_timeout_ns;   /* time without progress after which the run ends */
     int64_t connect_timeout_ns; /* lower bound of the stall limit before the first step */

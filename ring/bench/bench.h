@@ -11,6 +11,7 @@
 #include "common/base/options.h"
 #include "common/collectives/collective.h"
 #include "common/collectives/tuning.h"
+#include "common/net/status_table.h"
 
 #include <jansson.h>
 
@@ -39,6 +40,7 @@ typedef struct ring_bench_config {
     uint64_t job_token;
     int64_t timeout_ns; /* Time limit of connecting, and of each call. */
     const ring_bench_options *options;
+    const status_table *table; /* The benchmark ends if this table has a stop request. May be NULL. */
 } ring_bench_config;
 
 /* Times of one algorithm, operation and size, out of place or in place. */
@@ -68,7 +70,7 @@ typedef void (*ring_bench_sink)(void *context, const ring_bench_row *row);
 status ring_bench_check(const ring_bench_options *options, int world);
 
 /* Runs the benchmark. `sink` is called on rank 0, once per row. Fails with STATUS_USAGE as ring_bench_check()
- * does. */
+ * does, and with STATUS_STOPPED after a stop request, on all ranks after the same call. */
 status ring_bench(const ring_bench_config *config, ring_bench_sink sink, void *context);
 
 /* These functions write a report, which has a header of '#' lines, one line per row, and a footer with the
@@ -83,7 +85,9 @@ void ring_bench_footer(const ring_bench_row *rows, int count, text_buffer *out);
 json_t *ring_bench_json(const ring_bench_row *row);
 
 /* Measures two-shot and ring for 2, 4, ... and `world` ranks at several sizes. Makes a table that names the
- * faster algorithm for each case. All ranks call this function, and rank 0 gets the table. */
+ * faster algorithm for each case. All ranks call this function, and rank 0 gets the table. Fails with
+ * STATUS_STOPPED as ring_bench() does; the table then has the rows of the numbers of ranks that are finished.
+ */
 status ring_bench_tune(const ring_bench_config *config, collective_tuning *out);
 
 #endif

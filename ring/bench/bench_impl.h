@@ -52,6 +52,8 @@ int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, in
 
 void bench_sort(double *times, int count);
 
+/* Returns STATUS_STOPPED on all ranks of the group if one of them knows of a stop request. */
+status bench_agree_to_go_on(const bench_rank *b, collective_group *group);
 /* Runs `iterations` calls on a group. Appends the time of each call on the slowest rank, in us, to the *used
  * elements of `times`. */
 status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,

@@ -17,8 +17,8 @@ void ring_bench_header(const ring_bench_config *config, text_buffer *out)
     for (int i = 0; i < count; i++)
         used += snprintf(list + used, sizeof list - (size_t)used, "%s%s %s", i ? ", " : "",
                          systems[i].library, collective_algorithm_names[systems[i].algorithm]);
-    text_append(out, "# %s, %d ranks on one machine, reductions with %s\n", list, config->world,
-                reduce_instruction_set());
+    text_append(out, "# %s, %d rank%s on one machine, reductions with %s\n", list, config->world,
+                config->world == 1 ? "" : "s", reduce_instruction_set());
     text_append(out,
                 "# time: median of the slowest rank's; algbw = size / time; busbw = algbw * 2(n-1)/n for "
                 "all_reduce (doc/PERFORMANCE.md of nccl-tests)\n");

@@ -78,14 +78,22 @@ static status over_ranks(collective_group *group, reduce_op op, dtype type, void
     return collective_run(group, &call);
 }
 
+status bench_agree_to_go_on(const bench_rank *b, collective_group *group)
+{
+    const status_table *t = b->config->table;
+    int64_t stop = t && job_stop_requested(t);
+    TRY(over_ranks(group, REDUCE_MAX, DTYPE_I64, &stop, 1));
+    return stop ? fail(STATUS_STOPPED, "bench: stopped on request") : STATUS_OK;
+}
+
 status bench_time(const bench_rank *b, collective_group *group, const bench_case *c, int iterations,
                   double *times, int *used)
 {
     int rank = collective_group_rank(group), ranks = collective_group_size(group);
     collective_call call = bench_call(b, c, rank, ranks);
     for (int i = 0; i < iterations; i++) {
-        TRY(barrier(group));
-        TRY(barrier(group)); /* The first barrier does not end at the same time on all ranks. */
+        TRY(bench_agree_to_go_on(b, group));
+        TRY(barrier(group)); /* The agreement does not end at the same time on all ranks. */
         int64_t begin = clock_now_ns();
         TRY(collective_run(group, &call));
         times[*used + i] = (double)(clock_now_ns() - begin) * 1e-3;
@@ -100,7 +108,7 @@ status bench_check(const bench_rank *b, collective_group *group, const bench_cas
     int rank = collective_group_rank(group), ranks = collective_group_size(group);
     collective_call call = bench_call(b, c, rank, ranks);
     bench_fill(b, c, rank, ranks);
-    TRY(barrier(group));
+    TRY(bench_agree_to_go_on(b, group));
     TRY(collective_run(group, &call));
     *wrong = bench_count_wrong(b, c, rank, ranks);
     return over_ranks(group, REDUCE_SUM, DTYPE_I64, wrong, 1);

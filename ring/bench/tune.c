@@ -73,13 +73,13 @@ static int next_ranks(int ranks, int world)
 status ring_bench_tune(const ring_bench_config *config, collective_tuning *out)
 {
     bench_rank b;
-    collective_call barrier = {.kind = COLLECTIVE_BARRIER};
     *out = (collective_tuning){0};
     TRY(bench_rank_open(config, systems, 2, sizes[SIZES - 1], &b));
     status rc = STATUS_OK;
     for (int ranks = 2; rc == STATUS_OK && ranks <= config->world; ranks = next_ranks(ranks, config->world)) {
         rc = measure_ranks(&b, ranks, out);
-        if (rc == STATUS_OK) rc = collective_run(b.groups[0], &barrier);
+        /* If a stop was requested, the ranks that took no part learn of it here. */
+        if (rc == STATUS_OK || rc == STATUS_STOPPED) rc = bench_agree_to_go_on(&b, b.groups[0]);
     }
     /* The rows for all ranks of the world also apply to larger worlds. */
     for (int i = 0; i < out->count; i++)

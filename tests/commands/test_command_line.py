@@ -315,6 +315,12 @@ def a_benchmark_takes_the_letters_of_nccl_tests():
 
 
 @test
+def a_benchmark_of_one_rank_counts_one_rank():
+    result = harness("bench", "--gpus", "1", "--begin", "8", "--end", "8", "--iters", "1")
+    expect("harness: 1 CPU rank on " in result.err and "1 rank on one machine" in result.out, "one rank", result)
+
+
+@test
 def a_key_of_a_policy_is_the_option_and_the_option_says_so():
     words = ["run", "--mode", "ring", "--model", "toy", "--steps", "1", "--json", "-"]
     key, option = harness(*words, "--policy", "ring=apex:message-size=1000"), harness(*words, "--policy", "apex", "--message-size", "1000")

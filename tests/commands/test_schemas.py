@@ -75,6 +75,7 @@ def every_command_that_writes_json_has_one():
     ("whatif", ["whatif", "--model", "resnet18", "--gpus", "2,4", "--draws", "0", "--why"]), ("buckets", ["buckets", "--model", "lenet"]),
     ("memory", ["memory", "--model", "lenet", "--gpus", "4", "--device", "sim:dgx1-v100"]),
     ("bench", ["bench", "all-reduce,broadcast", "--gpus", "2", "--begin", "8", "--end", "4K", "--factor", "64", "--iters", "2", "--check"]),
+    ("bench", ["bench", "--begin", "8", "--end", "4K", "--factor", "8", "--iters", "2", "--fit"]),
     ("explain", ["explain", os.path.join(ROOT, "tests/traces/causes/one-unit.json.gz")]),
     ("explain", ["explain", *(os.path.join(ROOT, f"tests/traces/causes/slow-rank{rank}.json.gz") for rank in ("", ".rank1"))]),
     ("reproduction", ["reproduce", "reducer-memory"]))])

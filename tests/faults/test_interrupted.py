@@ -199,4 +199,40 @@ def an_ignored_signal_stays_ignored():
         ends_in_order(run, watch, 130)
 
 
+SIGNALS = [("Ctrl-C", signal.SIGINT, 130), ("SIGTERM", signal.SIGTERM, 143)]
+
+
+@cases(SIGNALS)
+def a_signal_ends_a_benchmark_after_the_call_and_shows_the_rows_of_finished_sizes(number, code):
+    watch = Watch()
+    words = ["bench", "--begin", "4K", "--factor", "128", "--end", "64M", "--iters", "2000", "--fit"]  # 64 MiB take minutes.
+    with Run(*words, "--json", "rows.json") as run:
+        until = time.monotonic() + 60
+        while " 4096 " not in run.peek().out:
+            expect(time.monotonic() < until, "expected the row of 4096 bytes", run.peek())
+            time.sleep(0.01)
+        run.kill(run.pid, number)
+        result = run.wait(GONE)
+        with open(os.path.join(run.cwd, "rows.json"), encoding="utf-8") as file:
+            kept = json.load(file)
+        watch.check(run, allowed=("rows.json",))
+    expect_equal(result.code, code, "exit code", result)
+    expect("ending after this call" in result.err, "what ends", result)
+    expect("# Stopped early on request." in result.out and "# Avg bus bandwidth" in result.out, "the end of the table", result)
+    expect_equal((kept["stopped_early"], "fits" in kept, kept["rows"][0]["size_bytes"]), (True, False, 4096), "JSON", result)
+    expect(kept["rows"][-1]["size_bytes"] < 64 << 20, "only finished sizes", result)
+
+
+@cases(SIGNALS)
+def a_signal_ends_the_search_for_the_fastest_algorithms_on_all_ranks(number, code):
+    watch = Watch()
+    with Run("bench", "--tune", "--gpus", "16") as run:  # Few ranks of the 16 take part in the first measurements.
+        run.wait_for_rank("bench", 15)
+        run.kill(run.pid, number)
+        result = run.wait(GONE)
+        watch.check(run)
+    expect_equal(result.code, code, "exit code", result)
+    expect("# Stopped early on request." in result.out, "the end of the table", result)
+
+
 main()
