@@ -107,7 +107,11 @@ static status write_new(const char *folder, const char *name, const text_buffer 
     }
     if (!file) return fail_errno(STATUS_CANNOT_CREATE, "%s", path);
     bool written = fwrite(text->data, 1, text->length, file) == text->length;
-    if (fclose(file) != 0 || !written) return fail_errno(STATUS_IO, "%s", path);
+    if (fclose(file) != 0 || !written) {
+        status rc = fail_errno(STATUS_IO, "%s", path);
+        unlink(path); /* Another start would keep the file. */
+        return rc;
+    }
     text_append(out, "%s\n", path);
     return STATUS_OK;
 }

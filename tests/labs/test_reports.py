@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -123,6 +124,18 @@ def starting_a_lab_never_overwrites():
         done = student.run("start", "3", student.folder, code=0)
         expect("kept" in done.text and "ring.c" in done.text, "the message", done.text)
         expect_equal(read(student.folder, "ring.c"), "mine", "the student's file")
+
+
+@test
+def a_start_that_could_not_write_a_file_leaves_none():
+    """As on a full disk. The second start would keep what the first one left."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = [PROGRAM, "lab", "start", "1", os.path.join(folder, "full")]
+        full = subprocess.run(start, capture_output=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)))
+        expect_equal((full.returncode, os.listdir(os.path.join(folder, "full"))), (74, []), "exit code and files", full.stderr)
+        subprocess.run(start, check=True, capture_output=True)
+        subprocess.run([*start[:-1], os.path.join(folder, "whole")], check=True, capture_output=True)
+        expect_equal(*(read(folder, name, "count.c") for name in ("full", "whole")), "the starter file")
 
 
 @test
