@@ -1,6 +1,7 @@
 /* harness compare: shows whether runs, sweeps or two builds of the program differ. */
 #include "harness/commands/commands.h"
 
+#include "common/base/log.h"
 #include "harness/compare/compare.h"
 #include "harness/compare/why.h"
 #include "harness/result/output.h"
@@ -98,6 +99,7 @@ static status run_compare(command_line *line)
                                    o->folder, &signal, &comparison)
                   : compare_paths(words[0], words[1], &comparison));
     if (signal) {
+        log_warn("the comparison was interrupted: the same command goes on");
         line->exit_code = 128 + signal;
         return STATUS_OK;
     }

@@ -371,7 +371,7 @@ static status run_builds(sweep *s, int *signal, comparison *c)
 status compare_builds(const char *a, const char *b, const char **words, int count, int rounds,
                       const char *folder, int *signal, json_t **out)
 {
-    char *programs[2] = {realpath(a, NULL), realpath(b, NULL)};
+    char *programs[2] = {NULL, NULL};
     sweep s = {.rounds = rounds,
                .points = 2,
                .axis_count = 1,
@@ -381,9 +381,11 @@ status compare_builds(const char *a, const char *b, const char **words, int coun
                .folder = folder};
     comparison c = comparison_open();
     status rc = STATUS_OK;
-    for (int i = 0; i < 2 && rc == STATUS_OK; i++)
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++) {
+        programs[i] = realpath(i ? b : a, NULL);
         if (!programs[i] || access(programs[i], X_OK) != 0)
             rc = fail_errno(STATUS_USAGE, "--builds: expected a program, got '%s'", i ? b : a);
+    }
     s.axes[0] = (sweep_axis){.name = "build", .values = {programs[0], programs[1]}, .count = 2};
     if (rc == STATUS_OK) rc = run_builds(&s, signal, &c);
     rc = comparison_finish(&c, rc, a, b, true, out);

@@ -3,12 +3,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 
-from program import PROGRAM, harness
+from program import PROGRAM, Run, harness
 from tap import cases, expect, expect_equal, long_test, main, test
 
 RUN = ["--mode", "ring", "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--threads", "1", "--steps", "10"]
@@ -298,6 +300,27 @@ def a_build_that_was_built_anew_does_not_get_the_old_results():
 
 
 @test
+def an_interrupted_comparison_of_builds_says_that_it_goes_on_and_does():
+    with folder() as path:
+        kept = os.path.join(path, "kept", "runs")
+        words = ["compare", "--builds", PROGRAM, slowed(path), "--repeat", "2", "-o", os.path.join(path, "kept"), "--", "--mode", "ring",
+                 "--model", "wine_mlp", "--data", "wine", "--gpus", "2", "--threads", "1"]
+        until = time.monotonic() + 120
+        with Run(*words, "--steps", "1000") as run:
+            while not os.path.isdir(kept) or not any(name.endswith(".json") for name in os.listdir(kept)):
+                expect(time.monotonic() < until, "expected a run", run.peek())
+                time.sleep(0.002)
+            run.kill(run.pid, signal.SIGINT)
+            result = run.wait(60)
+        expect_equal(result.code, 130, "exit code", result)
+        expect("the comparison was interrupted: the same command goes on" in result.err, "what to do next", result)
+        finished = {name: os.stat(os.path.join(kept, name)).st_mtime_ns for name in os.listdir(kept) if name.endswith(".json")}
+        result = harness(*words, "--steps", "1000")
+        expect_equal((result.code, len(os.listdir(kept))), (0, 4), "exit code and runs", result)
+        expect_equal({name: os.stat(os.path.join(kept, name)).st_mtime_ns for name in finished}, finished, "the finished runs are kept")
+
+
+@test
 def sweeps_of_two_programs_are_compared():
     with folder() as path:
         copy = os.path.join(path, "harness")
@@ -313,7 +336,8 @@ def sweeps_of_two_programs_are_compared():
 
 @cases([("one side", ["a.json"], 64, "two files"), ("no such file", ["/no/a.json", "/no/b.json"], 65, "/no/a.json"),
         ("an unknown option", ["a", "b", "--fail-over", "5%"], 64, "--fail-over"),
-        ("a build that is none", ["--builds", "/no/harness", PROGRAM, "-o", "x", "--", *RUN], 64, "/no/harness"),
+        ("a build that is none", ["--builds", "/no/harness", PROGRAM, "-o", "x", "--", *RUN], 64, "'/no/harness': No such file"),
+        ("a build without its folder", ["--builds", "nosuch", "/bin/true", "-o", "x", "--", *RUN], 64, "'nosuch': No such file or directory"),
         ("builds without a folder", ["--builds", PROGRAM, PROGRAM, "--", *RUN], 64, "-o DIR"),
         ("a share that is none", ["a", "b", "--fail-above", "much"], 64, "much")])
 def wrong_words_are_answered_with_one_line(words, code, part):
