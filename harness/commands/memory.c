@@ -2,6 +2,7 @@
  * rows are the same as in `harness run --plan`. */
 #include "harness/commands/jobs.h"
 
+#include "common/base/log.h"
 #include "common/sim/profile.h"
 #include "harness/options/option_effects.h"
 #include "harness/plan/plan.h"
@@ -73,11 +74,13 @@ static status list_gpus(json_t **out)
     size_t count = 0;
     TRY(sim_profile_list(&names, &count));
     *out = json_array();
-    status rc = STATUS_OK;
-    for (size_t i = 0; i < count && rc == STATUS_OK; i++) {
+    for (size_t i = 0; i < count; i++) {
         sim_profile *p = NULL;
-        rc = sim_profile_load(names[i], &p);
-        if (rc != STATUS_OK) break;
+        if (sim_profile_load(names[i], &p) != STATUS_OK) {
+            log_warn("%s", error_message());
+            error_clear();
+            continue;
+        }
         json_int_t bytes = (json_int_t)(sim_profile_at(p, SIM_GPU_MEMORY, 0) * GIB);
         size_t at = 0;
         while (report_number_at(json_array_get(*out, at), "memory_bytes") < (double)bytes) at++;
@@ -87,7 +90,7 @@ static status list_gpus(json_t **out)
         sim_profile_free(&p);
     }
     sim_profile_free_names(names, count);
-    return rc;
+    return STATUS_OK;
 }
 
 /* ---- the command --------------------------------------------------------------------------------------- */

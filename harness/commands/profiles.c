@@ -2,16 +2,36 @@
  * sources. */
 #include "harness/commands/commands.h"
 
+#include "common/base/log.h"
 #include "common/sim/cluster.h"
 #include "common/sim/profile.h"
+#include "harness/result/output.h"
 
+#include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void append_wiring(const sim_wiring *w, text_buffer *out)
 {
     text_append(out, "%d GPU%s per machine", w->gpus, w->gpus == 1 ? "" : "s");
     if (w->nics > 0)
-        text_append(out, ", %d adapter%s, up to %d machines", w->nics, w->nics == 1 ? "" : "s", w->machines);
+        text_append(out, ", %d adapter%s, up to %d machine%s", w->nics, w->nics == 1 ? "" : "s", w->machines,
+                    w->machines == 1 ? "" : "s");
+}
+
+/* Says so if the user has a profile with the same name, since the user's folder is searched last. */
+static void append_hidden(const sim_profile *p, text_buffer *out)
+{
+    char folder[PATH_MAX], path[PATH_MAX + NAME_MAX];
+    struct stat own, used;
+    if (sim_profile_user_folder(folder, sizeof folder) != STATUS_OK) {
+        error_clear();
+        return;
+    }
+    snprintf(path, sizeof path, "%s/%s.json", folder, p->name);
+    if (stat(path, &own) != 0 || stat(p->file, &used) != 0) return;
+    if (own.st_ino != used.st_ino || own.st_dev != used.st_dev)
+        text_append(out, "%-20s not used, since the name is taken: %s\n", "", path);
 }
 
 static status list_profiles(text_buffer *out)
@@ -19,15 +39,22 @@ static status list_profiles(text_buffer *out)
     char **names = NULL;
     size_t count = 0;
     TRY(sim_profile_list(&names, &count));
-    status rc = STATUS_OK;
-    for (size_t i = 0; i < count && rc == STATUS_OK; i++) {
+    error_record first = {STATUS_OK, ""};
+    for (size_t i = 0; i < count; i++) {
         sim_profile *p = NULL;
-        rc = sim_profile_load(names[i], &p);
-        if (rc != STATUS_OK) break;
+        if (sim_profile_load(names[i], &p) != STATUS_OK) {
+            if (first.code == STATUS_OK)
+                error_copy(&first);
+            else
+                log_error("%s", error_message());
+            error_clear();
+            continue;
+        }
         text_append(out, "%-20s %s%s\n%-20s ", names[i], p->summary,
                     strcmp(names[i], SIM_DEFAULT_PROFILE) ? "" : " (default)", "");
         append_wiring(&p->wiring, out);
         text_append(out, "\n");
+        append_hidden(p, out);
         sim_profile_free(&p);
     }
     sim_profile_free_names(names, count);
@@ -38,7 +65,8 @@ static status list_profiles(text_buffer *out)
                 "--topology FILE with the output of nvidia-smi topo -m. NAME is a profile with\n"
                 "the constants, or one of %s.\n",
                 text_join(gpus, sizeof gpus, sim_gpu_names, SIM_GPU_NAMES));
-    return rc;
+    TRY(output_text(out));
+    return first.code == STATUS_OK ? STATUS_OK : error_adopt(&first);
 }
 
 static void append_links(const sim_wiring *w, text_buffer *out)
@@ -79,7 +107,9 @@ static status show_profile(const char *name, text_buffer *out)
     TRY(sim_profile_load(name, &p));
     text_append(out, "%s: %s\nfile: %s", p->name, p->summary, p->file);
     sim_cluster_describe(p, out);
-    text_append(out, "\n\n");
+    text_append(out, "\n");
+    append_hidden(p, out);
+    text_append(out, "\n");
     for (int c = 0; c < SIM_CONSTANT_COUNT; c++)
         if (sim_profile_has(p, (sim_constant)c)) append_constant(p, (sim_constant)c, out);
     append_links(&p->wiring, out);

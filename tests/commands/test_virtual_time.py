@@ -94,6 +94,29 @@ def every_profile_shows_where_its_constants_come_from():
 
 
 @test
+def a_broken_profile_of_the_user_hides_no_other_and_one_with_a_taken_name_is_named():
+    with tempfile.TemporaryDirectory(prefix="home-") as home:
+        folder = os.path.join(home, "psring", "profiles")
+        os.makedirs(folder)
+        for name, text in (("broken", "{"), ("empty", "[]")):
+            with open(os.path.join(folder, name + ".json"), "w", encoding="ascii") as file:
+                file.write(text)
+        taken = os.path.join(folder, "dgx1-v100.json")
+        os.rename(profile("dgx1-v100", constants={}), taken)
+        shown = harness("profiles", env={"XDG_DATA_HOME": home, "COLUMNS": "300"})
+        expect_equal((shown.code, len(shown.lines())), (65, 2), "exit code and lines on stderr", shown)
+        expect(all(f"/{name}.json" in shown.err for name in ("broken", "empty")), "the broken profiles", shown)
+        note, text = f"not used, since the name is taken: {taken} ", " ".join(shown.out.split()) + " "
+        expect(note in text, "the profile that is not used", shown)
+        expect_equal(text.replace(note, "").split(), harness("profiles").out.split(), "all other profiles", shown)
+        one = harness("profiles", "dgx1-v100", env={"XDG_DATA_HOME": home})
+        expect(note in " ".join(one.out.split()) + " ", "the profile that is not used", one)
+        memory = harness("memory", "--model", "toy", env={"XDG_DATA_HOME": home})
+        expect_equal((memory.code, memory.out), (0, harness("memory", "--model", "toy").out), "memory on all other profiles", memory)
+        expect(all(f"/{name}.json" in memory.err for name in ("broken", "empty")), "the broken profiles", memory)
+
+
+@test
 def the_same_command_gives_the_same_results():
     words = run("--device", "sim", "--gpus", "4", "--json", "-", "--jitter", "5")
     first, second = (harness(*words).json() for _ in range(2))
