@@ -48,8 +48,9 @@ static void note_duration(const run_config *c, const run_plan *plan)
     if (!(seconds > 60)) return;
     if (!c->run.epochs && steps >= 1)
         snprintf(shorter, sizeof shorter, "; about a minute with --steps %.0f", steps);
-    log_info("about %.0f %s on this machine%s", seconds / (long_run ? 3600 : 60),
-             long_run ? "hours" : "minutes", shorter);
+    double units = round(seconds / (long_run ? 3600 : 60));
+    log_info("about %.0f %s%s on this machine%s", units, long_run ? "hour" : "minute", units == 1 ? "" : "s",
+             shorter);
 }
 
 static status run_here(run_config *c, run_plan *plan, char *const *words, run_jobs *jobs)

@@ -202,7 +202,8 @@ static status serve(stage_process *s)
     if (s->slot) rank_slot_enter(s->slot, RANK_SERVE, clock_now_ns());
     TRY(remote_server_run(s->server));
     if (!s->slot) {
-        log_info("%lld steps; all workers have left", (long long)remote_server_steps(s->server));
+        int64_t steps = remote_server_steps(s->server);
+        log_info("%lld step%s; all workers have left", (long long)steps, steps == 1 ? "" : "s");
         return STATUS_OK;
     }
     return run_jobs_deliver_server(0, &s->ledger);
