@@ -29,7 +29,8 @@ static const option option_list[] = {
      .help = "an option of run and its values; several --vary make a grid; separate values that contain "
              "commas by ';'"},
     {"repeat", OPTION_INT, FIELD(rounds), .argument = "N", .initial = "1", .low = 1,
-     .high = SWEEP_MOST_ROUNDS, .help = "runs per point; 8 and more allow a verdict"},
+     .high = SWEEP_MOST_ROUNDS,
+     .help = "runs per point; 8 and more allow a verdict; in virtual time all are identical"},
     {"out", OPTION_TEXT, FIELD(folder), .letter = 'o', .argument = "DIR",
      .help = "folder of the results; an interrupted sweep continues there"},
     {"dry-run", OPTION_FLAG, FIELD(dry_run), .help = "print the runs, and run nothing"},

@@ -98,7 +98,8 @@ static const option run_option_list[] = {
      .help = "report the training time until the accuracy on the test data is at least X, such as 0.9 (0 for "
              "no target)"},
     {"repeat", OPTION_INT, FIELD(repeat), .argument = "N", .initial = "1", .low = 1, .high = 1000,
-     .help = "run N times and report medians with 95 % intervals; 8 and more allow a verdict"},
+     .help = "run N times and report medians with 95 % intervals; 8 and more allow a verdict; no effect in "
+             "virtual time"},
     {"config", OPTION_TEXT, FIELD(config), .argument = "FILE",
      .help = "read options from a file of long names and values, TOML (FILE.toml) or JSON, or from the JSON "
              "of a run; options of the command line override the file"},
