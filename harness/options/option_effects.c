@@ -239,11 +239,27 @@ status option_effects_check_engines(const run_config *c)
                 return fail(code_of(e), "--%s: expected %s, got --mode %s", o->name, e->text,
                             options_format(&c->bindings[0], 0, mode, sizeof mode));
         }
-    for (int e = 0; e < ENGINE_COUNT && c->run.policy; e++)
-        if (!run_config_uses(c, e) && engine_policies_of(c->run.policy, engine_table[e]->name, NULL))
-            return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
-                        options_format(&c->bindings[0], 0, mode, sizeof mode), c->run.policy);
+    bool used = !c->run.policy;
+    for (int e = 0; e < ENGINE_COUNT; e++)
+        used =
+            used || (run_config_uses(c, e) && engine_policies_of(c->run.policy, engine_table[e]->name, NULL));
+    if (!used)
+        return fail(STATUS_USAGE, "--policy: expected a policy of --mode %s, got '%s'",
+                    options_format(&c->bindings[0], 0, mode, sizeof mode), c->run.policy);
     return STATUS_OK;
+}
+
+/* Notes policies of an engine that the run does not use. */
+static void note_policies(const run_config *c)
+{
+    char mode[16];
+    for (int e = 0; e < ENGINE_COUNT && c->run.policy; e++) {
+        text_buffer unused = {0};
+        if (!run_config_uses(c, e) && engine_policies_of(c->run.policy, engine_table[e]->name, &unused))
+            log_info("--policy %s has no effect here: the mode is %s", unused.data,
+                     options_format(&c->bindings[0], 0, mode, sizeof mode));
+        text_free(&unused);
+    }
 }
 
 /* Notes options that NCCL does not read. NCCL's calls run on the GPU, so no host thread adds gradients or
@@ -264,6 +280,7 @@ static void note_nccl(const run_config *c)
 void option_effects_note(const run_config *c)
 {
     note_nccl(c);
+    if (!c->run.plan) note_policies(c);
     for (int b = 0; b < BINDING_COUNT; b++)
         for (size_t i = 0; i < c->bindings[b].table->count && !c->run.plan; i++) {
             const option *o = &c->bindings[b].table->options[i];

@@ -32,8 +32,6 @@ TRACED = [*RING, "--trace", os.path.join(FILES.name, "never.json")]
     ("two files of options", [*RING, "--config", OPTIONS, f"--config={OPTIONS}"], 64, "--config: expected one file, got two"),
     ("two files of options of a sweep", [*SWEEP, "--vary", "batch=8", "--config", OPTIONS, "--config", OPTIONS], 64, "--config: expected one file, got two"),
     ("two files of options of a table", ["memory", "--config", OPTIONS, "--config", OPTIONS], 64, "--config: expected one file, got two"),
-    ("a policy of another engine", [*RING, "--policy", "ddp,sync"], 64, "--policy: expected a policy of --mode ring, got 'ddp,sync'"),
-    ("a policy of the ring", ["--mode", "ps", *RING[2:], "--policy", "ddp,sync"], 64, "--policy: expected a policy of --mode ps, got 'ddp,sync'"),
     ("steps after the run", [*TRACED, "--trace-steps", "100:200"], 64, "--trace-steps: expected steps from 0 to 6, which the job runs, got 100:200"),
     ("steps after the virtual run", [*TRACED, "--device", "sim", "--trace-steps", "7:8"], 64, "--trace-steps: expected steps from 0 to 6, which the job runs, got 7:8"),
     ("a rank twice", [*RING, "--slow", "0:2,1:3,0:3"], 64, "--slow: expected each rank once, got '0:2,1:3,0:3'"),
@@ -62,6 +60,14 @@ def a_benchmark_without_words_measures_the_operations_of_the_option():
     result = harness("bench", "--operations", "broadcast,gather", "--root", "1", "--begin", "4K", "--end", "4K", "--iters", "2", "--json", "-")
     expect_equal(result.code, 0, "exit code", result)
     expect_equal([(row["operation"], row["root"]) for row in result.json()["rows"]], [("broadcast", 1), ("gather", 1)], "operations", result)
+
+
+@cases([("ring", "ring", "sync"), ("ps", "ps", "ddp")])
+def a_policy_of_an_engine_that_does_not_run_is_noted(mode, unused):
+    """A file of both engines' options runs with one of them, too."""
+    for words in (["--policy", "ddp,sync"], ["--config", file_of("both.toml", 'policy = "sync,ddp"\n')]):
+        result = harness("--mode", mode, *RING[2:-1], *words)
+        expect_equal((result.code, result.lines()), (0, [f"harness: --policy {unused} has no effect here: the mode is {mode}"]), "exit code and notes", result)
 
 
 @test
