@@ -18,7 +18,7 @@ static const double least_s = 10, most_flops = 200e9;
 
 /* Limits of the number of samples of the measured step, and of its operations. BatchNorm needs two samples.
  */
-enum { LEAST_SAMPLES = 2, MOST_SAMPLES = 8, MEASURED_STEPS = 5 };
+enum { LEAST_SAMPLES = 2, MOST_SAMPLES = 8 };
 static const double measured_flops = 50e9;
 
 /* Returns the operations of a training step with one sample. The backward pass has twice as many as the
@@ -34,20 +34,18 @@ static double flops_of_sample(const nn_model *model)
     return 3 * flops / LEAST_SAMPLES;
 }
 
-/* Measures a training step with `batch` samples. Returns the fastest of several steps, because other programs
- * can make a single step many times longer. Returns NaN if a step cannot run. */
+/* Measures a training step with `batch` samples. Returns NaN if it cannot run. */
 static double measure_step(const model_options *model, int64_t batch, int threads)
 {
     calibration_workload w = {*model, batch};
     calibration_run r;
-    double fastest_s = NAN;
+    int64_t begin_ns = 0;
     status rc = calibration_open_cpu(&r, &w, threads);
-    for (int i = 0; i < MEASURED_STEPS && rc == STATUS_OK; i++) {
-        int64_t begin_ns = clock_now_ns();
+    for (int i = 0; i < 2 && rc == STATUS_OK; i++) { /* The first step is slow. */
+        begin_ns = clock_now_ns();
         rc = calibration_step(&r, CALIBRATION_ALONE, -1);
-        fastest_s = fmin(fastest_s, 1e-9 * (double)(clock_now_ns() - begin_ns));
     }
-    return rc == STATUS_OK ? fastest_s : NAN;
+    return rc == STATUS_OK ? 1e-9 * (double)(clock_now_ns() - begin_ns) : NAN;
 }
 
 /* Measures in a separate process, since the launcher must not have threads. */
