@@ -53,7 +53,7 @@ static const option train_table_options[] = {
      .help = "shuffle samples"},
     {.name = "verbose", .type = OPTION_FLAG, .offset = offsetof(train_options, verbose), .help = "say more"},
     {.name = "data",
-     .argument = "DIR",
+     .argument = "NAME",
      .type = OPTION_TEXT,
      .offset = offsetof(train_options, data),
      .initial = "data",
