@@ -234,8 +234,7 @@ static bool has_too_many_servers(const whatif_question *q, int p, int gpus)
     return q->server_per_rank && strcmp(q->policies.names[p], "sync") == 0 && gpus > MOST_SERVERS;
 }
 
-/* Sets *added_ms to the time by which a step on the measured number of GPUs takes longer than the model says.
- */
+/* Sets *added_ms to the time by which a measured step takes longer than the modeled one. */
 static status ask_measured(const whatif_question *q, int draw, const whatif_point *one, const json_t *alone,
                            double efficiency, virtual_figures *figures, whatif_answer *out, double *added_ms)
 {
