@@ -437,7 +437,7 @@ def the_other_cells_hold(option):
 
 # ---- whatif ------------------------------------------------------------------------------------
 
-OF_ONE_RUN = {"mode", "gpus", "device", "plan", "verbose", "print-steps", "print-shapes", "trace", "trace-steps", "report", "json"}  # whatif has its own, or refuses them
+OF_ONE_RUN = {"mode", "gpus", "device", "plan", "draw", "verbose", "print-steps", "print-shapes", "trace", "trace-steps", "report", "json"}  # whatif has its own, or refuses them
 _tables = {}
 
 
