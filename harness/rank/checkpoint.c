@@ -285,7 +285,7 @@ static status check_values(const rank_state *r, trainer *t, int64_t steps, bool 
     return STATUS_OK;
 }
 
-status rank_save(rank_state *s, int64_t steps, batch_position next, bool last)
+status rank_save(rank_state *s, int64_t steps, batch_position next, bool *lost)
 {
     bool finite = true, first = s->place->rank == 0, cut = s->checkpoint.cut != NULL;
     checkpoint_path(&s->config->checkpoint, next.epoch, s->checkpoint.path, sizeof s->checkpoint.path);
@@ -295,7 +295,7 @@ status rank_save(rank_state *s, int64_t steps, batch_position next, bool last)
     double unfit = !finite;
     TRY(rendezvous_sum(s->rendezvous, "checkpoint", &unfit, 1, rank_deadline(s)));
     status written = unfit == 0 && first ? write_file(s, steps, next) : STATUS_OK;
-    if (last && (written == STATUS_IO || written == STATUS_CANNOT_CREATE)) {
+    if (written == STATUS_IO || written == STATUS_CANNOT_CREATE) {
         error_copy(&s->out->late);
         error_clear();
     } else if (unfit == 0 && first) {
@@ -307,5 +307,8 @@ status rank_save(rank_state *s, int64_t steps, batch_position next, bool last)
         rank_tensors tensors = tensors_of(s);
         TRY(send_tensors(&tensors));
     }
-    return rendezvous_barrier(s->rendezvous, "checkpoint", rank_deadline(s));
+    double failures = s->out->late.code != STATUS_OK;
+    TRY(rendezvous_sum(s->rendezvous, "saved", &failures, 1, rank_deadline(s)));
+    *lost = failures > 0;
+    return STATUS_OK;
 }

@@ -232,19 +232,22 @@ static bool save_is_due(const rank_state *s, bool last)
     return o->save && s->saved_steps != s->next_step && (last || is_due(s, o->save_every));
 }
 
-/* Saves the run. If replicas differ or the file cannot be written, keeps the old checkpoint and returns an
- * error. After the last step (`last`) returns STATUS_OK, so that the run can still report its results. */
-static status save(rank_state *s, bool last)
+/* Saves the run. If replicas differ or the file cannot be written, keeps the old checkpoint and stops the
+ * run, which reports its results and then this error. */
+static status save(rank_state *s)
 {
     rank_slot_enter(s->slot, RANK_CHECKPOINT, clock_now_ns());
     TRY(rank_flush(s));
     TRY(sync_gather_parameters(trainer_engine(s->devices[0].trainer)));
-    TRY(rank_compare_replicas(s, last));
-    if (s->out->late.code) return STATUS_OK;
+    TRY(rank_compare_replicas(s));
+    bool lost = s->out->late.code != STATUS_OK;
     s->saved_steps = s->next_step;
-    TRY(rank_save(s, s->next_step,
-                  batch_position_of_step(s->batches.training, rank_batch_of_step(s, s->next_step)), last));
-    s->saves += s->out->late.code == STATUS_OK;
+    if (!lost)
+        TRY(rank_save(s, s->next_step,
+                      batch_position_of_step(s->batches.training, rank_batch_of_step(s, s->next_step)),
+                      &lost));
+    s->saves += !lost;
+    s->stopped |= lost && s->next_step < s->steps.end;
     return STATUS_OK;
 }
 
@@ -292,7 +295,7 @@ static status run_between_steps(rank_state *s)
     TRY(agree_to_stop(s));
     if (s->stopped) return STATUS_OK;
     if (evaluation_is_due(s)) TRY(evaluate(s));
-    return save_is_due(s, false) ? save(s, false) : STATUS_OK;
+    return save_is_due(s, false) ? save(s) : STATUS_OK;
 }
 
 static bool must_stop(const rank_state *s)
@@ -354,7 +357,7 @@ static status run_all_steps(rank_state *s)
     status rc = agree_to_stop(s);
     if (rc == STATUS_OK) rc = rank_flush(s);
     rank_count(s, false);
-    if (rc == STATUS_OK) rc = save_is_due(s, true) ? save(s, true) : rank_compare_replicas(s, true);
+    if (rc == STATUS_OK) rc = save_is_due(s, true) ? save(s) : rank_compare_replicas(s);
     if (rc == STATUS_OK && !s->stopped) rc = evaluate(s);
     job_turn_done(s->place->table, s->place->rank, s->block);
     return rc;

@@ -87,7 +87,7 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
                            : json_string(engine->context.inline_progress ? "inline" : "thread");
     json_t *job = json_pack(
         "{s:s, s:s, s:s, s:i, s:o*, s:i, s:I, s:s*, s:s, s:s*, s:b, s:I, s:I, s:I, s:b, s:s?, s:b, s:b, "
-        "s:o*, s:o, s:o, s:o*, s:o*}",
+        "s:o*, s:o, s:o, s:o*, s:o*, s:o*}",
         "name", job_name(p->job), "engine", engine_table[p->engine]->name, "policy", c->policies[p->engine],
         "world_size", p->world, "simulated_ranks", real ? NULL : json_integer(s->world->simulated_ranks),
         "threads_per_rank", real ? run_config_threads(c, p->job) : 1, "batch_per_rank",
@@ -97,7 +97,10 @@ status rank_job_to_json(rank_state *s, json_t *rows, const char *hash, json_t *s
         (json_int_t)s->next_step, "stopped_early", (int)s->stopped, "parameter_hash", hash, "one_loss",
         (int)trainer_has_one_loss(first->trainer), "synchronous", s->lead == 0, "updates_on", updates_on,
         "target", real ? target_to_json(&c->run) : json_null(), "settings", engine_settings_to_json(engine),
-        "progress", progress, "checkpoints", real ? json_integer(s->saves) : NULL);
+        "progress", progress, "checkpoints", real ? json_integer(s->saves) : NULL, "saved_step",
+        !real      ? NULL
+        : s->saves ? json_integer(s->checkpoint.written_step)
+                   : json_null());
     engine_exchange_to_json(engine, &first->record, job);
     if (host_costs) json_object_set_new(job, "host_costs", host_costs);
     *out = job;

@@ -133,8 +133,8 @@ void rank_print_step(rank_state *s, const rank_device *d, const step_result *res
 status rank_load(rank_state *s, checkpoint_progress *progress);
 
 /* Saves the run after `steps` steps. All ranks call this function after a flush; rank 0 writes the file. If
- * rank 0 cannot write the file and the run ends here (`last`), writes out->late in place of failing. */
-status rank_save(rank_state *s, int64_t steps, batch_position next, bool last);
+ * rank 0 cannot write the file, it writes out->late, and *lost is true on all ranks. */
+status rank_save(rank_state *s, int64_t steps, batch_position next, bool *lost);
 
 /* Copies parameter `param` of the run's model to rank 0, in PyTorch's order. All ranks call this function;
  * `values` is NULL on the other ranks. */
@@ -147,8 +147,8 @@ extern const char program_identity[];
 /* Appends lines "name = value" about the data, the model and the checkpoint that this rank has opened. */
 status rank_describe_inputs(const rank_state *s, text_buffer *out);
 /* Compares the parameters of replicas. All ranks call this function after a flush. If the parameters
- * differ, writes out->late, and fails unless the run ends here (`last`). */
-status rank_compare_replicas(rank_state *s, bool last);
+ * differ, every rank writes out->late. */
+status rank_compare_replicas(rank_state *s);
 
 /* ---- join.c ---- */
 

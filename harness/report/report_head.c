@@ -97,6 +97,6 @@ void report_header(const json_t *result, text_buffer *out)
         text_append(out, "; all times and rates below are emulated.\n");
     }
     if (json_is_true(json_object_get(result, "stopped_early")))
-        text_append(out, "Stopped early on request.\n");
+        text_append(out, "Stopped before its last step.\n");
     text_append(out, "\n");
 }

@@ -292,7 +292,7 @@ static void append_notices(const json_t *result, text_buffer *out)
         {"oversubscribed",
          "More ranks than devices: the run shows the cost of the implementation, not of the "
          "scheme on separate devices."},
-        {"stopped_early", "Stopped early on request."}};
+        {"stopped_early", "Stopped before its last step."}};
     for (size_t i = 0; i < COUNT_OF(notices); i++)
         if (is_any(result, notices[i][0])) text_append(out, "<p class=\"notice\">%s</p>\n", notices[i][1]);
 }

@@ -246,10 +246,13 @@ static void training_line(const json_t *result, const json_t *a, const json_t *b
     bool equal = json_is_true(report_at(result, "agreement.parameters_equal"));
     bool unsaved = report_number_at(a, "checkpoints") == 0;
     const char *saved = unsaved ? "" : report_text_at(result, "configuration.save");
-    double accuracy = report_number_at(a, "accuracy"), other = report_number_at(b, "accuracy");
+    double accuracy = report_number_at(a, "accuracy"), other = report_number_at(b, "accuracy"),
+           step = report_number_at(a, "saved_step");
+    char how[40] = "saved in";
+    if (step < report_number_at(a, "steps")) snprintf(how, sizeof how, "step %.0f saved in", step);
     if (isnan(report_number_at(a, "loss_last"))) { /* no step was measured */
         if (!isnan(accuracy)) text_append(out, "Test accuracy %.1f %%.\n", 100 * accuracy);
-        if (*saved) text_append(out, "Saved in %s.\n", saved);
+        if (*saved) text_append(out, "Checkpoint: %s %s.\n", how, saved);
         return;
     }
     if (equal)
@@ -264,7 +267,8 @@ static void training_line(const json_t *result, const json_t *a, const json_t *b
     if (!isnan(accuracy))
         text_append(out, "%s test accuracy %.1f %%", b && !equal ? ";" : ",", 100 * accuracy);
     if (!isnan(other) && other != accuracy) text_append(out, " and %.1f %%", 100 * other);
-    text_append(out, "%s%s.\n", *saved ? "; saved in " : "", saved);
+    if (*saved) text_append(out, "; %s %s", how, saved);
+    text_append(out, ".\n");
 }
 
 /* Compares the engines with one process on all cores. */

@@ -226,18 +226,19 @@ def a_full_disk_leaves_the_old_file():
     with_small_disk(check)
 
 
-@cases([("two replicas", []), ("two stages", ["--stages", "2"])])
-def a_full_disk_under_the_last_checkpoint_leaves_the_other_results(words):
+@cases([("two replicas", 8, []), ("two stages", 8, ["--stages", "2"]), ("before the last step", 6, ["--save-every", "6"]), ("two stages, before the last step", 6, ["--stages", "2", "--save-every", "6"]),
+        ("parameter server", 8, ["--mode", "ps"]), ("servers that do not wait, before the last step", 7, ["--mode", "ps", "--policy", "async", "--save-every", "7"])])
+def a_full_disk_under_a_checkpoint_leaves_the_other_results(steps, words):
     def check(small):
         with tempfile.TemporaryDirectory() as folder:
             outputs = ["--json", folder + "/r.json", "--report", folder + "/r.html"]
             result = harness("--mode", "ring", "--gpus", "2", "--model", "lenet", "--steps", "3", "--quiet", "--save", small + "/c.st", *outputs, *words)
             expect_equal((result.code, len(result.lines()), os.listdir(small)), (74, 1, []), "exit code, lines, files on the full disk", result)
             expect("c.st: cannot be written: No space left" in result.err, "the cause", result)
-            expect("ring" in result.out and "saved" not in result.out, "the report", result)
+            expect("saved" not in result.out and ("stopped early" in result.out) == (steps < 8), "the report", result)
             with open(folder + "/r.json", encoding="utf-8") as file:
                 job = json.load(file)["jobs"][0]
-            expect_equal((job["trained_steps"], job["checkpoints"], os.path.exists(folder + "/r.html")), (8, 0, True), "steps, checkpoints, page", result)
+            expect_equal((job["trained_steps"], job["stopped_early"], job["checkpoints"], os.path.exists(folder + "/r.html")), (steps, steps < 8, 0, True), "steps, stopped, checkpoints, page", result)
 
     with_small_disk(check)
 

@@ -56,7 +56,7 @@ def a_run_of_only_warm_up_steps_has_its_accuracy_and_its_file_and_says_how_steps
     with tempfile.TemporaryDirectory() as folder:
         out = run(*WINE, *ranks("ring"), "--epochs", 1, "--save", folder + "/wine").out
         expect(os.path.exists(folder + "/wine"), "no file")
-    for line in (r"Test accuracy [0-9.]+ %\.", r"Saved in .*/wine\.", r"Next: --warmup 0 or more steps: no step was measured\..*"):
+    for line in (r"Test accuracy [0-9.]+ %\.", r"Checkpoint: saved in .*/wine\.", r"Next: --warmup 0 or more steps: no step was measured\..*"):
         expect(re.search(f"^{line}$", out, re.M), line, out)
 
 

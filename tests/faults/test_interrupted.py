@@ -54,7 +54,7 @@ def the_report_of_a_stopped_run_is_marked():
         reach(run, "ring", 0, 30)
         run.kill(run.pid, signal.SIGINT)
         result = ends_in_order(run, watch, 130)
-    for part in ("step time, mean", "Memory of ring", "Stopped early on request."):
+    for part in ("step time, mean", "Memory of ring", "Stopped before its last step."):
         expect(part in result.out, f"expected {part!r} in the report", result)
 
 
