@@ -95,15 +95,27 @@ static void table_row(const whatif_question *q, const whatif_answer *a, int p, i
                     text_three_digits(rate, sizeof rate, x->samples_per_s), bytes, cause);
 }
 
+/* Returns true if no policy can run on this many GPUs, all for the same reason. */
+static bool none_can_run(const whatif_question *q, const whatif_answer *a, int size)
+{
+    const char *reason = a->points[0][size].refused;
+    int p = 0;
+    while (p < q->policies.count && *reason && strcmp(a->points[p][size].refused, reason) == 0) p++;
+    return p == q->policies.count;
+}
+
 /* Writes one table of all policies, by number of GPUs. */
 static void table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     text_append(out, "\n%5s %-10s%18s%7s%10s%10s %s\n", "GPUs", "policy",
                 q->draws > 0 ? "step, ms (range)" : "step, ms", "eff, %", "samples/s", "memory",
                 "limited by");
-    for (int i = 0; i < q->size_count; i++)
-        for (int p = 0; p < q->policies.count; p++)
+    for (int i = 0; i < q->size_count; i++) {
+        bool none = none_can_run(q, a, i);
+        if (none) text_append(out, "%5d cannot run: %s\n", q->gpus[i], a->points[0][i].refused);
+        for (int p = 0; p < q->policies.count && !none; p++)
             if (!is_repeated(q, p, i)) table_row(q, a, p, i, out);
+    }
     for (int p = 0; p < q->policies.count; p++) mixed_lines(q, a, p, out);
 }
 
@@ -117,18 +129,20 @@ static void hundredths(double seconds, text_buffer *out)
         text_append(out, " %7.*f", fabs(ms) < 1000 ? 2 : 0, fabs(ms) < 0.005 ? 0 : ms);
 }
 
-/* Writes for each point of several GPUs the causes of lost time. Leaves out a cause that loses nothing at any
- * point. */
+/* Writes for each point of several GPUs that can run the causes of lost time. Leaves out a cause that loses
+ * nothing at any point. */
 static void lost_table(const whatif_question *q, const whatif_answer *a, text_buffer *out)
 {
     bool shown[LOST_CAUSES] = {false};
-    int first = 0;
+    int first = 0, rows = 0;
     while (first < q->size_count && whatif_is_alone(q, first)) first++;
-    if (first == q->size_count) return;
     for (int p = 0; p < q->policies.count; p++)
-        for (int i = first; i < q->size_count; i++)
+        for (int i = first; i < q->size_count; i++) {
+            rows += a->points[p][i].fits;
             for (int c = 0; c < LOST_CAUSES; c++)
                 shown[c] = shown[c] || fabs(a->points[p][i].lost.of[c]) >= 5e-6;
+        }
+    if (rows == 0) return;
     text_append(
         out, "\nLost per step, ms: how much longer a step takes than on one GPU alone, and why\n%-12s%5s%8s",
         "", "GPUs", "lost =");
@@ -138,19 +152,22 @@ static void lost_table(const whatif_question *q, const whatif_answer *a, text_bu
         text_append(out, divided ? "%8s%8s" : "%8s", divided ? "in host" : info_of(q, c)->head, "between");
     }
     text_append(out, "\n");
-    for (int p = 0; p < q->policies.count; p++)
+    for (int p = 0; p < q->policies.count; p++) {
+        const char *name = q->policies.names[p];
         for (int i = first; i < q->size_count; i++) {
             const whatif_point *x = &a->points[p][i];
-            const char *name = i == first ? q->policies.names[p] : "";
+            if (!x->fits) continue;
             text_append(out, "%-12s%s%5d", name, strlen(name) > 12 ? "\n            " : "", q->gpus[i]);
-            if (x->fits) hundredths(x->lost.step_s - x->lost.alone_s, out);
-            for (int c = 0; c < LOST_CAUSES && x->fits; c++) {
+            name = "";
+            hundredths(x->lost.step_s - x->lost.alone_s, out);
+            for (int c = 0; c < LOST_CAUSES; c++) {
                 bool divided = q->why && c == LOST_COMMUNICATION;
                 if (shown[c]) hundredths(x->lost.of[c] - (divided ? x->between_hosts_s : 0), out);
                 if (shown[c] && divided) hundredths(x->between_hosts_s, out);
             }
-            text_append(out, "%s\n", x->fits ? "" : x->refused[0] ? "  cannot run" : "  does not fit");
+            text_append(out, "\n");
         }
+    }
     const char *separator = "";
     for (int c = 0; c < LOST_CAUSES; c++) {
         if (!shown[c]) continue;
@@ -189,9 +206,9 @@ static void best_lines(const whatif_question *q, const whatif_answer *a, text_bu
 {
     const whatif_verdict *v = &a->verdict;
     int gpus = q->gpus[v->size];
-    if (whatif_is_alone(q, v->size)) return;
+    if (whatif_is_alone(q, v->best < 0 ? q->size_count - 1 : v->size)) return;
     if (v->best < 0) {
-        text_append(out, "\nNo policy can run on %d GPUs of %.0f GiB.\n", gpus, a->gpu_gib);
+        text_append(out, "\nNo policy can run on these GPUs of %.0f GiB.\n", a->gpu_gib);
         return;
     }
     const whatif_point *best = &a->points[v->best][v->size];

@@ -370,7 +370,14 @@ def if_no_policy_fits_all_rows_say_so_and_there_is_no_verdict():
     expect_equal(len(re.findall(r"^ {4}8 .*?does not fit", result.out, re.M | re.S)), len(ALL), "rows that do not fit", result)
     answer, shown = verdict_of(*with_memory(0.1))
     expect_equal((answer["verdict"], [p["fits"] for p in answer["points"]]), (None, [False] * 7), "verdict and points", shown)
-    expect_equal(shown, "No policy can run on 8 GPUs of 0 GiB.", "the last line")
+    expect_equal(shown, "No policy can run on these GPUs of 0 GiB.", "the last line")
+
+
+@test
+def a_number_of_gpus_that_no_policy_can_use_has_one_row():
+    rows, lost = harness("whatif", "--profile", "dgx1-v100", "--model", "lenet", "--draws", "0", "--gpus", "8,16", "--policy", "ddp,dp").out.split("Lost per step")
+    expect_equal(re.findall(r"^ +16 .*(?:\n {5}.*)*", rows, re.M), ["   16 cannot run: profile dgx1-v100: expected 1 to 8 ranks (8 GPUs on each of 1\n     machine), got 16"], "rows of 16 GPUs")
+    expect_equal(re.findall(r"^(?:ddp|dp|) +(\d+) ", lost, re.M), ["8", "8"], "rows of lost time")
 
 
 @test
