@@ -1,4 +1,5 @@
 """`harness explain` shows the parts of a step, its collectives, and those faults that a trace proves."""
+import gzip
 import json
 import os
 import re
@@ -68,6 +69,16 @@ def parts_add_up_to_the_step_and_are_those_of_import(name):
     result = harness("import", path_of(name), "-o", "-", limit=60)
     if result.code == 0:  # a trace without shapes has no workload
         expect_equal({part: ns(time) for part, time in rank["parts_s"].items()}, result.json()["parts_ns"], "parts, ns")
+
+
+@test
+def exchanges_of_several_optimizers_are_no_fault():
+    """A GAN updates the discriminator before the pass of the generator."""
+    with gzip.open(path_of("accumulation-eager")) as file:
+        trace = json.load(file)
+    passes = [e for e in trace["traceEvents"] if e["name"].startswith("DistributedDataParallel.forward")]
+    trace["traceEvents"] += [{**e, "name": "Optimizer.step#SGD.step", "ts": e["ts"] - 0.002, "dur": 0.001} for e in passes]
+    expect_equal(facts(written(trace)), [], "facts")
 
 
 @test

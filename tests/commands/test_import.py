@@ -209,7 +209,80 @@ def a_file_without_steps_is_one_step_if_the_optimizer_steps_once():
     expect_sum(imported(in_folder(one)), 540000)
     two = gpu_trace(steps=2)
     two["traceEvents"] = [e for e in two["traceEvents"] if not e["name"].startswith("ProfilerStep")]
-    refused(in_folder(two), "prof.step()", "got 2 optimizer steps")
+    refused(in_folder(two), "schedule=", "prof.step()", "got 2 optimizer steps")
+
+
+def edited(change, metadata=None):
+    """A trace whose events `change` has replaced, with the begin of their step."""
+    trace = gpu_trace(metadata=metadata)
+    trace["traceEvents"] = [new for n in range(3) for e in gpu_step(n) for new in change(e, 10000 + 1000 * n)]
+    return in_folder(trace)
+
+
+def accumulated(ts, *shape, kind="float"):
+    evaluate = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    return [event(evaluate, ts, 3, tid=2), event("torch::autograd::AccumulateGrad", ts + 1, 1, tid=2, **{
+        "Input Dims": [list(shape)], "Input type": [kind]})]
+
+
+@test
+def a_step_of_the_optimizer_that_calls_a_closure_begins_after_the_passes():
+    def with_closure(e, begin):
+        if e["name"].startswith("Optimizer.step"):
+            e = {**e, "ts": begin + 50, "dur": 490}
+        return [e]
+    expect_equal(parts(imported(edited(with_closure))), parts(imported(in_folder(gpu_trace()))), "parts")
+
+
+@test
+def gradients_of_other_tensors_and_of_a_parameter_again_are_left_out_if_names_are_known():
+    """A reentrant checkpoint accumulates the gradients of its inputs, and those of a shared parameter several times."""
+    def checkpointed(e, begin):
+        return [e] + (accumulated(begin + 440, 8, 32) + accumulated(begin + 445, 64, 32) if e["name"].startswith("ProfilerStep") else [])
+    path = edited(checkpointed, METADATA)
+    expect_equal([p["shape"] for p in imported(path)["parameters"]], [[64, 32]], "parameters")
+    expect("gradients 1 of 3, 2048 elements, 1 with names" in table(path) and "left out 2 gradients" in table(path), table(path))
+    expect_equal(len(imported(edited(checkpointed))["parameters"]), 3, "parameters without names")
+    unused = {"parameters": METADATA["parameters"] + [["head.weight", [5, 5], "float32", True]]}
+    expect_equal(len(imported(edited(checkpointed, unused))["parameters"]), 3, "parameters if a gradient may be that of a described one")
+
+
+@test
+def gradients_of_a_pass_of_another_optimizer_are_kept_if_names_are_known():
+    """A GAN: the discriminator has its passes and its update before those of the generator."""
+    def adversarial(e, begin):
+        if not e["name"].startswith("ProfilerStep"):
+            return [e]
+        return [e, event("aten::linear", begin + 12, 5, **{"Sequence number": 7, "Fwd thread id": 0}),
+                event("autograd::engine::evaluate_function: AddmmBackward0", begin + 20, 5, tid=2, **{"Sequence number": 7, "Fwd thread id": 1}),
+                *accumulated(begin + 26, 1, 64), event("Optimizer.step#AdamW.step", begin + 40, 20, "user_annotation")]
+    names = {"parameters": METADATA["parameters"] + [["layers.1.weight", [1, 64], "float32", True]]}
+    path = edited(adversarial, names)
+    expect_equal(ready_names(imported(path)), ["layers.1.weight", "layers.0.weight"], "gradients")
+    expect("2 backward passes, of which all but the last count as forward" in table(path), table(path))
+    expect_equal(imported(path)["source"]["micro_batches"], 1, "micro-batches")
+
+
+@test
+def parameters_and_buffers_without_elements_are_left_out():
+    """FSDP shards parameters so, if it keeps the original ones."""
+    empty = {"parameters": [["layers.0.shard", [0], "float32", True]] + METADATA["parameters"], "buffers": [["layers.0.none", 0, "float32"]]}
+    found = imported(in_folder(gpu_trace(metadata=empty)))
+    expect_equal([p["name"] for p in found["parameters"]], ["layers.0.weight"], "parameters")
+
+
+@test
+def a_complex_gradient_has_two_numbers_per_element():
+    def with_complex(e, begin):
+        return [e] + (accumulated(begin + 440, 8, 8, kind="c10::complex<float>") if e["name"].startswith("ProfilerStep") else [])
+    expect_equal([p["bytes"] for p in imported(edited(with_complex))["parameters"]], [512, 8192], "bytes")
+
+
+@test
+def a_step_that_accumulates_no_gradients_is_refused_with_its_reason():
+    trace = gpu_trace()
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if "AccumulateGrad" not in e["name"]]
+    refused(in_folder(trace), "loss.backward()", "torch.autograd.grad()")
 
 
 @test
@@ -218,7 +291,7 @@ def a_compiled_model_is_recognized():
     for e in trace["traceEvents"]:
         e["name"] = e["name"].replace("AddmmBackward0", "CompiledFunctionBackward")
     path = in_folder(trace)
-    expect("compiled model: all gradients are ready at the end" in table(path), "expected a word on the compiled model")
+    expect("compiled model: gradients are ready when their graph ends" in table(path), "expected a word on the compiled model")
     expect(imported(path)["source"]["compiled"], "expected the field compiled")
 
 
@@ -281,7 +354,7 @@ def without_shapes_and_sizes_of_reductions_the_argument_is_named(name):
 def the_last_micro_batch_has_the_gradients(name):
     path = os.path.join(TRACES, name + ".json.gz")
     expect_equal(imported(path)["source"]["micro_batches"], JOBS[name]["micro_batches"], "micro-batches")
-    expect(f"{JOBS[name]['micro_batches']} micro-batches, of which all but the last count as forward" in table(path), "the word in the table")
+    expect(f"{JOBS[name]['micro_batches']} backward passes, of which all but the last count as forward" in table(path), "the word in the table")
 
 
 # ---- traces of others ----

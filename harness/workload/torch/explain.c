@@ -54,7 +54,7 @@ static void find_exchanges(explainer *e)
         scatters += c->call.collective == TORCH_REDUCE_SCATTER;
         exposed_ms += ms(c->exposed_ns);
     }
-    if (exchanges > 1) {
+    if (exchanges > 1 && exchanges <= s->micro_batches) {
         text_append(&e->text,
                     "%d micro-batches exchange gradients %d times, in %d collectives that are exposed for "
                     "%.3f ms: %s for all but the last leaves one exchange.",

@@ -29,6 +29,7 @@ static status make_segments(importer *m, workload *w, torch_pairs *uses, torch_p
     nn_segment *segment = NULL;
     for (int i = 0; i < m->rec->step->gradient_count; i++) {
         const torch_gradient *g = &m->rec->step->gradients[i];
+        if (g->parameter < 0) continue;
         TRY(torch_pairs_add(uses, g->used_ns, g->parameter));
         TRY(torch_pairs_add(ready, g->event.end_ns, g->parameter));
     }
@@ -163,16 +164,20 @@ static void report(const importer *m, const workload *w, text_buffer *out)
     const torch_step *s = m->rec->step;
     torch_report_step(m->rec, out);
     if (m->scale != 1) text_append(out, "the times of kernels are multiplied by %g\n", m->scale);
-    if (m->rec->trace.compiled) text_append(out, "compiled model: all gradients are ready at the end\n");
-    if (s->micro_batches > 1)
-        text_append(out, "%d micro-batches, of which all but the last count as forward\n", s->micro_batches);
+    if (m->rec->trace.compiled)
+        text_append(out, "compiled model: gradients are ready when their graph ends\n");
+    if (s->passes.count > 1)
+        text_append(out, "%d backward passes, of which all but the last count as forward\n", s->passes.count);
     torch_report_parts(m->rec, out);
     text_append(out, "\n  %-16s %d of %d, %lld elements, %d with names\n",
-                s->gradients->event.shape < 0 ? "reductions" : "gradients", s->gradient_count,
+                s->gradients->event.shape < 0 ? "reductions" : "gradients", w->model->param_count,
                 s->accumulations, (long long)w->model->parameter_elements, m->names.named);
     text_append(out, "  %-16s %d\n", "units", w->model->unit_count);
     if (m->names.without_gradient > 0)
         text_append(out, "  %-16s %d\n", "without gradient", m->names.without_gradient);
+    if (m->names.left_out > 0)
+        text_append(out, "  %-16s %d gradients of other tensors, or of a parameter again\n", "left out",
+                    m->names.left_out);
     for (size_t i = 0; i < json_array_size(m->missing); i++)
         text_append(out, "%s%s", i ? "; " : "missing: ", json_string_value(json_array_get(m->missing, i)));
     text_append(out, "%s", json_array_size(m->missing) > 0 ? "\n" : "");
@@ -185,6 +190,12 @@ static status make_workload(importer *m, workload *w)
     torch_step *s = m->rec->step;
     const char *slash = strrchr(m->rec->trace.name, '/'), *file = slash ? slash + 1 : m->rec->trace.name;
     char name[64];
+    if (s->accumulations == 0)
+        return fail(
+            STATUS_DATA,
+            "expected gradients of loss.backward() in ProfilerStep#%lld, got none; torch.autograd.grad() "
+            "and torch.func.grad() are not supported",
+            (long long)s->number);
     if (s->gradient_count == 0)
         return fail(STATUS_DATA,
                     "expected shapes of gradients or of reductions; record with record_shapes=True");

@@ -113,6 +113,8 @@ status torch_add_event(torch_trace *t, const char *text, size_t length, int64_t 
 /* Reads dimensions. Further dimensions are multiplied into the fourth. Returns false if they are not
  * positive or have more than SHAPE_MOST_ELEMENTS elements. */
 bool torch_read_shape(const json_t *dims, shape *out);
+/* Returns true if a dimension is 0. */
+bool torch_is_empty(const json_t *dims);
 
 enum { TORCH_MOST_PARAMETERS = 20000, TORCH_MOST_TRACES = 1024 };
 
@@ -121,7 +123,7 @@ typedef struct torch_gradient {
     int64_t used_ns;   /* time at which the forward pass first used the parameter, on the host */
     int64_t call_ns;   /* begin of the outermost operation around that use */
     int64_t sequence;  /* number of the operation in the forward pass, or -1 */
-    int parameter;     /* index of the parameter */
+    int parameter;     /* index of the parameter, or -1 if it is left out */
 } torch_gradient;
 
 typedef struct torch_collective {
@@ -142,8 +144,9 @@ typedef struct torch_step {
     int64_t number;
     int64_t host_begin_ns, host_end_ns, begin_ns, end_ns; /* on the host, and on the compute device */
     int64_t forward_ns, backward_ns, backward_end_ns;     /* begin of the passes on the host */
+    /* Number of backward passes since an optimizer stepped. */
     int micro_batches;
-    torch_pairs passes;        /* begins and ends of the backward passes */
+    torch_pairs passes;        /* begins and ends of all backward passes */
     int64_t recomputed_ns;     /* time of forward operations within the backward passes */
     torch_gradient *gradients; /* [gradient_count], in the order in which they become ready */
     int gradient_count, gradient_capacity;
@@ -219,6 +222,7 @@ int64_t torch_waiting(const torch_job *job, int rank);
 typedef struct torch_names {
     int named;            /* gradients whose names are known */
     int without_gradient; /* trained parameters without a gradient in the step */
+    int left_out;         /* gradients of other tensors, or of a parameter for the second time */
     int64_t frozen_bytes; /* bytes of parameters without a gradient, trained or not */
 } torch_names;
 

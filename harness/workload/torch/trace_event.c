@@ -115,6 +115,7 @@ static void set_type(torch_event *e, const char *type)
                        : strstr(type, "ouble") || strstr(type, "ong") || strstr(type, "64") ? 8
                        : strstr(type, "har") || strstr(type, "yte") || strstr(type, "ool")  ? 1
                                                                                             : 4;
+    if (strstr(type, "omplex")) e->element_bytes *= 2;
 }
 
 /* ---- arguments --------------------------------------------------------------------------------------- */
@@ -141,14 +142,19 @@ bool torch_read_shape(const json_t *dims, shape *out)
     return true;
 }
 
+bool torch_is_empty(const json_t *dims)
+{
+    size_t i = 0;
+    while (i < json_array_size(dims) && json_integer_value(json_array_get(dims, i)) != 0) i++;
+    return i < json_array_size(dims);
+}
+
 /* Reads the shape of the gradient. A gradient that is empty or has no type is left out. */
 static status read_gradient(torch_trace *t, const json_t *arguments, torch_event *e)
 {
     const json_t *dims = json_array_get(json_object_get(arguments, "Input Dims"), 0);
     const char *type = json_string_value(json_array_get(json_object_get(arguments, "Input type"), 0));
-    if (!json_is_array(dims) || !type || !*type) return STATUS_OK;
-    for (size_t i = 0; i < json_array_size(dims); i++)
-        if (json_integer_value(json_array_get(dims, i)) == 0) return STATUS_OK;
+    if (!json_is_array(dims) || !type || !*type || torch_is_empty(dims)) return STATUS_OK;
     TRY(torch_reserve((void **)&t->shapes, t->shape_count, &t->shape_capacity, sizeof *t->shapes));
     if (!torch_read_shape(dims, &t->shapes[t->shape_count]))
         return fail(STATUS_DATA, "expected a gradient of at most 2^44 elements");

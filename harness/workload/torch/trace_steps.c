@@ -19,11 +19,12 @@ static status add_gradient(torch_step *s, const torch_event *e, int64_t sequence
 }
 
 /* Finds the passes and the gradients. Each micro-batch has a backward pass. All but the last count as parts
- * of the forward pass, since no gradient may be reduced before the last pass. */
+ * of the forward pass, since no gradient may be reduced before the last pass. Passes of another optimizer do
+ * too, but if the parameters are known, their gradients are kept. */
 static status find_passes(const torch_trace *t, torch_step *s, int first, int end, int32_t thread)
 {
     int64_t node = -1, computed = INT64_MIN;
-    bool forward = true, begun = false;
+    bool forward = true, begun = false, updated = false;
     s->backward_end_ns = INT64_MIN;
     for (int i = first; i < end; i++) {
         const torch_event *e = &t->events[i];
@@ -32,6 +33,7 @@ static status find_passes(const torch_trace *t, torch_step *s, int first, int en
         if ((model || backward) && !begun) s->forward_ns = e->begin_ns;
         begun = begun || model || backward;
         forward = forward || (model && e->begin_ns >= s->backward_end_ns);
+        updated = updated || e->kind == TORCH_OPTIMIZER_STEP;
         if (e->kind == TORCH_GRADIENT && s->micro_batches > 0) TRY(add_gradient(s, e, node));
         if (e->kind == TORCH_OP && e->begin_ns < s->backward_end_ns && e->begin_ns >= computed) {
             computed = e->end_ns;
@@ -40,8 +42,9 @@ static status find_passes(const torch_trace *t, torch_step *s, int first, int en
         if (!backward) continue;
         if (forward) {
             s->backward_ns = e->begin_ns;
-            s->gradient_count = s->accumulations = 0;
-            s->micro_batches++;
+            if (!updated || !t->description) s->gradient_count = s->accumulations = 0;
+            s->micro_batches = updated ? 1 : s->micro_batches + 1;
+            updated = false;
             TRY(torch_pairs_add(&s->passes, e->begin_ns, 0));
         }
         forward = false;
@@ -195,8 +198,13 @@ static status find_parts(const torch_trace *t, torch_step *s, int first, int end
     for (int i = first; i < end; i++) {
         const torch_event *e = &t->events[i];
         if (e->kind == TORCH_LOADER) TRY(add_range(s, WORKLOAD_DATA, e->begin_ns, e->end_ns));
-        if (e->kind == TORCH_OPTIMIZER || e->kind == TORCH_OPTIMIZER_STEP)
-            TRY(add_range(s, WORKLOAD_OPTIMIZER, e->begin_ns, e->end_ns));
+        if (e->kind == TORCH_OPTIMIZER || e->kind == TORCH_OPTIMIZER_STEP) {
+            /* If step() calls a function that runs passes, the update follows the last of them. */
+            int passes = torch_count_until(s->passes.list, s->passes.count, sizeof(torch_pair), e->end_ns);
+            const torch_pair *pass = &s->passes.list[passes - (passes > 0)];
+            bool closure = pass->key > e->begin_ns && pass->key < e->end_ns;
+            TRY(add_range(s, WORKLOAD_OPTIMIZER, closure ? pass->value : e->begin_ns, e->end_ns));
+        }
         if (e->kind == TORCH_OPTIMIZER_STEP && e->begin_ns >= s->backward_end_ns && e->begin_ns < optimizer)
             optimizer = e->begin_ns;
         if (t->has_gpu) continue;
@@ -303,7 +311,8 @@ status torch_find_steps(const torch_trace *t, torch_step **out, int *count)
     }
     if (steps == 0 && optimizer_steps != 1 && file.begin_ns < INT64_MAX)
         return fail(STATUS_DATA,
-                    "expected a call of prof.step() after each optimizer.step(); got %d optimizer steps",
+                    "expected schedule= and a call of prof.step() after each optimizer.step(); got %d "
+                    "optimizer steps",
                     optimizer_steps);
     if (steps == 0 && optimizer_steps == 1) TRY(add_step(t, &file, out, count, &capacity));
     if (*count > 0) return STATUS_OK;

@@ -13,7 +13,7 @@ static status add_slice(torch_step *s, torch_slice slice)
 /* Returns the part of a time on the host. Ranges of parts overlap: the first part of this order counts. */
 static workload_part part_of(const torch_step *s, int64_t ns)
 {
-    static const workload_part order[] = {WORKLOAD_OPTIMIZER, WORKLOAD_COMMUNICATION, WORKLOAD_BACKWARD,
+    static const workload_part order[] = {WORKLOAD_COMMUNICATION, WORKLOAD_OPTIMIZER, WORKLOAD_BACKWARD,
                                           WORKLOAD_FORWARD, WORKLOAD_DATA};
     for (size_t i = 0; i < sizeof order / sizeof order[0]; i++) {
         const torch_pairs *r = &s->parts[order[i]];

@@ -32,6 +32,12 @@ static torch_gradient *gradient_of(const matching *m, int use)
     return &m->s->gradients[m->uses.list[use].value];
 }
 
+/* Returns true if a pass before the last computed the gradient. */
+static bool is_earlier(const matching *m, const torch_gradient *g)
+{
+    return g->event.end_ns < m->s->backward_ns;
+}
+
 /* ---- names ------------------------------------------------------------------------------------------- */
 
 static status read_names(matching *m)
@@ -39,8 +45,9 @@ static status read_names(matching *m)
     const json_t *list = json_object_get(m->t->description, "parameters");
     if (json_array_size(list) > TORCH_MOST_PARAMETERS)
         return fail(STATUS_DATA, "expected at most %d parameters", TORCH_MOST_PARAMETERS);
-    for (; m->count < (int)json_array_size(list); m->count++) {
-        const json_t *row = json_array_get(list, (size_t)m->count);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *row = json_array_get(list, i);
+        if (torch_is_empty(json_array_get(row, 1))) continue;
         entry *e = &m->entries[m->count], *last = e - (m->count > 0);
         *e = (entry){.name = json_string_value(json_array_get(row, 0)),
                      .gradient = -1,
@@ -48,12 +55,13 @@ static status read_names(matching *m)
                      .trained = json_is_true(json_array_get(row, 3))};
         if (!e->name || !json_is_string(json_array_get(row, 2)) ||
             !torch_read_shape(json_array_get(row, 1), &e->shape))
-            return fail(STATUS_DATA, "\"harness\": parameter %d: expected [name, shape, type, requires_grad]",
-                        m->count);
+            return fail(STATUS_DATA,
+                        "\"harness\": parameter %zu: expected [name, shape, type, requires_grad]", i);
         const char *dot = strrchr(e->name, '.');
         size_t length = dot ? (size_t)(dot - e->name) + 1 : 0;
         if (strncmp(e->name, last->name, length) == 0 && !strchr(last->name + length, '.'))
             e->module = last->module;
+        m->count++;
     }
     return STATUS_OK;
 }
@@ -80,9 +88,9 @@ static bool give(matching *m, int first, int end, int from, int to, bool whole)
     return given == to - from;
 }
 
-/* Names the gradients. A call of an operation, such as linear, uses the parameters of a module, whose shapes
- * are the call's. If several modules have these shapes, the first in the list is used first. Gradients that
- * remain go to the first parameter with their shape. */
+/* Names the gradients. Gradients of the last pass are first. A call of an operation, such as linear, uses the
+ * parameters of a module, whose shapes are the call's. If several modules have these shapes, the first in the
+ * list is used first. Gradients that remain go to the first parameter with their shape. */
 static void match_names(matching *m)
 {
     for (int from = 0, to; from < m->count; from = to) {
@@ -96,6 +104,14 @@ static void match_names(matching *m)
         }
     }
     give(m, 0, m->uses.count, 0, m->count, false);
+}
+
+/* Returns true if the trace has names, and each trained parameter has a gradient. */
+static bool all_found(const matching *m)
+{
+    int i = 0;
+    while (i < m->count && (m->entries[i].gradient >= 0 || !m->entries[i].trained)) i++;
+    return m->count > 0 && i == m->count;
 }
 
 /* ---- units ------------------------------------------------------------------------------------------- */
@@ -181,6 +197,7 @@ static status add_buffers(const torch_trace *t, nn_model *m)
         const char *name = json_string_value(json_array_get(row, 0));
         const char *type = json_string_value(json_array_get(row, 2));
         json_int_t elements = json_integer_value(json_array_get(row, 1));
+        if (elements == 0 && json_is_integer(json_array_get(row, 1))) continue;
         if (!name || !type || elements < 1 || elements > SHAPE_MOST_ELEMENTS >> 20 ||
             i >= TORCH_MOST_PARAMETERS)
             return fail(STATUS_DATA, "\"harness\": buffer %zu: expected [name, elements, type]", i);
@@ -197,15 +214,19 @@ static status add_all(matching *m, workload *w, torch_names *names)
     int64_t elements = 0;
     for (int i = 0; i < m->s->gradient_count; i++) {
         m->s->gradients[i].parameter = -1;
-        TRY(torch_pairs_add(&m->uses, m->s->gradients[i].sequence, i));
+        int64_t after = is_earlier(m, &m->s->gradients[i]) ? INT64_C(1) << 62 : 0;
+        TRY(torch_pairs_add(&m->uses, after | m->s->gradients[i].sequence, i));
     }
     torch_pairs_sort(&m->uses);
     TRY(read_names(m));
     TRY(add_buffers(m->t, w->model));
     match_names(m);
+    bool complete = all_found(m);
     for (int i = 0; i < m->uses.count; i++) {
         torch_gradient *g = gradient_of(m, i);
         if (g->parameter >= 0) continue;
+        names->left_out += complete || is_earlier(m, g);
+        if (complete || is_earlier(m, g)) continue;
         g->parameter = m->count;
         m->entries[m->count] =
             (entry){.gradient = (int)m->uses.list[i].value, .shape = {1, {g->event.elements}}};
