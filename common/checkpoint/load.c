@@ -69,8 +69,10 @@ status checkpoint_open(const char *path, checkpoint **out)
     if (checkpoint_is_index(path))
         return fail(
             STATUS_DATA,
-            "%s: expected a checkpoint in one file, got an index of several; the last commit that reads "
-            "those is 64fafa80",
+            "%s: expected a checkpoint in one file, got an index of several; PyTorch writes one file with "
+            "safetensors.torch.save_model(model, FILE); the last commit that reads several of this program "
+            "is "
+            "64fafa80",
             path);
     checkpoint *c = *out = calloc(1, sizeof *c);
     if (!c) return fail(STATUS_SYSTEM, "%s: no memory to load it", path);

@@ -155,6 +155,12 @@ def idle_time_of_a_gpu_and_exposed_communication_are_kept_apart_from_kernels():
 
 
 @test
+def kernels_of_other_runtimes_than_cuda_belong_to_the_step():
+    trace = json.dumps(gpu_trace()).replace("cuda_runtime", "xpu_runtime").encode()
+    expect_equal(parts(imported(in_folder(trace))), parts(imported(in_folder(gpu_trace()))), "parts")
+
+
+@test
 def a_gradient_is_ready_when_the_last_kernel_launched_before_it_ends():
     workload = imported(in_folder(gpu_trace()))
     backward = segments(workload, "backward")

@@ -203,7 +203,7 @@ static int classify(const char *category, const char *name, const json_t *argume
     bool communication = strncmp(name, "nccl", 4) == 0 || strncmp(name, "rccl", 4) == 0;
     if (strcmp(category, "kernel") == 0) return communication ? TORCH_COMMUNICATION_KERNEL : TORCH_KERNEL;
     if (strncmp(category, "gpu_mem", 7) == 0) return TORCH_KERNEL;
-    if (strcmp(category, "cuda_runtime") == 0 || strcmp(category, "cuda_driver") == 0)
+    if (text_ends_with(category, "_runtime") || text_ends_with(category, "_driver")) /* of CUDA, XPU, ... */
         return json_object_get(arguments, "correlation") ? TORCH_LAUNCH : -1;
     if (strcmp(category, "cpu_op") != 0) return -1;
     int kind = find_kind(operations, name, true);

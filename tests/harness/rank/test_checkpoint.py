@@ -190,7 +190,7 @@ def damaged(name, change):
 @cases([
     ("no such folder to save in", ["--save", "/nonexistent/file"], 73, "/nonexistent/file"),
     ("a name of several files", ["--save", path("file.index.json")], 64, "expected the name of one file"),
-    ("a checkpoint in several files", ["--load", path("file.index.json")], 65, "the last commit that reads those is 64fafa80"),
+    ("a checkpoint in several files", ["--load", path("file.index.json")], 65, "safetensors.torch.save_model(model, FILE); the last commit that reads several of this program is 64fafa80"),
     ("--save-every without a file", ["--save-every", "5"], 64, "--save-every"),
     ("no such file", ["--load", "/nonexistent"], 65, "/nonexistent"),
     ("a truncated file", ["--load", damaged("short", lambda b: b[:200])], 65, "at offset"),
