@@ -61,8 +61,8 @@ static void fit_update(const run_config *c, const nn_model *m, simulation *s)
     double price = sim_price_op(s->profile, s->config.precision, &op);
     if (m->recording->ranks > 1 && simulation_processes(s) > 1)
         price *= sim_price_contention(s->profile, &op);
-    for (int i = 0; i < 2; i++)
-        s->profile->values[SIM_OPTIMIZER][i] *= price / ((double)SIM_NS * (double)m->recording->update_ns);
+    s->update_factor = (double)SIM_NS * (double)m->recording->update_ns / price;
+    for (int i = 0; i < 2; i++) s->profile->values[SIM_OPTIMIZER][i] /= s->update_factor;
 }
 
 status virtual_machines_open(const virtual_job_config *job, int devices, const sync_requirements *needs,

@@ -92,6 +92,12 @@ def a_larger_recording_replays(model, policy, gpus):
 
 
 @test
+def servers_update_in_proportion_to_the_recorded_update():
+    short, long = (job("sync", "--workload", f"{NUMBERS},update={ms}ms")["ranks"][0]["update_aside_s"] for ms in (15, 60))
+    expect(abs(long / short - 4) < 0.2, "a fourfold update", short, long)  # keys at the ends of the measured steps
+
+
+@test
 def a_recording_of_one_gpu_takes_the_step_of_its_model():
     as_model, as_workload, file = recorded("resnet18", "--image", "64")
     own, replay = job(None, *as_model), job(None, *as_workload)
