@@ -299,8 +299,10 @@ void server_end_reply(ps_server *s, int key, int worker)
     server_slot *slot = server_slot_of(s, key, worker);
     slot->reply = REPLY_NONE;
     slot->staleness = -1;
-    if (s->workers[worker].flush_pull == slot->pull && --s->flush_replies == 0)
-        for (int w = 0; w < s->world; w++) s->workers[w].flush_pull = 0;
+    if (s->workers[worker].flush_pull != slot->pull || --s->flush_replies > 0) return;
+    /* A worker that has all its replies may have requested the next flush already. */
+    for (int w = 0; w < s->world; w++)
+        if (s->workers[w].flush_pull <= server_slot_of(s, key, w)->pull) s->workers[w].flush_pull = 0;
 }
 
 /* Returns the oldest iteration whose results a worker may use when it begins `iteration`. */

@@ -78,6 +78,13 @@ def transport_and_placement_do_not_change_the_results(one, other, engine):
     expect_equal(bits(*base, *one)[engine], bits(*base, *other)[engine], engine)
 
 
+@test
+def thousands_of_keys_give_the_results_of_one():
+    """Each flush has more replies than a link holds, so one rank may request the next flush before the last replies of this one."""
+    words = ["--mode", "ps", "--model", "lenet", "--batch", "1", "--gpus", "2", "--steps", "1", "--warmup", "0", "--threads", "1", "--policy"]
+    expect_equal(bits(*words, "ssp:partition-bytes=40"), bits(*words, "ssp"), "6,000 keys, and one")
+
+
 @cases([(engine, engine) for engine in ("none", "ps", "ring")])
 def other_jobs_in_the_run_do_not_change_the_results(engine):
     words = ["--model", "lenet", *REAL, "--threads", "1", "--warmup", "5"]
