@@ -24,10 +24,11 @@ static status evaluate_batch(trainer *t, const batch_view *b, evaluation_sums *o
     op_scalars scalars = {.loss_normalizer = 1.0};
     TRY(trainer_upload(t, b));
     TRY(trainer_receive_evaluated(t));
-    scalars.rows = p->masked ? t->data.row_count : b->count * p->model->rows_per_sample;
+    /* Targets that are values cannot mark the padding, so the loss leaves out its rows. */
+    scalars.rows = p->masked ? t->data.row_count : (b->count - b->padding) * p->model->rows_per_sample;
     TRY(nn_run(t->evaluation.instance, NN_FORWARD, NN_LOSS, &t->current.observer, &scalars, &t->ledger));
     TRY(trainer_send_evaluated(t));
-    if (!t->config.model->sent) TRY(add_sums(t, b, out));
+    if (!t->config.model->sent && b->targets_counted > 0) TRY(add_sums(t, b, out));
     trainer_drop_batch(t);
     return STATUS_OK;
 }

@@ -1,7 +1,7 @@
 """Training learns: accuracy on held-out data. With --long the larger network, too."""
 from images import fashion_mnist, few_clothes
 from program import harness
-from tap import cases, expect, expect_equal, long_test, main, more_test
+from tap import cases, expect, expect_equal, long_test, main, more_test, test
 
 
 def accuracies(result):
@@ -16,6 +16,16 @@ def a_perceptron_classifies_94_of_100_wines(seed):
     expect_equal(set(found), {"none", "all-cores", "ps", "ring"}, "jobs")
     for engine, accuracy in found.items():
         expect(accuracy >= 0.94, f"{engine}: {accuracy}")
+
+
+@test
+def test_samples_that_a_rank_repeats_do_not_count_in_a_loss_of_values():
+    """Of 1000 samples 3 ranks get 334 each, and with batches of 111 the last batch of ranks 1 and 2 only repeats a sample."""
+    words = ["--model", "toy", "--device", "reference", "--lr", "0", "--steps", "1", "--warmup", "0", "--json", "-", "--batch"]
+    alone = harness("--mode", "none", *words, "10").jobs()["none"]["evaluations"][0]["loss"]
+    for batch in ("5", "111"):
+        found = harness("--mode", "ring", "--gpus", "3", *words, batch).jobs()["ring"]["evaluations"][0]["loss"]
+        expect(abs(found - alone) < 1e-12, f"batches of {batch}: {found}, and of one rank {alone}")
 
 
 @more_test
