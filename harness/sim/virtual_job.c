@@ -105,7 +105,6 @@ static status drive(void *context)
         TRY(sync_flush(trainer_engine(s->devices[d].trainer)));
         TRY(device_stream_synchronize(trainer_stream(s->devices[d].trainer)));
     }
-    rank_count(s, true);
     /* The rows show the end of this rank, after which servers and other ranks still work. */
     for (const rank_device *d = s->devices; d < s->devices + s->device_count; d++)
         json_array_set_new(job->rows, (size_t)d->number, rank_device_to_json(s, d));

@@ -194,6 +194,22 @@ def slow_ranks_and_transports_slow_a_virtual_run_too():
 
 
 # In an earlier version agents worked ahead of the clock, and did not see what arrived in the meantime.
+@cases([("dp", "dp", []), ("dp in messages", "dp", ["--payload", "zmq"]), ("sync", "sync", []), ("sync, own servers", "sync", ["--server-placement", "own"])])
+def measured_steps_count_their_bytes_and_not_those_of_the_flush_after_them(policy, words):
+    words = ["run", "--mode", "ps", "--policy", policy, "--gpus", "3", "--model", "toy", "--batch", "6", "--warmup", "2", "--quiet", "--json", "-",
+             "--payload", "shm", *words]
+
+    def per_step(device, steps):
+        rows = harness(*words, "--device", device, "--steps", steps).jobs()["ps"]["traffic"]["per_rank"]
+        return [(row["bytes_sent_per_step"], row["bytes_received_per_step"]) for row in rows]
+    of_2 = per_step("sim:cpu", "2")
+    expect_equal(per_step("sim:cpu", "5"), of_2, "per step, of 5 steps and of 2")
+    if "own" not in words:
+        expect_equal(sum(sent for sent, _ in of_2), sum(received for _, received in of_2), "bytes sent and received, of all ranks")
+    if policy == "dp":
+        expect_equal(per_step("cpu", "2"), of_2, "of real ranks")
+
+
 @test
 def a_faster_network_makes_servers_no_slower():
     def step_s(rate):
