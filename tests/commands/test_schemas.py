@@ -69,6 +69,7 @@ def every_command_that_writes_json_has_one():
     ("run", ["run", *LENET, "--mode", "ring", "--gpus", "2", "--stages", "2", "--stages-on", "devices"]),
     ("run", ["run", *SIM, "--mode", "ring", "--gpus", "2", "--stages", "2", "--stages-on", "devices"]),
     ("run", ["run", *TOY, "--mode", "none", "--steps", "0"]), ("run", ["run", *TOY, "--gpus", "3", "--policy", "ps=sync", "--servers", "2", "--server-placement", "own"]),
+    ("run", ["run", *SIM, "--mode", "ps", "--gpus", "2", "--policy", "sync", "--server-placement", "own"]),
     ("run", ["run", *TOY, "--gpus", "2", "--comm-hook", "fp16"]), ("run", ["run", *TOY, "--gpus", "2", "--mode", "ps", "--policy", "ssp", "--slow", "1:2"]),
     ("run", ["run", *TOY, "--gpus", "8", "--mode", "ring"]), ("plan", ["run", "--plan", "--model", "lenet", "--gpus", "3"]),
     ("whatif", ["whatif", "--model", "resnet18", "--gpus", "2,4", "--policy", "ddp,dp"]),
