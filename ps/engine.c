@@ -45,6 +45,7 @@ static status ps_requirements(const void *options, const char *policy, int world
         .param_class = class_of_params(&p, world),
         .shares_buffers = true,
         .replicates = p.consistency == PS_SYNC,
+        .keeps_state = p.placement == PS_PLACEMENT_OWN && p.server_optimizer,
         .alike_from = p.placement == PS_PLACEMENT_RANK ? (int)p.servers : 1,
         .optimizer_ranks = p.placement == PS_PLACEMENT_RANK && p.server_optimizer ? (int)p.servers : 0,
         .updates_on_gpu = p.placement == PS_PLACEMENT_RANK && p.server_optimizer,

@@ -207,6 +207,7 @@ typedef struct sync_requirements {
     bool each_pass;
     param_shards_config shards; /* how the state is sharded over the ranks; the caller sets `rank` */
     bool replicates;            /* true if after flush() the parameters of all ranks are bit-identical */
+    bool keeps_state;           /* other processes than the ranks keep the state of the optimizer */
     /* if there is a staged copy (staged.h), the engine updates parameters on the GPU */
     bool updates_on_gpu;
     /* Reason why passes cannot be recorded (--cuda-graph, device_record_begin()). NULL if passes can be

@@ -119,12 +119,30 @@ static status send_tensors(rank_tensors *x)
 
 /* ---- loading ----------------------------------------------------------------------------------- */
 
+/* Fails if servers in separate processes keep the state of the optimizer, because no message contains this
+ * state. */
+static status check_state(const rank_state *s)
+{
+    const run_config *c = s->config;
+    const checkpoint *file = s->checkpoint.file;
+    bool save = c->checkpoint.save != NULL, load = file && !checkpoint_get_info(file)->foreign;
+    sync_requirements needs = {0};
+    TRY(run_config_requirements(c, s->place->engine, s->place->world, &needs));
+    if (!needs.keeps_state || optimizer_state_count(&c->optimizer) == 0 || (!save && !load)) return STATUS_OK;
+    return fail(
+        STATUS_CONFIG,
+        "--%s: expected --server-placement rank, --server-optimizer off or an optimizer without state, "
+        "got %s on servers in separate processes",
+        save ? "save" : "load", optimizer_names[c->optimizer.kind]);
+}
+
 status rank_load(rank_state *s, checkpoint_progress *progress)
 {
     rank_checkpoint *c = &s->checkpoint;
     const checkpoint_options *o = &s->config->checkpoint;
     *progress = (checkpoint_progress){0};
     c->written_step = -1;
+    TRY(check_state(s));
     c->model_binding = (option_binding){.table = &model_option_table, .storage = &c->model};
     if (o->save) checkpoint_path(o, 0, c->path, sizeof c->path);
     if (o->save && s->place->rank == 0) TRY(checkpoint_probe(c->path));

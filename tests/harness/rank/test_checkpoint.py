@@ -180,6 +180,23 @@ def the_last_of_several_checkpoints_is_the_final_state():
     expect_equal([n for n in os.listdir(FOLDER.name) if n.endswith(".partial")], [], "files left behind")
 
 
+@test
+def state_that_servers_in_separate_processes_keep_is_neither_saved_nor_loaded():
+    own = [*PS, "--policy", "ps=sync", "--gpus", "2", "--server-placement", "own", "--steps", "2"]
+    run(*ONE, *ADAM, "--steps", "2", "--save", path("adam"))
+    for option in (["--save", path("none")], ["--load", path("adam")]):
+        result = harness("run", *own, *ADAM, *option)
+        expect_equal((result.code, result.err.count("\n")), (78, 1), "exit code and lines", result)
+        expect(f"{option[0]}: expected --server-placement rank, --server-optimizer off or an optimizer without state, got adam" in result.err,
+               "the reason", result)
+    ends = []
+    for words in ([*own, *ADAM, "--server-optimizer", "off"], [*PS, "--policy", "ps=sync", "--gpus", "2", "--steps", "2", *ADAM]):
+        run(*words, "--load", path("adam"), "--save", path("end"))
+        ends.append(content("end"))
+    expect(ends[0] == ends[1], "ranks keep the state, and servers on ranks")
+    run(*own, "--save", path("end"))
+
+
 def damaged(name, change):
     run(*ONE, "--steps", "2", "--save", path("good"))
     with open(path(name), "wb") as file:
