@@ -210,11 +210,12 @@ enum { RUN_TURNS = 6, RUN_ISOLATED_STEPS = 60 };
 
 /* Steps of a rank. The `warmup` steps begin at step `first`. Turns of `turn` steps each follow, up to step
  * `end`. If jobs take turns, the first step of a turn is not measured: the communication of the job's
- * previous turn ends in this step, and the caches hold another job's data. */
+ * previous turn ends in this step, and the caches hold another job's data. `batches` is the number of batches
+ * from the first step of the run to the end of --epochs. */
 typedef struct step_plan {
     int64_t first, warmup, turn, end;
 } step_plan;
-step_plan run_config_steps(const run_config *config, int job, int64_t steps_per_epoch, int64_t first,
+step_plan run_config_steps(const run_config *config, int job, int64_t batches, int64_t first,
                            bool takes_turns);
 
 /* Returns false if the job's ranks never evaluate: if --eval-every is -1, or if the ranks are isolated,

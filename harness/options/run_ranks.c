@@ -113,11 +113,10 @@ const char *run_config_slow(const run_config *c, int job)
     return job != JOB_ALL_CORES ? c->shared.slow : NULL;
 }
 
-step_plan run_config_steps(const run_config *c, int job, int64_t steps_per_epoch, int64_t first,
-                           bool takes_turns)
+step_plan run_config_steps(const run_config *c, int job, int64_t batches, int64_t first, bool takes_turns)
 {
     const run_options *r = &c->run;
-    step_plan s = {.first = first, .end = r->epochs * steps_per_epoch / r->accumulate};
+    step_plan s = {.first = first, .end = batches / r->accumulate};
     int64_t measured = r->epochs ? s.end - first - r->warmup : r->steps, turns = takes_turns ? RUN_TURNS : 1;
     s.warmup = r->epochs ? least(r->warmup, s.end - first) : r->warmup;
     bool few = job == JOB_ISOLATED && measured > RUN_ISOLATED_STEPS;

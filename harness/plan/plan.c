@@ -22,7 +22,7 @@ static status plan_steps(const run_config *c, run_plan *p)
         sampler_config config = trainer_sampler(c, p->set, j, run_config_replicas(c, j));
         TRY(sampler_init(&s, &config));
         bool takes_turns = p->alternate && run_config_takes_turns(c);
-        p->total_steps[j] = run_config_steps(c, j, s.steps, 0, takes_turns).end;
+        p->total_steps[j] = run_config_steps(c, j, c->run.epochs * s.steps, 0, takes_turns).end;
     }
     return STATUS_OK;
 }

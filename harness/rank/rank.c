@@ -17,8 +17,8 @@ int64_t rank_deadline(const rank_state *s)
 static status plan_steps(rank_state *s)
 {
     s->takes_turns = job_turn_granted(s->place->table) != UINT32_MAX;
-    s->steps = run_config_steps(s->config, s->place->job, s->batches.training->steps_per_epoch,
-                                s->checkpoint_step, s->takes_turns);
+    int64_t batches = s->config->run.epochs * s->batches.training->steps_per_epoch - s->batch_offset;
+    s->steps = run_config_steps(s->config, s->place->job, batches, s->checkpoint_step, s->takes_turns);
     s->next_step = s->steps.first;
     if (s->steps.end >= s->steps.first)
         return rank_trace_check(s->config, s->steps.first, s->steps.end, s->place->rank == 0);
@@ -122,6 +122,9 @@ static status resume(rank_state *s)
     TRY(rank_load(s, &progress));
     s->checkpoint_step = progress.step;
     batch_position position = {progress.epoch, progress.epoch_step};
+    /* If an epoch has fewer steps than before, the next epoch may begin. */
+    int64_t steps = s->batches.training->steps_per_epoch;
+    if (steps > 0 && position.epoch_step > steps) position.epoch_step = steps;
     int64_t at = batch_step_of_position(s->batches.training, position);
     s->batch_offset = at - progress.step * s->config->run.accumulate;
     return STATUS_OK;

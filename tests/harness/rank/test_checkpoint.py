@@ -32,6 +32,7 @@ def run(*words):
     ("one rank", [*ONE, *ADAM]),
     ("one rank, momentum", [*ONE, "--lr", "0.01", "--momentum", "0.9", "--dampening", "0.2"]),
     ("ring", [*WINE, "--mode", "ring", "--gpus", "2", *ADAM]),
+    ("ring of 3 that adds in rank order", [*WINE, "--mode", "ring", "--gpus", "3", "--algorithm", "two-shot", "--bucket-cap-mb", "0.001", *ADAM]),
     ("parameter server", [*WINE, "--mode", "ps", "--policy", "ps=sync", "--servers", "2", "--gpus", "2", *ADAM]),
     ("DataParallel", [*WINE, "--mode", "ps", "--policy", "ps=dp", "--gpus", "2", *ADAM]),
 ])
@@ -178,6 +179,28 @@ def the_last_of_several_checkpoints_is_the_final_state():
     run(*LENET, *stages(2), "--steps", "5", "--save-every", "2", "--save", path("often"))
     expect(content("end") == content("often"), "the checkpoints of stages differ")
     expect_equal([n for n in os.listdir(FOLDER.name) if n.endswith(".partial")], [], "files left behind")
+
+
+def position(name):
+    with open(path(name), "rb") as file:
+        about = json.loads(file.read(int.from_bytes(file.read(8), "little")))["__metadata__"]
+    return tuple(int(about[f"psring.{key}"]) for key in ("epoch", "epoch_step"))
+
+
+@cases([("36 steps instead of 9", 4, 1), ("9 steps instead of 36", 1, 4)])
+def epochs_end_where_they_end_though_the_number_of_ranks_changes_the_steps_of_an_epoch(before, after):
+    words = [*WINE, "--mode", "ring", "--batch", "4"]
+    run(*words, "--gpus", before, "--epochs", "3", "--save", path("before"))
+    run(*words, "--gpus", after, "--epochs", "4", "--load", path("before"), "--save", path("after"))
+    expect_equal((position("before"), position("after")), ((3, 0), (4, 0)), "epochs and steps")
+
+
+@test
+def an_epoch_that_is_shorter_now_ends_if_more_of_its_steps_are_done():
+    words = [*WINE, "--mode", "ring", "--batch", "4"]
+    run(*words, "--gpus", "1", "--steps", "30", "--save", path("before"))
+    run(*words, "--gpus", "4", "--steps", "2", "--load", path("before"), "--save", path("after"))
+    expect_equal((position("before"), position("after")), ((0, 30), (1, 2)), "epochs and steps")
 
 
 @test
