@@ -327,6 +327,7 @@ bool options_is_default(const option_binding *binding, const char *name)
             int64_t integer;
             double real;
             const char *text;
+            option_period period;
         } value = {0};
         option alone = *o;
         option_table table = {.options = &alone, .count = 1};

@@ -132,6 +132,19 @@ static void defaults_come_from_the_table(void **context)
     assert_false(options_given(&f.bindings[0], "batch"));
 }
 
+static void a_period_is_compared_with_its_default(void **context)
+{
+    (void)context;
+    static const option every = {.name = "every", .type = OPTION_PERIOD, .initial = "5ep"};
+    static const option_table table = {"Periods", &every, 1};
+    option_period period;
+    option_binding binding = {.table = &table, .storage = &period};
+    assert_int_equal(options_defaults(&binding, 1), STATUS_OK);
+    assert_true(options_is_default(&binding, "every")); /* the address sanitizer checks the memory */
+    period.epochs = false;
+    assert_false(options_is_default(&binding, "every"));
+}
+
 static void every_form_is_understood(void **context)
 {
     (void)context;
@@ -396,6 +409,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_come_from_the_table),
+        cmocka_unit_test(a_period_is_compared_with_its_default),
         cmocka_unit_test(every_form_is_understood),
         cmocka_unit_test(last_of_repeated_options_holds),
         cmocka_unit_test(a_flag_takes_yes_and_no),
