@@ -113,7 +113,7 @@ void virtual_figures_free(virtual_figures *f)
 status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figures *scratch,
                    double *efficiency)
 {
-    enum { ROUNDS = 20 };
+    enum { ROUNDS = 20, HALVINGS = 30 };
     virtual_workload w = *one_gpu;
     sim_profile *p = NULL;
     double least, most;
@@ -122,12 +122,15 @@ status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figu
     sim_efficiency_limits(p, &least, &most);
     sim_profile_free(&p);
     w.efficiency = 1;
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < ROUNDS + HALVINGS; i++) {
         TRY(virtual_measure(&w, scratch));
         *efficiency = w.efficiency;
         if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
-        /* Time is proportional to 1 / efficiency, except for launches. */
-        w.efficiency = fmax(least, fmin(most, w.efficiency * (scratch->step_ms / step_ms)));
+        *(scratch->step_ms > step_ms ? &least : &most) = w.efficiency;
+        /* Time is proportional to 1 / efficiency, except for launches. If launches take most of it, the
+         * proportion converges too slowly, and the interval is halved. */
+        w.efficiency = i < ROUNDS ? fmax(least, fmin(most, w.efficiency * (scratch->step_ms / step_ms)))
+                                  : sqrt(least * most);
         if (w.efficiency == *efficiency) break;
     }
     return fail(

@@ -11,6 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Samples/s of several GPUs, over those of as many times one GPU, if they were measured. */
+#define MOST_EFFICIENCY 1.1
+
 /* ---- parsing ---------------------------------------------------------------------------------- */
 
 static status not_a_list(const char *text)
@@ -90,7 +93,7 @@ status whatif_parse_measured(const char *text, whatif_question *q)
                     "--measured: expected 1:SAMPLES_PER_S and at most one GPUS:SAMPLES_PER_S of "
                     "several GPUs, got '%.60s'",
                     text);
-    return q->measured_rate <= 1.1 * q->one_rate * q->measured_gpus
+    return q->measured_rate <= MOST_EFFICIENCY * q->one_rate * q->measured_gpus
                ? STATUS_OK
                : fail(STATUS_USAGE,
                       "--measured: expected at most %d times the samples/s of one GPU, got %g and %g",
@@ -184,8 +187,8 @@ static status ask_point(const virtual_workload *w, const whatif_question *q, con
 static status not_reached(const whatif_question *q, const virtual_figures *figures)
 {
     const run_options *r = &q->config->run;
-    bool faster = q->one_rate > figures->samples_per_s,
-         single = !r->tf32 && !r->bf16 && !r->fp16 && !r->workload;
+    double nearest = q->one_rate * q->step_ms / figures->step_ms;
+    bool faster = q->one_rate > nearest, single = !r->tf32 && !r->bf16 && !r->fp16 && !r->workload;
     const char *add = "", *in = faster && single ? " in float32" : "";
     sim_profile *p = NULL;
     error_clear();
@@ -196,7 +199,7 @@ static status not_reached(const whatif_question *q, const virtual_figures *figur
     return fail(
         STATUS_CONFIG,
         "--measured: expected at %s %s samples/s, which profile %s reaches%s at its %s efficiency, got %s%s",
-        faster ? "most" : "least", report_value(CELL_RATE, figures->samples_per_s).text, q->profile, in,
+        faster ? "most" : "least", report_value(CELL_RATE, nearest).text, q->profile, in,
         faster ? "highest" : "lowest", report_value(CELL_RATE, q->one_rate).text, add);
 }
 
@@ -250,17 +253,20 @@ static status ask_measured(const whatif_question *q, int draw, const whatif_poin
     return STATUS_OK;
 }
 
-/* Adds what the measurement found. It is proportional to log2 of the GPUs below their measured number.
+/* Adds what the measurement found. It is proportional to log2 of the GPUs below their measured number. If
+ * it is negative, it makes no step shorter than a measured one may be.
  * Virtual ranks lose nothing to their neighbors, so it counts there. */
 static void add_measured(const whatif_question *q, int gpus, double added_ms, whatif_point *point)
 {
     if (!q->measured_gpus || gpus == 1) return;
     double part = fmin(1, log2(gpus) / log2(q->measured_gpus)), before = point->step_ms;
-    point->step_ms += part * added_ms;
+    double least_ms = before * fmin(1, point->efficiency / MOST_EFFICIENCY);
+    added_ms = fmax(part * added_ms, least_ms - before);
+    point->step_ms += added_ms;
     point->samples_per_s *= before / point->step_ms;
     point->efficiency *= before / point->step_ms;
-    point->lost.of[LOST_NEIGHBORS] += 1e-3 * part * added_ms;
-    point->lost.step_s += 1e-3 * part * added_ms;
+    point->lost.of[LOST_NEIGHBORS] += 1e-3 * added_ms;
+    point->lost.step_s += 1e-3 * added_ms;
 }
 
 /* Adds a draw to a point. Draw 0 sets the figures; the other draws widen the limits. */

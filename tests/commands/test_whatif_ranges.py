@@ -70,6 +70,24 @@ def several_gpus_that_are_much_faster_than_as_many_alone_are_refused():
 
 
 @test
+def a_second_point_that_is_much_faster_than_the_model_makes_no_step_shorter_than_a_measured_one_may_be():
+    words = ("whatif", "--profile", "hgx-h200", "--model", "vgg16", "--batch", "2", "--policy", "sync,ddp", "--gpus", "2,24", "--draws", "2")
+    points = harness(*words, "--measured", "1:182,24:2000", "--json", "-").json()["points"]
+    for p in points:
+        expect(0 < p["weak_scaling_efficiency_low"] <= p["weak_scaling_efficiency_high"] < 1.1001 and p["step_low_s"] > 0, "at most a tenth faster than alone", p)
+    expect(abs(points[1]["samples_per_s"] / 2000 - 1) < 1e-9, "the measured point", points)
+
+
+@test
+def a_measured_step_of_which_launches_take_the_most_is_reached_in_every_draw():
+    """Launches take most of the step in draw 11."""
+    words = ("--profile", "v100-sxm2-ib100", "--model", "resnet18", "--batch", "4", "--optimizer", "adamw", "--gpus", "1", "--draws", "11")
+    result = harness("whatif", *words, "--measured", "1:1087.77")
+    expect_equal((result.code, result.err), (0, ""), "exit code and stderr", result)
+    expect("one GPU takes 3.677 ms, as measured" in " ".join(result.out.split()), "the measured step", result)
+
+
+@test
 def one_and_eight_gpus_predict_sixteen_and_thirty_two():
     """BERT-base and ResNet-50 on four hosts of 8 V100, as results/published/training.csv has them: efficiencies within 5 points."""
     table = {(1, 32): (119.6, 921.32, 1499.4, 2885.81), (1, 48): (121.94, 928.01, 1584.32, 3039.3)}
