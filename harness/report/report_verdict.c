@@ -203,16 +203,16 @@ static void lost_lines(const json_t *job, const lost_time *l, int most, text_buf
 {
     double total = l->step_s - l->alone_s, least = fmax(0.05 * fabs(total), 0.001 * l->step_s), rest = total;
     bool done[LOST_CAUSES] = {false};
-    text_append(out, "A step of %s takes %s, of one rank alone %s.", report_job_name(job).text,
+    text_append(out, "A step of %s takes %s, of one rank alone %s", report_job_name(job).text,
                 report_value(CELL_TIME, l->step_s).text, report_value(CELL_TIME, l->alone_s).text);
     int n = 0;
     for (; n < most; n++) {
         int next = take_largest(l->of, LOST_CAUSES, done);
         if (next < 0 || (fabs(l->of[next]) < least && fabs(rest) <= least)) break;
         rest -= l->of[next];
-        lost_part(l->of[next], n ? "," : " Lost:", cause_name(job, l, next).text, out);
+        lost_part(l->of[next], n ? "," : ". Lost:", cause_name(job, l, next).text, out);
     }
-    if (fabs(rest) >= 0.2 * least) lost_part(rest, n ? "," : " Lost:", "other", out);
+    if (fabs(rest) >= 0.2 * least) lost_part(rest, n ? "," : ". Lost:", "other", out);
     text_append(out, ".\n");
 }
 

@@ -42,8 +42,9 @@ static status check_machines(const virtual_job_config *job, const sync_requireme
     if (needs->whole_batch && s->topology->machines > 1)
         return fail(
             STATUS_CONFIG,
-            "DataParallel is one process on one machine: expected at most %d GPUs of profile %s, got %d%s",
-            s->profile->wiring.gpus, p->name, s->config.world, job->run->run.nodes > 1 ? " and --nodes" : "");
+            "DataParallel is one process on one machine: expected at most %d GPU%s of profile %s, got %d%s",
+            s->profile->wiring.gpus, s->profile->wiring.gpus == 1 ? "" : "s", p->name, s->config.world,
+            job->run->run.nodes > 1 ? " and --nodes" : "");
     if (s->config.link_rate > 0 && s->topology->machines == 1 && !job->variant->may_be_one_machine)
         return fail(STATUS_CONFIG,
                     "--link: expected ranks on several machines, got %d on one of profile %s: take --nodes",

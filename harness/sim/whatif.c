@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Samples/s of several GPUs, over those of as many times one GPU, if they were measured. */
+/* A measured point of several GPUs has at most so many times the samples/s of as many GPUs alone. */
 #define MOST_EFFICIENCY 1.1
 
 /* ---- parsing ---------------------------------------------------------------------------------- */

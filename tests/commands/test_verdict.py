@@ -73,6 +73,12 @@ def a_busy_machine_adds_a_sentence_and_no_line():
 
 
 @test
+def a_step_that_loses_nothing_ends_with_one_period():
+    result = harness(*SIM, "--device", "sim:dgx1-v100", "--policy", "ps=sync", "--loader-workers", "1", "--loader-rate", "1")
+    expect("of one rank alone 32.0 s.\n" in result.out, "the sentence", result)
+
+
+@test
 def tables_follow_with_verbose_and_are_always_in_the_json():
     words = [*SIM, "--device", "sim:dgx1-v100", "--quiet"]
     short, long = harness(*words), harness(*words, "--verbose")

@@ -348,6 +348,13 @@ def with_several_servers_a_rank_pushes_first_what_the_next_pass_needs_first():
     expect(f"takes {first:.0f} ms per step with `reverse`, and {fifo:.0f} with `fifo`" in page, "the page", first, fifo)
 
 
+@cases([("sync", ["--policy", "sync"]), ("async", ["--policy", "async", "--slow", "1:9"]), ("dp", ["--policy", "dp", "--payload", "zmq"])])
+def virtual_ranks_of_a_parameter_server_wait_without_a_time_limit(words):
+    result = harness("run", "--mode", "ps", "--device", "sim", "--gpus", "8", "--model", "resnet50", "--steps", "2", "--stall-timeout", "1ms", *words)
+    expect_equal((result.code, result.lines()), (0, ["harness: --stall-timeout has no effect here: virtual ranks wait without a time limit"]),
+                 "exit code and note", result)
+
+
 @test
 def a_rate_without_latency_is_a_link_of_virtual_time_also_with_a_trace():
     with tempfile.TemporaryDirectory() as folder:
