@@ -55,6 +55,8 @@ def a_row_of_dataparallel_on_several_machines_says_why_it_cannot_run_as_its_plan
     for command in (["run", "--plan", "--mode", "ps"], ["run", "--steps", "1", "--mode", "ps"], ["memory"]):
         alone = harness(*command, *XL, *MACHINES, "--policy", "dp")
         expect_equal((alone.code, alone.err, alone.out), (78, f"harness: {reason}\n", ""), " ".join(command), alone)
+    small = harness("memory", "--model", "lenet", "--device", "sim:v100-pcie-10gbe", "--gpus", "2", "--policy", "dp")
+    expect(small.err.endswith("expected at most 1 GPU of profile v100-pcie-10gbe, got 2\n"), "one GPU", small)
 
 
 @test
