@@ -161,6 +161,6 @@ const command command_whatif = {
         "with "
         "--per-host N, --nvlink or --topology FILE\n(machines without a profile), --tf32, --bf16, --fp16, "
         "--jitter, --slow,\n--optimizer, ...; see harness run --help=all. By default a table has --warmup "
-        "2\n--steps 3, and 20 of both under ssp and async.\n",
+        "2\n--steps 3, and 20 of both under ssp, async and with loaders.\n",
     .most_words = COMMAND_READS_ITSELF,
     .run = run_whatif};

@@ -402,7 +402,8 @@ static void advise_against(const json_t *job, const lost_time *lost, text_buffer
         text_append(out, "equally fast ranks%s; -v shows which is waited for",
                     on_cpu ? ", as with --bind core" : "");
     else if (data > most)
-        text_append(out, "more --loader-threads");
+        text_append(out, "more --loader-%s",
+                    json_is_true(json_object_get(job, "simulated")) ? "workers" : "threads");
     else
         text_append(out, "a larger --batch: fewer exchanges per sample");
 }

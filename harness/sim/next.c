@@ -12,6 +12,7 @@
 /* Jobs for which a setting is tried. */
 typedef enum scope {
     ALL,
+    LOADED,           /* by PyTorch's loaders */
     SEVERAL_MACHINES, /* with several ranks each */
     MORE_BATCHES,     /* in a pipeline */
     FEWER_STAGES,     /* in a pipeline */
@@ -31,6 +32,7 @@ static const struct {
                 {0, ENGINE_RING, ALL, "--bucket-cap-mb 100"},
                 {0, ENGINE_RING, ALL, "--policy ddp"},
                 {0, ENGINE_RING, ALL, "--policy zero1"},
+                {0, ENGINE_RING, LOADED, "--loader-workers %d"},
                 {0, ENGINE_RING, SEVERAL_MACHINES, "--policy zero1:group=%d"},
                 {0, ENGINE_RING, SEVERAL_MACHINES, "--policy zero3:group=%d"},
                 {0, ENGINE_RING, SEVERAL_MACHINES, "--algorithm hierarchical"},
@@ -39,6 +41,7 @@ static const struct {
                 {0, ENGINE_RING, DEVICES_OF_RANKS, "--stages-on ranks --gpus %d --accumulate %d"},
                 {0, ENGINE_PS, ALL, "--servers %d"},
                 {0, ENGINE_PS, ALL, "--mode ring --policy ddp"},
+                {0, ENGINE_PS, LOADED, "--loader-workers %d"},
                 {1, ENGINE_RING, FEWER_STAGES, "--stages %d"},
                 {2, ENGINE_RING, ALL, "--bf16"},
                 {2, ENGINE_RING, ALL, "--comm-hook bf16"},
@@ -56,8 +59,11 @@ static status find_scopes(const run_config *c, job_measure *out)
 {
     int per_machine, gpus = (int)c->run.gpus, stages = (int)c->run.stages;
     bool devices = run_config_devices(c) > 1, pipeline = stages > 1 && !devices;
+    sync_requirements needs;
     TRY(run_config_per_machine(c, &per_machine));
+    TRY(run_config_requirements(c, (int)c->run.mode, gpus, &needs));
     out->numbers[ALL] = gpus;
+    out->numbers[LOADED] = 2 * run_config_loader_workers(c, needs.whole_batch ? 1 : per_machine);
     out->numbers[SEVERAL_MACHINES] = per_machine >= 2 && per_machine < gpus ? per_machine : 0;
     out->numbers[MORE_BATCHES] = pipeline ? 2 * (int)c->run.accumulate : 0;
     out->numbers[FEWER_STAGES] = pipeline ? stages / 2 : 0;

@@ -127,7 +127,10 @@ static virtual_workload workload_of(const whatif_question *q, const char *policy
                                       .override_count = q->override_count}};
     if (policy && q->server_per_rank && strcmp(policy, "sync") == 0)
         snprintf(w.options, sizeof w.options, "--servers %d", gpus);
-    set_length(q, VIRTUAL_WARMUP, VIRTUAL_STEPS, &w);
+    /* The first steps use batches that a slow loader has made before. */
+    bool loads = run_config_loader_workers(q->config, 1) > 0;
+    set_length(q, loads ? VIRTUAL_FREE_WARMUP : VIRTUAL_WARMUP, loads ? VIRTUAL_FREE_STEPS : VIRTUAL_STEPS,
+               &w);
     return w;
 }
 

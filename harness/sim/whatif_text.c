@@ -25,7 +25,7 @@ static void mixed_lines(const whatif_question *q, const whatif_answer *a, int p,
         const whatif_point *x = &a->points[p][i];
         if (json_array_size(x->algorithms) < 2) continue;
         json_t *job = json_pack("{s:O}", "algorithms", x->algorithms);
-        text_append(out, "%d GPUs, per step: ", q->gpus[i]);
+        text_append(out, "%s on %d GPUs, per step: ", q->policies.names[p], q->gpus[i]);
         report_algorithms(job, true, out);
         text_append(out, "\n");
         json_decref(job);

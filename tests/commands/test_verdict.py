@@ -273,6 +273,8 @@ V100 = ["--device", "sim:dgx1-v100", "--gpus", "8", "--steps", "3"]
         ("a policy with a key", [*V100, "--model", "vgg16", "--batch", "8", "--mode", "ring", "--policy", "ddp:order=registration"]),
         ("epochs", [*V100[:-2], "--epochs", "1", "--model", "vgg16", "--batch", "8", "--mode", "ring", "--bucket-cap-mb", "1000"]),
         ("large buckets", [*V100, "--model", "vgg16", "--batch", "8", "--mode", "ring", "--bucket-cap-mb", "1000"]),
+        ("loaders that limit a ring", [*V100, "--model", "resnet50", "--mode", "ring", "--loader-workers", "host:8"]),
+        ("loaders that limit servers", [*V100[:-1], "40", "--model", "resnet50", "--mode", "ps", "--policy", "sync", "--loader-workers", "1"]),
         ("an optimizer that is much work", [*V100, "--model", "gpt2", "--batch", "4", "--optimizer", "adam", "--mode", "ring"])])
 def the_setting_that_next_names_shortens_a_step_by_as_much_as_it_says(words):
     result, found = run(*words)
@@ -281,6 +283,12 @@ def the_setting_that_next_names_shortens_a_step_by_as_much_as_it_says(words):
     _, changed = run(*words, *line[1].split())
     before, after = (one["jobs"][0]["throughput"]["samples_per_s"] for one in (found, changed))
     expect(abs(1 - before / after - int(line[3]) / 100) < 0.012 and before / after <= 0.96, "the step", before, after, result)
+
+
+@test
+def a_rank_that_waits_for_its_virtual_loader_needs_more_workers():
+    result, _ = run(*V100[:2], "--steps", "3", "--model", "resnet50", "--mode", "none", "--loader-workers", "1")
+    expect_equal(line_of(result, "Next: "), "Next: more --loader-workers. -v: all tables.", "what to try", result)
 
 
 def drawn(seed):

@@ -207,6 +207,20 @@ def ranks_that_do_not_wait_are_measured_after_they_have_run_ahead(policy):
 
 
 @test
+def the_calls_of_ring_and_tree_are_listed_by_policy():
+    words = ("whatif", "--profile", "v100-pcie-10gbe", "--model", "resnet18", "--gpus", "32", "--policy", "ddp,horovod", "--bucket-cap-mb", "0.25", "--draws", "0")
+    result = harness(*words)
+    expect_equal(re.findall(r"^(\S+) on 32 GPUs, per step: ring \d+ calls", result.out, re.M), ["ddp", "horovod"], "policies", result)
+
+
+@test
+def batches_that_were_loaded_before_the_measured_steps_hide_no_slow_loader():
+    words = ("whatif", "--profile", "dgx1-v100", "--model", "resnet50", "--gpus", "8", "--policy", "sync,ddp", "--loader-workers", "1", "--draws", "0")
+    servers, ring = (p["samples_per_s"] for p in harness(*words, "--json", "-").json()["points"])
+    expect(abs(servers / ring - 1) < 0.001, "one loader limits both", servers, ring)
+
+
+@test
 def a_job_whose_ranks_never_train_at_the_same_time_is_refused():
     result = harness("whatif", "--profile", "v100-pcie-32g", "--model", "vgg16", "--batch", "1", "--gpus", "8", "--policy", "ssp", "--slow", "1:1.5",
                      "--servers", "2", "--draws", "0", "--warmup", "2", "--steps", "3")
