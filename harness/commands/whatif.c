@@ -19,8 +19,9 @@ typedef struct whatif_setup {
 
     run_config config; /* Options of all jobs, which are parsed only to check them. */
     /* Job of the first policy, in which note_effects() finds options without effect. It has the batch of a
-     * recorded job. */
+     * recorded job. Refers to `device`. */
     run_config first;
+    char device[4200];
 } whatif_setup;
 
 static const char *const stack_names[] = {"policy", "unknown", NULL};
@@ -98,10 +99,10 @@ static status find_profile(const whatif_setup *s, whatif_question *q)
  * policy. */
 static status note_effects(whatif_setup *s, const command_line *line, const whatif_question *q)
 {
-    char device[4200], gpus[16];
-    snprintf(device, sizeof device, "sim:%s", q->profile);
+    char gpus[16];
+    snprintf(s->device, sizeof s->device, "sim:%s", q->profile);
     snprintf(gpus, sizeof gpus, "%d", q->gpus[q->size_count - 1]);
-    TRY(command_parse_job(line, q->policies.names[0], device, gpus, &s->first));
+    TRY(command_parse_job(line, q->policies.names[0], s->device, gpus, &s->first));
     if (!s->first.run.quiet) option_effects_note(&s->first);
     return STATUS_OK;
 }
