@@ -221,7 +221,8 @@ static status read_workload(const reader *in, const json_t *file)
     char model[64];
     int64_t version, batch, states;
     const json_t *forward, *loss, *backward;
-    if (!json_is_object(file)) return wrong(in, "the file", "an object");
+    if (!json_is_object(file) || json_object_get(file, "traceEvents"))
+        return wrong(in, "the file", "a workload, which harness import makes of a trace");
     TRY(read_integer(in, file, "schema_version", WORKLOAD_SCHEMA_VERSION, WORKLOAD_SCHEMA_VERSION, &version));
     TRY(read_text(in, file, "model", model, sizeof model));
     TRY(read_integer(in, file, "batch", 1, INT32_MAX, &batch));

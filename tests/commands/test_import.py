@@ -277,6 +277,14 @@ def parameters_and_buffers_without_elements_are_left_out():
     expect_equal([p["name"] for p in found["parameters"]], ["layers.0.weight"], "parameters")
 
 
+@cases([(name, name, size) for name, size in (("bfloat16", 2), ("float32", 4), ("uint8", 1), ("complex64", 8))])
+def frozen_parameters_and_buffers_have_the_bytes_of_their_type(name, size):
+    frozen = {"parameters": METADATA["parameters"] + [["base", [100, 50], name, False]], "buffers": [["mask", 400, name]]}
+    found = imported(in_folder(gpu_trace(metadata=frozen)))
+    expect_equal({s["live_bytes"] for s in segments(found)}, {5000 * size}, "memory of frozen parameters")
+    expect_equal([4 * b["elements"] for b in found["buffers"]], [400 * size], "bytes of buffers")
+
+
 @test
 def a_complex_gradient_has_two_numbers_per_element():
     def with_complex(e, begin):

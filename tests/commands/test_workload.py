@@ -230,6 +230,13 @@ def wrong_files(name):
 
 
 @test
+def a_trace_is_refused_with_the_command_that_makes_a_workload_of_it():
+    with open(path("trace.json"), "w") as out:
+        out.write('{"traceEvents": []}')
+    refused(65, "expected a workload, which harness import makes of a trace", "whatif", "--workload", path("trace.json"))
+
+
+@test
 def control_characters_of_a_file_do_not_reach_the_terminal():
     _, _, file = recorded("resnet18", "--image", "64")
     file["model"] = "net\x1b[2J"

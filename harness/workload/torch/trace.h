@@ -113,6 +113,8 @@ status torch_add_event(torch_trace *t, const char *text, size_t length, int64_t 
 /* Reads dimensions. Further dimensions are multiplied into the fourth. Returns false if they are not
  * positive or have more than SHAPE_MOST_ELEMENTS elements. */
 bool torch_read_shape(const json_t *dims, shape *out);
+/* Returns the size of a type that is named as in C++, in Python or in NCCL's fields. */
+int torch_type_bytes(const char *type);
 /* Returns true if a dimension is 0. */
 bool torch_is_empty(const json_t *dims);
 

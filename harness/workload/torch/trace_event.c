@@ -106,16 +106,18 @@ static bool is_matrix(const char *name)
     return i < sizeof parts / sizeof parts[0];
 }
 
-/* Sets the size of a type that is named as in C++, in Python or in NCCL's fields. */
+int torch_type_bytes(const char *type)
+{
+    static const named_kind sizes[] = {{"BF", 2},  {"bf", 2}, {"alf", 2},  {"16", 2},  {"ouble", 8},
+                                       {"ong", 8}, {"64", 8}, {"128", 16}, {"har", 1}, {"yte", 1},
+                                       {"ool", 1}, {"8", 1},  {NULL, 4}};
+    return find_kind(sizes, type, false) * (strstr(type, "complex<") ? 2 : 1);
+}
+
 static void set_type(torch_event *e, const char *type)
 {
-    bool bfloat = strstr(type, "BF") || strstr(type, "bf");
-    e->half = !bfloat && (strstr(type, "alf") || strstr(type, "16"));
-    e->element_bytes = bfloat || e->half                                                    ? 2
-                       : strstr(type, "ouble") || strstr(type, "ong") || strstr(type, "64") ? 8
-                       : strstr(type, "har") || strstr(type, "yte") || strstr(type, "ool")  ? 1
-                                                                                            : 4;
-    if (strstr(type, "omplex")) e->element_bytes *= 2;
+    e->half = !strstr(type, "BF") && !strstr(type, "bf") && (strstr(type, "alf") || strstr(type, "16"));
+    e->element_bytes = (uint8_t)torch_type_bytes(type);
 }
 
 /* ---- arguments --------------------------------------------------------------------------------------- */

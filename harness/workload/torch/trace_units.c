@@ -11,6 +11,7 @@ typedef struct entry {
     shape shape;
     int gradient; /* index, or -1 */
     int module;   /* first entry of the same module */
+    int bytes;    /* size of an element, or 0 without a name */
     bool trained;
 } entry;
 
@@ -53,8 +54,9 @@ static status read_names(matching *m)
                      .gradient = -1,
                      .module = m->count,
                      .trained = json_is_true(json_array_get(row, 3))};
-        if (!e->name || !json_is_string(json_array_get(row, 2)) ||
-            !torch_read_shape(json_array_get(row, 1), &e->shape))
+        const char *type = json_string_value(json_array_get(row, 2));
+        e->bytes = type ? torch_type_bytes(type) : 0;
+        if (!e->name || !type || !torch_read_shape(json_array_get(row, 1), &e->shape))
             return fail(STATUS_DATA,
                         "\"harness\": parameter %zu: expected [name, shape, type, requires_grad]", i);
         const char *dot = strrchr(e->name, '.');
@@ -203,7 +205,7 @@ static status add_buffers(const torch_trace *t, nn_model *m)
             return fail(STATUS_DATA, "\"harness\": buffer %zu: expected [name, elements, type]", i);
         char copy[NN_NAME_MAX];
         copy_name(copy, name);
-        nn_declare_buffer(m, copy, strstr(type, "64") ? 2 * elements : elements);
+        nn_declare_buffer(m, copy, (torch_type_bytes(type) * elements + 3) / 4);
     }
     return STATUS_OK;
 }
@@ -241,7 +243,7 @@ static status add_all(matching *m, workload *w, torch_names *names)
         elements += shape_elements(e->shape);
         if (elements > SHAPE_MOST_ELEMENTS)
             return fail(STATUS_DATA, "expected at most 2^44 elements of parameters");
-        if (e->gradient < 0) names->frozen_bytes += 4 * shape_elements(e->shape);
+        if (e->gradient < 0) names->frozen_bytes += e->bytes * shape_elements(e->shape);
         if (e->gradient < 0) continue;
         torch_gradient *g = &m->s->gradients[e->gradient];
         g->parameter = w->model->param_count;
