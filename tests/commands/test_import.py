@@ -286,6 +286,14 @@ def frozen_parameters_and_buffers_have_the_bytes_of_their_type(name, size):
 
 
 @test
+def a_batch_that_is_no_number_is_missing_and_parameters_that_are_not_trained_take_no_gradient():
+    expect("samples" not in table(in_folder(gpu_trace(metadata={"batch": 32}))), "a number is no text")
+    expect('samples (a number as "batch" in' in table(in_folder(gpu_trace(metadata={"batch": "32"}))), "expected a word on the batch")
+    frozen = {"parameters": [["layers.0.weight", [64, 32], "float32", False]]}
+    expect_equal(len(imported(in_folder(gpu_trace(metadata=frozen)))["parameters"]), 1, "parameters")
+
+
+@test
 def a_complex_gradient_has_two_numbers_per_element():
     def with_complex(e, begin):
         return [e] + (accumulated(begin + 440, 8, 8, kind="c10::complex<float>") if e["name"].startswith("ProfilerStep") else [])

@@ -118,6 +118,8 @@ static void describe_job(importer *m, workload *w)
                 "kernels (ProfilerActivity.CUDA)");
     add_missing(m, unknown, "elements of collectives (record_shapes=True)");
     add_missing(m, !d, "names, samples, peak memory and the step without profiler (add_metadata_json)");
+    add_missing(m, d && torch_number(&m->rec->trace, "batch") == 0,
+                "samples (a number as \"batch\" in add_metadata_json)");
     add_missing(m, d && w->peak_bytes == 0, "peak memory (\"peak_bytes\" in add_metadata_json)");
     add_missing(m, d && m->rec->measured_ns == 0,
                 "the step without profiler (\"step_ms\" in add_metadata_json)");

@@ -108,12 +108,15 @@ static void match_names(matching *m)
     give(m, 0, m->uses.count, 0, m->count, false);
 }
 
-/* Returns true if the trace has names, and each trained parameter has a gradient. */
+/* Returns true if gradients have names, and each trained parameter has a gradient. */
 static bool all_found(const matching *m)
 {
-    int i = 0;
-    while (i < m->count && (m->entries[i].gradient >= 0 || !m->entries[i].trained)) i++;
-    return m->count > 0 && i == m->count;
+    int found = 0, trained = 0;
+    for (int i = 0; i < m->count; i++) {
+        found += m->entries[i].gradient >= 0;
+        trained += m->entries[i].trained;
+    }
+    return found > 0 && found == trained;
 }
 
 /* ---- units ------------------------------------------------------------------------------------------- */
