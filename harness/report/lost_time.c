@@ -20,6 +20,36 @@ static double passes(const json_t *job)
     return report_phase(job, "forward_s") + report_phase(job, "backward_s");
 }
 
+/* Returns the mean over the steps of a rank's passes. */
+static double passes_of_rank(const json_t *rank)
+{
+    const json_t *forward = json_object_get(rank, "forward_s"),
+                 *backward = json_object_get(rank, "backward_s");
+    double sum = 0;
+    for (size_t i = 0; i < json_array_size(forward); i++)
+        sum += json_number_value(json_array_get(forward, i)) + json_number_value(json_array_get(backward, i));
+    return sum / (double)json_array_size(forward);
+}
+
+/* Returns by how much the passes of a rank, as a mean over the ranks, are longer because of --slow. Returns 0
+ * if all ranks or none of them are slow, as the rank alone may be, and for dp. */
+static double late_passes(const json_t *job)
+{
+    const json_t *ranks = json_object_get(job, "ranks"), *rank;
+    double all = 0, usual = 0;
+    size_t r, count = json_array_size(ranks), usual_count = 0;
+    json_array_foreach((json_t *)ranks, r, rank)
+    {
+        bool slow = report_number_at(rank, "slow_factor") > 1;
+        double seconds = passes_of_rank(rank);
+        all += seconds;
+        usual += slow ? 0 : seconds;
+        usual_count += !slow;
+    }
+    if (usual_count == 0 || usual_count == count || report_ranks_of_step(job, ranks) < count) return 0;
+    return all / (double)count - usual / (double)usual_count;
+}
+
 lost_time lost_time_between(const json_t *job, const json_t *alone, const json_t *isolated, int simulated)
 {
     const json_t *beside = isolated ? isolated : alone, *scheme = json_object_get(job, "without_python");
@@ -28,11 +58,14 @@ lost_time lost_time_between(const json_t *job, const json_t *alone, const json_t
     double neighbors = passes(beside) + report_phase(beside, "optimizer_s") - passes(alone) -
                        report_phase(alone, "optimizer_s");
     l.of[LOST_NEIGHBORS] = simulated ? 0 : isolated ? neighbors : NAN;
-    l.of[LOST_EXCHANGE] = passes(scheme) - passes(beside);
+    double late = simulated && !(report_largest(json_object_get(alone, "ranks"), "slow_factor") > 1)
+                      ? late_passes(job)
+                      : 0;
+    l.of[LOST_EXCHANGE] = passes(scheme) - passes(beside) - late;
     l.of[LOST_UPDATE] = report_phase(scheme, "optimizer_s") - report_phase(beside, "optimizer_s");
     l.of[LOST_COMMUNICATION] =
         report_phase(scheme, "exposed_communication_s") - report_phase(alone, "exposed_communication_s");
-    l.of[LOST_WAITING] = report_phase(scheme, "waiting_s") - report_phase(alone, "waiting_s");
+    l.of[LOST_WAITING] = report_phase(scheme, "waiting_s") - report_phase(alone, "waiting_s") + late;
     l.of[LOST_ENGINE] = report_phase(scheme, "other_s") - report_phase(alone, "other_s");
     l.of[LOST_DATA] = report_phase(job, "data_s") - report_phase(alone, "data_s");
     l.of[LOST_PYTHON] = l.step_s - report_phase(job, "data_s") -

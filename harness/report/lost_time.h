@@ -20,7 +20,7 @@ typedef enum lost_cause {
     LOST_UPDATE,        /* The optimizer takes longer, or less because of shards or servers. */
     LOST_ENGINE,        /* Copies and calls of the engine that no communication hides. */
     LOST_COMMUNICATION, /* Exposed communication. */
-    LOST_WAITING,       /* Waiting for other ranks. */
+    LOST_WAITING,       /* Waiting for other ranks. In virtual time also what --slow adds to passes. */
     LOST_DATA,          /* Loading data takes longer. */
     /* In virtual time: dp is one Python process. The time by which its step is longer than without Python.
      * The time in which a step waits for data is left out, because Python runs while batches are loaded. */

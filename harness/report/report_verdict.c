@@ -182,7 +182,7 @@ static short_text cause_name(const json_t *job, const lost_time *l, int cause)
     short_text name;
     if (cause == LOST_EXCHANGE && isnan(l->of[LOST_NEIGHBORS]))
         snprintf(name.text, sizeof name.text, "slower computation");
-    else if (cause == LOST_WAITING && 2 * report_longest_wait(job, "s") > l->of[LOST_WAITING])
+    else if (cause == LOST_WAITING && 2 * report_longest_wait(job, "s") > phase(job, "waiting_s"))
         snprintf(name.text, sizeof name.text, "waiting mostly for rank %.0f",
                  report_longest_wait(job, "rank"));
     else

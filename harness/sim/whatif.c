@@ -206,8 +206,8 @@ static status not_reached(const whatif_question *q, const virtual_figures *figur
         faster ? "highest" : "lowest", report_value(CELL_RATE, q->one_rate).text, add);
 }
 
-/* Runs one GPU, without the options of stages and without --slow of another rank. *efficiency is 0 if
- * there is no measured step to fit. */
+/* Runs one GPU, without the options of stages and, if several GPUs are compared with it, without --slow.
+ * *efficiency is 0 if there is no measured step to fit. */
 static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *figures, double *efficiency,
                           whatif_point *out)
 {
@@ -215,7 +215,8 @@ static status ask_one_gpu(const whatif_question *q, int draw, virtual_figures *f
                                     {"stages-on", OPTION_TEXT, .help = ""},
                                     {"schedule", OPTION_TEXT, .help = ""},
                                     {"slow", OPTION_TEXT, .help = ""}};
-    const option_table table = {"Several GPUs", others, q->slow_rank > 0 ? 4 : 3};
+    bool compares = q->slow_rank > 0 || !whatif_is_alone(q, q->size_count - 1);
+    const option_table table = {"Several GPUs", others, compares ? 4 : 3};
     const char *left_out;
     virtual_workload alone = workload_of(q, NULL, 1, draw, 0);
     char **words = calloc((size_t)q->word_count + 1, sizeof *words);

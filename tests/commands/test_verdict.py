@@ -224,6 +224,19 @@ def the_verdict_names_the_rank_that_is_waited_for_most():
     expect(" waiting mostly for rank 1" in line_of(result, "A step of "), "its name", result)
 
 
+@test
+def a_slow_rank_is_no_contention_with_the_exchange():
+    words = ("--device", "sim:dgx1-v100", "--model", "resnet50", "--gpus", "2", "--policy", "ps=sync,ring=ddp", "--steps", "3")
+    result, found = run(*words, "--slow", "1:3")
+    _, usual = run(*words)
+    for name in ("ps", "ring"):
+        lost, before = (next(job for job in one["jobs"] if job["name"] == name)["lost"] for one in (found, usual))
+        expect(lost["exchange_s"] <= before["exchange_s"] + 1e-9, f"{name}: contention", lost, before)
+        removed = lost["step_s"] - before["step_s"]
+        expect(abs(lost["waiting_s"] - before["waiting_s"] - removed) < 0.03 * removed, f"{name}: what the same job without --slow saves", lost, before)
+    expect(" waiting mostly for rank 1" in line_of(result, "A step of "), "its name", result)
+
+
 CAUSES = ["neighbors_s", "exchange_s", "update_s", "engine_s", "communication_s", "waiting_s", "data_s", "python_s"]
 
 

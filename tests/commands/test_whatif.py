@@ -207,6 +207,13 @@ def ranks_that_do_not_wait_are_measured_after_they_have_run_ahead(policy):
 
 
 @test
+def it_does_not_matter_which_of_two_equal_gpus_is_slow():
+    words = ("whatif", "--profile", "dgx1-v100", "--model", "resnet50", "--gpus", "1,2", "--draws", "0", "--json", "-")
+    first, second = (harness(*words, "--slow", slow).json()["points"] for slow in ("0:3", "1:3"))
+    expect(all(abs(a[key] / b[key] - 1) < 1e-3 for a, b in zip(first, second) for key in ("step_s", "weak_scaling_efficiency")), "points", first, second)
+
+
+@test
 def the_calls_of_ring_and_tree_are_listed_by_policy():
     words = ("whatif", "--profile", "v100-pcie-10gbe", "--model", "resnet18", "--gpus", "32", "--policy", "ddp,horovod", "--bucket-cap-mb", "0.25", "--draws", "0")
     result = harness(*words)
