@@ -90,7 +90,7 @@ static void table_row(const whatif_question *q, const whatif_answer *a, int p, i
     else if (!x->fits)
         text_append(out, "%18s%7s%10s%10s\n", "does not fit", "-", "-", bytes);
     else
-        text_append(out, "%18s%7s%10s%10s %s\n", step,
+        text_append(out, "%18s %6s%10s%10s %s\n", step,
                     text_three_digits(efficiency, sizeof efficiency, 100 * x->efficiency),
                     text_three_digits(rate, sizeof rate, x->samples_per_s), bytes, cause);
 }

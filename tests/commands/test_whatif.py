@@ -214,6 +214,12 @@ def it_does_not_matter_which_of_two_equal_gpus_is_slow():
 
 
 @test
+def a_tiny_efficiency_stays_apart_from_the_step():
+    result = harness("whatif", "--profile", "v100-pcie-10gbe", "--model", "vgg16", "--batch", "1", "--gpus", "512", "--draws", "0", "--link", "1Mb/s,100ms")
+    expect(re.search(r"^  512 ddp +\d+ 0\.000\d+ +[\d.]+ ", result.out, re.M), "columns", result)
+
+
+@test
 def the_calls_of_ring_and_tree_are_listed_by_policy():
     words = ("whatif", "--profile", "v100-pcie-10gbe", "--model", "resnet18", "--gpus", "32", "--policy", "ddp,horovod", "--bucket-cap-mb", "0.25", "--draws", "0")
     result = harness(*words)
