@@ -110,7 +110,9 @@ void virtual_machines_describe(const simulation *s, char *note, size_t size)
     text_buffer cluster = {0};
     int machines = s->topology->machines;
     net_link link = {.latency_ns = llround(1e3 * sim_profile_get(s->profile, SIM_NETWORK_LATENCY))};
-    if (present < all)
+    if (present < all && present == 1)
+        snprintf(alike, sizeof alike, "; identical ranks: rank 0 stands for all");
+    else if (present < all)
         snprintf(alike, sizeof alike, "; identical ranks: ranks 0 to %d stand for all", present - 1);
     if (machines > 1) {
         int adapters = s->profile->wiring.nics;

@@ -214,8 +214,9 @@ def it_does_not_matter_which_of_two_equal_gpus_is_slow():
 
 
 @test
-def a_tiny_efficiency_stays_apart_from_the_step():
+def of_machines_of_one_gpu_rank_0_stands_for_all_and_a_tiny_efficiency_stays_apart_from_the_step():
     result = harness("whatif", "--profile", "v100-pcie-10gbe", "--model", "vgg16", "--batch", "1", "--gpus", "512", "--draws", "0", "--link", "1Mb/s,100ms")
+    expect("identical ranks: rank 0 stands for all;" in " ".join(result.out.split()), "one rank", result)
     expect(re.search(r"^  512 ddp +\d+ 0\.000\d+ +[\d.]+ ", result.out, re.M), "columns", result)
 
 
