@@ -135,7 +135,7 @@ static void defaults_come_from_the_table(void **context)
 static void a_period_is_compared_with_its_default(void **context)
 {
     (void)context;
-    static const option every = {.name = "every", .type = OPTION_PERIOD, .initial = "5ep"};
+    static const option every = {.name = "every", .type = OPTION_PERIOD, .initial = "5ep", .high = 9};
     static const option_table table = {"Periods", &every, 1};
     option_period period;
     option_binding binding = {.table = &table, .storage = &period};
