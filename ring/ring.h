@@ -25,7 +25,7 @@ extern const sync_engine_type sync_ring;
 typedef struct ring_bucket_record {
     int64_t id; /* Number of the record, from 1. */
     int64_t step;
-    int bucket, tensors;
+    int bucket;
     int64_t bytes;       /* Number of bytes that are sent. */
     int64_t ready_ns;    /* Time at which the last gradient was ready. */
     int64_t launched_ns; /* Time at which the bucket was handed to the collectives. */

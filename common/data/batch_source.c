@@ -80,7 +80,7 @@ static void filled_close(batch_source *base)
     free(s);
 }
 
-static const batch_source_type filled_type = {"filled", filled_next, batch_source_always_ready,
+static const batch_source_type filled_type = {filled_next, batch_source_always_ready,
                                               batch_source_ignore_return, filled_close};
 
 status batch_source_open_filled(const data_form *form, int64_t samples, batch_fill fill, const void *context,

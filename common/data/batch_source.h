@@ -30,7 +30,6 @@ typedef struct batch_view {
 typedef struct batch_source batch_source;
 
 typedef struct batch_source_type {
-    const char *name;
     status (*next)(batch_source *s, int64_t step, batch_view *out);
     bool (*ready)(batch_source *s, int64_t step);
     void (*give_back)(batch_source *s, const batch_view *b);
@@ -42,7 +41,6 @@ struct batch_source {
     data_form form;
     int64_t largest_batch;   /* number of samples of the largest batch */
     int64_t steps_per_epoch; /* 0 if there are no epochs */
-    int64_t buffer_bytes;    /* size in bytes of all buffers in host memory */
 };
 
 /* Waits for the batch of `step` and lends it until batch_source_return(). If steps are consecutive, the

@@ -61,7 +61,6 @@ typedef struct data_description {
     int64_t samples[DATA_PARTS];
     const char *files[DATA_MAX_FILES];
     int file_count;
-    int64_t stored_bytes; /* size in bytes of the samples and labels in memory */
     /* Mean and deviation of x / 255 in each channel. Used only for images. */
     float mean[DATA_MAX_CHANNELS], deviation[DATA_MAX_CHANNELS];
 } data_description;

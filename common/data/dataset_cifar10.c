@@ -35,7 +35,6 @@ static status load_part(dataset *set, data_part part, const char *folder, text_b
     }
     set->stored[part] = (stored_part){.pixels = pixels, .labels = labels};
     set->description.samples[part] = total;
-    set->description.stored_bytes += total * (CIFAR10_PIXELS + 1);
     return STATUS_OK;
 }
 

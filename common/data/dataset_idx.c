@@ -20,7 +20,6 @@ static status read_file(dataset *set, const char **path, text_buffer *file)
     TRY(dataset_add_file(set, *path, path));
     TRY(file_read(*path, file));
     dataset_own(set, file->data);
-    set->description.stored_bytes += (int64_t)file->length;
     return STATUS_OK;
 }
 

@@ -55,7 +55,6 @@ static status load(dataset *set, const csv_table *table, uint64_t seed)
     standardize(table, set->stored[DATA_TRAIN].picks, set->description.samples[DATA_TRAIN], features);
     set->description.form =
         (data_form){DATA_FEATURES, DATA_TARGET_CLASS, .features = table->features, .classes = table->classes};
-    set->description.stored_bytes = (int64_t)(values * sizeof(float)) + table->samples;
     return STATUS_OK;
 }
 

@@ -194,7 +194,6 @@ static void loader_close(batch_source *source)
 }
 
 static const batch_source_type loader_type = {
-    .name = "loader",
     .next = loader_next,
     .ready = loader_ready,
     .give_back = loader_return,
@@ -228,7 +227,6 @@ static status allocate_slots(loader *l)
     for (int i = 0; i < l->depth; i++) {
         TRY(l->memory.allocate(l->memory.context, input_bytes, &l->slots[i].inputs));
         TRY(l->memory.allocate(l->memory.context, target_bytes, &l->slots[i].targets));
-        l->source.buffer_bytes += (int64_t)(input_bytes + target_bytes);
     }
     return STATUS_OK;
 }

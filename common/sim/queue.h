@@ -26,7 +26,6 @@ typedef int64_t sim_time;
 #define SIM_NS INT64_C(1000)
 #define SIM_US INT64_C(1000000)
 #define SIM_MS INT64_C(1000000000)
-#define SIM_S INT64_C(1000000000000)
 
 static inline int64_t sim_to_ns(sim_time t)
 {

@@ -156,11 +156,6 @@ typedef struct sync_step {
     bool synchronize; /* false for a micro-batch that only accumulates gradients */
 } sync_step;
 
-typedef struct sync_batch {
-    int64_t load;  /* number of samples that the rank's loader provides */
-    int64_t train; /* number of samples in the rank's forward and backward pass */
-} sync_batch;
-
 /* Totals since the engine was opened. */
 typedef struct sync_counters {
     /* time that the threads of this rank's agent or server have spent in updates */
@@ -226,8 +221,9 @@ typedef struct sync_policy_info {
 
 /* Additional functions of an engine in which rank 0 loads the batches of all ranks, as in DataParallel. */
 typedef struct sync_scatter {
-    /* Chooses how many samples this rank loads and trains on. `batch` is the number of samples per rank. */
-    status (*plan)(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+    /* Begins a micro-batch, and returns the number of samples that this rank loads. `batch` is the number of
+     * samples per rank. */
+    int64_t (*plan)(sync_engine *e, const sync_step *step, int64_t batch);
     /* Scatters the batch that rank 0 has loaded. */
     status (*inputs)(sync_engine *e, const sync_step *step);
     /* Gathers the outputs on rank 0 if rank 0 computes one loss. Called after end_forward(). */

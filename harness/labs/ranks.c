@@ -53,8 +53,7 @@ static void cut_close(batch_source *base)
     (void)base;
 }
 
-static const batch_source_type cut_type = {"cut", cut_next, batch_source_always_ready, cut_give_back,
-                                           cut_close};
+static const batch_source_type cut_type = {cut_next, batch_source_always_ready, cut_give_back, cut_close};
 
 /* ---- ranks ---- */
 

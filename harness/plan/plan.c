@@ -163,7 +163,7 @@ static void source_close(batch_source *s)
     (void)s;
 }
 
-static const batch_source_type source_type = {"plan", source_next, batch_source_always_ready,
+static const batch_source_type source_type = {source_next, batch_source_always_ready,
                                               batch_source_ignore_return, source_close};
 
 /* ---- one rank --------------------------------------------------------------------------------- */

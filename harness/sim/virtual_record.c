@@ -82,7 +82,6 @@ static void add_indices(int *list, int *count, const int *from, int added)
 }
 
 typedef struct segments {
-    workload *out;
     nn_segment *now;
     double arithmetic, traffic; /* sums over the kernels' time */
     int64_t live;
@@ -119,7 +118,7 @@ static void add_op(segments *s, const nn_program *p, int op, const kernel_use *k
 static status make_segments(const recording_job *job, const nn_program *p, const simulation *machines,
                             int64_t first, workload *w)
 {
-    segments s = {.out = w};
+    segments s = {0};
     nn_recording *r = w->model->recording;
     int64_t before = job->kernels[first].begin;
     for (int op = 0; op < p->op_count; op++) {

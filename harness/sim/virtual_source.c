@@ -86,11 +86,8 @@ static void close_source(batch_source *base)
     free(base);
 }
 
-static const batch_source_type type = {.name = "virtual",
-                                       .next = next_batch,
-                                       .ready = is_ready,
-                                       .give_back = batch_source_ignore_return,
-                                       .close = close_source};
+static const batch_source_type type = {
+    .next = next_batch, .ready = is_ready, .give_back = batch_source_ignore_return, .close = close_source};
 
 status virtual_source_open(const dataset *set, const sampler_config *sampler, int rank, bool whole,
                            batch_source **out)

@@ -310,8 +310,7 @@ static void shared_close(batch_source *base)
     free(base);
 }
 
-static const batch_source_type shared_type = {.name = "shared",
-                                              .next = shared_next,
+static const batch_source_type shared_type = {.next = shared_next,
                                               .ready = shared_ready,
                                               .give_back = batch_source_ignore_return,
                                               .close = shared_close};

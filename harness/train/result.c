@@ -75,7 +75,6 @@ status trainer_report_backward(trainer *t, int step, int64_t micro)
     if (b->loss_here) TRY(trainer_check_loss(t, &f->step, sums));
     if (b->copied) f->sums.copy += trainer_prefetch_time(t, b->copied);
     add_part(t, "backward", micro, STEP_BACKWARD, first + STEP_MARK_BACKWARD, first + STEP_MARK_BACKWARD_END);
-    f->sums.correct += (int64_t)sums[1];
     f->sums.has_loss = f->sums.has_loss || b->loss_here;
     f->sums.loss += b->loss_here ? sums[0] / b->loss_normalizer : 0;
     return STATUS_OK;
@@ -147,6 +146,5 @@ void trainer_report_step(trainer *t, int step, step_result *out)
                          .reduced_ns = device_mark_ns(s, sync_mark_update(f->step.index)),
                          .samples = f->sums.samples,
                          .targets = f->sums.targets,
-                         .correct = f->sums.correct,
                          .loss = f->sums.has_loss ? f->sums.loss : (double)NAN};
 }

@@ -63,7 +63,7 @@ static status find_slot(trainer *t, int64_t batch, trainer_program_slot **out)
 static status copy_batch(trainer *t)
 {
     sync_exchange *x = &t->exchange;
-    bool loads = t->current.plan.load > 0;
+    bool loads = t->current.load > 0;
     x->loaded = x->samples = loads ? t->current.batch.count : 0;
     x->targets = loads ? t->current.batch.targets_counted : 0;
     t->current.step.samples = x->samples;
@@ -98,10 +98,10 @@ status trainer_load_batch(trainer *t, batch_source *source, int64_t batch_step)
 {
     TRY(step_log_enter(&t->log, STEP_PHASE_LOAD));
     const sync_scatter *scatter = t->engine->type->scatter;
-    t->current.plan = (sync_batch){.load = t->config.batch, .train = t->config.batch};
-    if (scatter) TRY(scatter->plan(t->engine, &t->current.step, t->config.batch, &t->current.plan));
+    int64_t batch = t->config.batch;
+    t->current.load = scatter ? scatter->plan(t->engine, &t->current.step, batch) : batch;
     bool last = trainer_is_last_micro_batch(t) && t->current.step.index + 1 >= t->config.total_steps;
-    if (t->current.plan.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, last));
+    if (t->current.load > 0) TRY(trainer_borrow_batch(t, source, batch_step, last));
     TRY(step_log_enter(&t->log, STEP_PHASE_COPY));
     TRY(copy_batch(t));
     TRY(step_log_enter(&t->log, STEP_PHASE_SCATTER));

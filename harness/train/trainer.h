@@ -83,7 +83,7 @@ typedef struct step_result {
     /* Time at which the gradients were reduced, before the update. Keeps an earlier value if this rank
      * makes no update. */
     int64_t reduced_ns;
-    int64_t samples, targets, correct; /* sums over the micro-batches of this rank */
+    int64_t samples, targets; /* sums over the micro-batches of this rank */
     /* Loss of this rank's batches, with the loss's reduction. NaN if another rank computes the loss. */
     double loss;
 } step_result;

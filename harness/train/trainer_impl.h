@@ -85,7 +85,7 @@ typedef struct pending_step {
     /* Sums over the micro-batches. */
     struct {
         int64_t copy; /* time of prefetch copies, ns */
-        int64_t samples, targets, correct;
+        int64_t samples, targets;
         bool has_loss;
         double loss;
     } sums;
@@ -97,7 +97,7 @@ typedef struct trainer_running {
     nn_observer observer;
     op_scalars scalars;
     sync_step step;
-    sync_batch plan;
+    int64_t load; /* number of samples that this rank's loader provides */
     batch_view batch;
     bool has_batch, loss_here; /* `has_batch`: `batch` is on loan; `loss_here`: this rank computes the loss */
     uint64_t copied;           /* as in trainer_kept_batch */

@@ -3,16 +3,14 @@
 #include "common/base/least.h"
 #include "ps/dataparallel/dataparallel.h"
 
-status dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch, sync_batch *out)
+int64_t dp_plan_batch(sync_engine *base, const sync_step *step, int64_t batch)
 {
     dp_engine *e = dp_engine_of(base);
-    const sync_context *c = context_of(e);
     dp_account_begin_batch(e);
     if (!e->accumulates) e->contributors = 0;
     e->step = step->index;
-    *out = (sync_batch){.load = dp_is_root(e) ? batch * c->world : 0, .train = batch};
     e->sums = 0;
-    return STATUS_OK;
+    return dp_is_root(e) ? batch * context_of(e)->world : 0;
 }
 
 /* Returns the part of a rank. Splits the batch as torch.chunk does: every rank has ceil(batch / n) samples

@@ -236,7 +236,7 @@ status dp_stage_up(dp_engine *e, dp_tensor tensor, void *data, int64_t offset, i
 status dp_copy_down(dp_engine *e, void *host, const void *data, int64_t bytes);
 
 /* batch.c */
-status dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch, sync_batch *out);
+int64_t dp_plan_batch(sync_engine *e, const sync_step *step, int64_t batch);
 status dp_scatter_inputs(sync_engine *e, const sync_step *step);
 /* Adds the parts of all ranks to the current exchange, or to the current call of NCCL. */
 status dp_add_parts(dp_engine *e, const dp_flow *f);

@@ -56,7 +56,6 @@ typedef struct bucket_plan {
 
 typedef struct bucket {
     int first, count; /* Tensors of the bucket, as a range of bucket_schedule.tensors. */
-    dtype type;
     int64_t elements, bytes;
     int pending; /* Number of gradients that are not ready in this step. */
 } bucket;

@@ -147,7 +147,6 @@ static status launch(ring_engine *e, int k)
     *ring_record(e, id) = (ring_bucket_record){.id = id,
                                                .step = e->compute.step.index,
                                                .bucket = k,
-                                               .tensors = e->schedule.buckets[k].count,
                                                .bytes = wire_bytes(e, k),
                                                .ready_ns = b->ready_ns};
     if (e->settings.policy.sharding == PARAM_SHARD_NONE)

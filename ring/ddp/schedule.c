@@ -51,7 +51,6 @@ static int tensor_at(const bucket_plan *plan, const int *ready, int count, int i
 
 static void add(bucket *b, const bucket_tensor *t)
 {
-    b->type = t->type;
     b->count++;
     b->elements += t->elements;
     b->bytes += t->elements * dtype_size(t->type);

@@ -55,7 +55,7 @@ static void close_blank(batch_source *s)
     (void)s;
 }
 
-static const batch_source_type blank_type = {"blank", next_blank, batch_source_always_ready, return_blank,
+static const batch_source_type blank_type = {next_blank, batch_source_always_ready, return_blank,
                                              close_blank};
 
 /* Opens a source that gives the same batch to all ranks. */

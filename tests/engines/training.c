@@ -109,8 +109,8 @@ static void source_close(batch_source *base)
     free(s);
 }
 
-static const batch_source_type value_source_type = {"values", source_next, batch_source_always_ready,
-                                                    source_give_back, source_close};
+static const batch_source_type value_source_type = {source_next, batch_source_always_ready, source_give_back,
+                                                    source_close};
 
 static status source_open(const training *t, int rank, bool whole, batch_source **out)
 {

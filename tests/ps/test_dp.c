@@ -81,7 +81,7 @@ static void short_close(batch_source *base)
     batch_source_close(&((short_source *)base)->whole);
 }
 
-static const batch_source_type short_type = {"short", short_next, batch_source_always_ready, short_give_back,
+static const batch_source_type short_type = {short_next, batch_source_always_ready, short_give_back,
                                              short_close};
 
 static int64_t part(int64_t samples, int world, int rank)

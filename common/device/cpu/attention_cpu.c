@@ -30,7 +30,6 @@ static size_t workspace_bytes(const host_kernel *kernel)
 typedef struct attention_block {
     const cpu_isa *isa;
     const attention_attributes *attributes;
-    int64_t first;
     cpu_scores scores;
     float *gradients, *row, *gemm;
 } attention_block;
@@ -40,7 +39,7 @@ static attention_block block_at(const host_call *call, int part, int64_t first)
     const attention_attributes *a = &call->op->u.attention;
     int64_t most = rows_of_block(a), rows = a->sequence - first < most ? a->sequence - first : most;
     int64_t columns = a->causal ? first + rows : a->sequence;
-    attention_block b = {.isa = cpu_isa_of(call->kernel), .attributes = a, .first = first};
+    attention_block b = {.isa = cpu_isa_of(call->kernel), .attributes = a};
     b.scores = (cpu_scores){.s = (float *)call->workspace + part * floats_of_part(a),
                             .stride = a->sequence,
                             .rows = rows,

@@ -216,16 +216,17 @@ static void every_tensor_is_in_one_bucket_of_its_type(void **state)
             for (int k = 0; k < schedule.count; k++) {
                 const bucket *b = &schedule.buckets[k];
                 int64_t elements = 0;
+                dtype type = tensors[schedule.tensors[b->first]].type;
                 assert_int_equal(b->first, total);
                 for (int i = 0; i < b->count; i++) {
                     int tensor = schedule.tensors[b->first + i];
                     assert_false(seen[tensor]);
                     seen[tensor] = true;
-                    assert_int_equal(tensors[tensor].type, b->type);
+                    assert_int_equal(tensors[tensor].type, type);
                     elements += tensors[tensor].elements;
                 }
                 assert_int_equal(elements, b->elements);
-                assert_int_equal(elements * dtype_size(b->type), b->bytes);
+                assert_int_equal(elements * dtype_size(type), b->bytes);
                 total += b->count;
             }
             assert_int_equal(total, MOST);
