@@ -9,6 +9,7 @@
 #include "ps/dataparallel/dataparallel.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static ps_engine *engine_of(sync_engine *e)
 {
@@ -384,7 +385,19 @@ bool ps_updates_on_gpu(const sync_engine *e)
 
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload)
 {
-    ps_member_ways(member_of((sync_engine *)e), transport, payload);
+    const ps_member *m = member_of((sync_engine *)e);
+    static const char *const transports[] = {"inproc", "ipc", "tcp"};
+    const sync_context *c = m->context;
+    bool read_in_place = c->hub && m->options->payload != PS_PAYLOAD_ZMQ && !net_link_is_emulated(&c->link);
+    *transport = *payload = NULL;
+    if (!m->urls || ps_member_count(m->policy, c->world) == 1) return;
+    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++)
+        if (strncmp(m->urls[0], transports[i], strlen(transports[i])) == 0) *transport = transports[i];
+    if (device_get_info(c->device)->simulated) *transport = "sim";
+    if (m->options->payload == PS_PAYLOAD_NCCL)
+        *payload = "nccl";
+    else
+        *payload = m->segments || read_in_place ? "shm" : "zmq";
 }
 
 void ps_write_settings(const sync_engine *e, text_buffer *out)

@@ -176,22 +176,6 @@ static ps_transport transport_kind(const ps_member *m)
     return m->context->host_address ? PS_TRANSPORT_TCP : PS_TRANSPORT_IPC;
 }
 
-void ps_member_ways(const ps_member *m, const char **transport, const char **payload)
-{
-    static const char *const transports[] = {"inproc", "ipc", "tcp"};
-    const sync_context *c = m->context;
-    bool read_in_place = c->hub && m->options->payload != PS_PAYLOAD_ZMQ && !net_link_is_emulated(&c->link);
-    *transport = *payload = NULL;
-    if (!m->urls || ps_member_count(m->policy, c->world) == 1) return;
-    for (size_t i = 0; i < sizeof transports / sizeof *transports; i++)
-        if (strncmp(m->urls[0], transports[i], strlen(transports[i])) == 0) *transport = transports[i];
-    if (device_get_info(c->device)->simulated) *transport = "sim";
-    if (m->options->payload == PS_PAYLOAD_NCCL)
-        *payload = "nccl";
-    else
-        *payload = m->segments || read_in_place ? "shm" : "zmq";
-}
-
 status ps_transport_options(ps_member *m, int number, transport_options *out)
 {
     const sync_context *c = m->context;

@@ -80,12 +80,6 @@ status ps_listen(ps_member *m, int server, ps_port *port);
  * *url is borrowed. */
 status ps_connect_port(ps_member *m, ps_port *port, int server, const char **url);
 
-/* Returns how the member reaches other members. Called after ps_join(). Sets *transport to the name of the
- * transport that carries messages: "inproc", "ipc", "tcp", or "sim" in virtual time. Sets *payload to the
- * value of --payload that says how tensors are moved: "nccl", "zmq" (in messages) or "shm" (also if a thread
- * reads another thread's memory). If there are no other members, sets both to NULL. */
-void ps_member_ways(const ps_member *m, const char **transport, const char **payload);
-
 /* Sets *out to the handshake that the member sends. The data are borrowed. */
 status ps_make_handshake(ps_member *m, sync_blob *out);
 

@@ -33,7 +33,10 @@ bool ps_dp_read_sizes(sync_engine *e, ps_dp_sizes *out);
  * other policies the GPUs of the ranks with servers do both. */
 bool ps_updates_on_gpu(const sync_engine *e);
 
-/* Returns how ranks and servers reach each other. ps_member_ways() describes the results. */
+/* Returns how this rank or server reaches the others. Called after connect(). Sets *transport to the name of
+ * the transport that carries messages: "inproc", "ipc", "tcp", or "sim" in virtual time. Sets *payload to the
+ * value of --payload that says how tensors are moved: "nccl", "zmq" (in messages) or "shm" (also if a thread
+ * reads another thread's memory). If there are no other members, sets both to NULL. */
 void ps_read_ways(const sync_engine *e, const char **transport, const char **payload);
 
 /* Appends the policy and the options to `out` as "key=value" lines. */

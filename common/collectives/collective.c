@@ -183,11 +183,6 @@ void collective_group_close(collective_group **pointer)
     *pointer = NULL;
 }
 
-collective_world *collective_group_world(const collective_group *group)
-{
-    return group->world;
-}
-
 int collective_group_rank(const collective_group *group)
 {
     return group->rank;

@@ -254,7 +254,6 @@ void collective_close(collective_world **world);
 status collective_group_open(collective_world *world, const char *name, const int *ranks, int count,
                              collective_group **out);
 void collective_group_close(collective_group **group);
-collective_world *collective_group_world(const collective_group *group);
 int collective_group_rank(const collective_group *group);
 int collective_group_size(const collective_group *group);
 /* Converts the rank of a member in the group to its rank in the world. Returns -1 if `member` is -1. */

@@ -22,18 +22,14 @@ static status measure(const char *profile, const char *policy, const char *optim
     return virtual_measure(&w, out);
 }
 
-static const json_t *phase_of(const virtual_figures *f, ps_dp_phase phase)
-{
-    return json_array_get(report_at(f->job, "dataparallel_memory.phases"), phase);
-}
-
 /* ---- the phases ------------------------------------------------------------------------------- */
 
 static void add_phases(reproduction_report *r, const char *row, const virtual_figures *f)
 {
+    const json_t *phases = report_at(f->job, "dataparallel_memory.phases");
     for (int p = 0; p < PS_DP_PHASE_COUNT; p++) {
         const ps_dp_phase_info *info = ps_dp_phase_describe((ps_dp_phase)p);
-        const json_t *phase = phase_of(f, (ps_dp_phase)p);
+        const json_t *phase = json_array_get(phases, (size_t)p);
         json_t *c = reproduction_add(r, row, info->name, "MiB", CELL_IDENTITY,
                                      report_number_at(phase, "formula_bytes") / mib,
                                      report_number_at(phase, "difference_bytes") / mib, exact);
@@ -43,7 +39,7 @@ static void add_phases(reproduction_report *r, const char *row, const virtual_fi
 
 /* For each memory class, adds a cell with the difference between device 0 and another device after
  * replication. The differences sum to G + S: gradients and optimizer state. */
-static void add_classes(reproduction_report *r, const char *row, const virtual_figures *f)
+static void add_classes(reproduction_report *r, const virtual_figures *f)
 {
     const char *phase = ledger_phase_name(ps_dp_phase_describe(PS_DP_REPLICATED)->phase);
     for (int c = 0; c < LEDGER_CLASS_COUNT; c++) {
@@ -55,7 +51,8 @@ static void add_classes(reproduction_report *r, const char *row, const virtual_f
             of[rank] = json_number_value(json_object_get(report_at(f->job, path), name));
         }
         if (c == LEDGER_WORKSPACE || (of[0] == 0 && of[1] == 0)) continue;
-        json_t *cell = reproduction_add(r, row, name, "MiB", CELL_DIRECTION, NAN, (of[0] - of[1]) / mib, 0);
+        json_t *cell =
+            reproduction_add(r, "Adam, by class", name, "MiB", CELL_DIRECTION, NAN, (of[0] - of[1]) / mib, 0);
         reproduction_cell_note(cell, "after replicate: %.1f on device 0, %.1f on another", of[0] / mib,
                                of[1] / mib);
     }
@@ -94,7 +91,7 @@ static status run(reproduction_run *run)
         return fail(STATUS_INTERNAL, "reducer-memory: the policy dp reported no sizes");
     double adam = report_between_steps(f->job);
     add_phases(r, "Adam, device 0 less device 1", f);
-    add_classes(r, "Adam, by class", f);
+    add_classes(r, f);
     snprintf(detail, sizeof detail, "%.3f GiB; 3P is %.3f GiB", adam / gib,
              3 * report_number_at(sizes, "parameters_bytes") / gib);
     reproduction_claim_that(r, adam >= 3 * gib && adam <= 4 * gib, detail,

@@ -115,7 +115,7 @@ typedef struct reproduction {
     const char *calibration;
     const char *constants; /* For each profile, the commit since which the constants of the profile have not
                               changed. */
-    const struct scaling *scaling; /* Arguments of reproduction_scale(). */
+    const struct scaling *scaling; /* Read by run() in scaling.c. */
     bool measured;                 /* True if the rows are measured on real devices. */
     bool exact; /* True if the figures do not depend on any constant, so that there are no draws. */
     status (*run)(reproduction_run *run);
@@ -139,9 +139,6 @@ extern const reproduction reproduce_torch_vs_apex_cpu;
 status reproduce(const reproduction *what, reproduction_run *r, reproduction_report *out);
 
 /* ---- for the reproductions ---- */
-
-/* Runs the rows of a scaling table (scaling.c). */
-status reproduction_scale(reproduction_run *r);
 
 /* Appends a cell without baselines and note. `tolerance` is the largest relative deviation, or 0 if there is
  * no limit. Numbers may be NaN. Returns the cell, borrowed. */

@@ -161,7 +161,7 @@ static status add_cell(reproduction_run *r, int row, const setup *u, const virtu
     return STATUS_OK;
 }
 
-status reproduction_scale(reproduction_run *r)
+static status run(reproduction_run *r)
 {
     const published_table *t = &r->table;
     const scaling *s = r->report->of->scaling;
@@ -215,7 +215,7 @@ const reproduction reproduce_ddp_benchmark = {
     .calibration = "one GPU without DDP, for each model",
     .constants = "dgx1-v100-4xib100 since 5022e63, the outcome known",
     .scaling = &ddp_scaling,
-    .run = reproduction_scale};
+    .run = run};
 
 /* Tables of NVIDIA, OneFlow and TensorFlow. The rows of more GPUs are predicted from the preceding row of one
  * GPU. */
@@ -247,7 +247,7 @@ const reproduction reproduce_throughput = {
     .calibration = "one GPU, for each source, hardware and model",
     .constants = "dgx1-v100, dgx-a100-80g, v100-sxm2-ib100 and dgx1-p100 since 5022e63, the outcome known",
     .scaling = &throughput_scaling,
-    .run = reproduction_scale};
+    .run = run};
 
 /* TensorFlow's benchmarks of May 2017. A server holds the variables even if there is only one GPU. The
  * benchmarks used NCCL 1, and reduced each gradient separately as soon as the gradient was ready
@@ -281,7 +281,7 @@ const reproduction reproduce_tf_benchmarks = {
     .calibration = "one GPU, for each machine, model and batch",
     .constants = "dgx1-p100, gce-k80 and dgx1-p100-nccl1 since 5022e63, the outcome known",
     .scaling = &tf_scaling,
-    .run = reproduction_scale};
+    .run = run};
 
 /* Tables of NVIDIA and OneFlow, from which the mechanisms of virtual time may be learned. The policy of a row
  * follows from a property of its scheme:
@@ -353,4 +353,4 @@ const reproduction reproduce_training = {
     .calibration = "one GPU, for each configuration",
     .constants = "dgx1-v100, dgx-a100-40g, dgx-a100-80g and v100-sxm2-ib100 since 5022e63, the outcome known",
     .scaling = &training_scaling,
-    .run = reproduction_scale};
+    .run = run};

@@ -38,18 +38,13 @@ ring_range ring_channel_slice(const ring_channel *c, int chunk)
                         collective_part_count(all.count, c->slices, c->slice)};
 }
 
-static void publish(ring_channel *c, int slices)
+void ring_channel_publish(ring_channel *c, int slices)
 {
     shm_queue *q = c->queue;
     c->slice += slices;
     c->step += c->slice / c->slices;
     c->slice %= c->slices;
     shm_publish(q, slices, shm_bit(right_of(q)) | (c->step == c->steps ? shm_bit(left_of(q)) : 0));
-}
-
-void ring_channel_publish(ring_channel *c)
-{
-    publish(c, 1);
 }
 
 void ring_channel_await_left(ring_channel *c, ring_range r)
@@ -93,7 +88,7 @@ static void begin_round(shm_queue *q)
                              .slices = slices < MOST_SLICES ? (int)slices : MOST_SLICES,
                              .base = q->step,
                              .queue = q};
-    if (broadcast && q->me == call->root) publish(&q->ring, q->ring.slices);
+    if (broadcast && q->me == call->root) ring_channel_publish(&q->ring, q->ring.slices);
     ring_begin(&q->ring);
 }
 

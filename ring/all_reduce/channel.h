@@ -33,9 +33,9 @@ typedef struct ring_range {
 /* Returns the range of elements of the current slice in a chunk, 0 <= chunk < ranks. */
 ring_range ring_channel_slice(const ring_channel *c, int chunk);
 
-/* Publishes that the current slice is finished. The next slice, or slice 0 of the next step, becomes the
- * current one. */
-void ring_channel_publish(ring_channel *c);
+/* Publishes that `slices` slices are finished, beginning with the current one. The next slice, or slice 0 of
+ * the next step, becomes the current one. */
+void ring_channel_publish(ring_channel *c, int slices);
 
 /* Makes the call wait until the left neighbor has finished the current slice of the step before the current
  * step. In step 0 the call does not wait for the neighbor. In a broadcast the call waits for the current

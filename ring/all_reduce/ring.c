@@ -67,7 +67,7 @@ bool ring_advance(ring_channel *c)
     } else {
         pieces_copy(c->type, &c->out, r.begin, &c->left_out, r.begin, r.count);
     }
-    ring_channel_publish(c);
+    ring_channel_publish(c, 1);
     ring_begin(c);
     return false;
 }

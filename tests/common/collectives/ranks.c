@@ -2,6 +2,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/random.h"
+#include "common/collectives/collective_impl.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -98,7 +99,7 @@ status ranks_group(const rank_context *context, collective_world *world, collect
 
 status ranks_wait(collective_group *group, collective_ticket ticket)
 {
-    collective_world *world = collective_group_world(group);
+    collective_world *world = group->world;
     while (!collective_done(group, ticket)) {
         int64_t deadline;
         bool worked;

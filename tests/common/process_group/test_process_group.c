@@ -1,4 +1,5 @@
 /* Tests calls of a process group that an agent runs, over shared memory. Ranks are threads. */
+#include "common/collectives/collective_impl.h"
 #include "common/process_group/process_group.h"
 #include "tests/common/collectives/ranks.h"
 
@@ -70,7 +71,7 @@ static status open_rank(rank_state *s)
                                    .queues = QUEUES,
                                    .most = {CALLS, CALLS}};
     TRY(process_group_open(&config, &s->calls));
-    return process_group_start(s->calls, collective_group_world(s->group));
+    return process_group_start(s->calls, s->group->world);
 }
 
 static void close_rank(rank_state *s)
