@@ -1,6 +1,7 @@
 #include "harness/labs/buckets_step.h"
 #include "harness/labs/labs.h"
 
+#include "common/base/least.h"
 #include "common/base/random.h"
 #include "harness/report/report.h"
 
@@ -30,12 +31,6 @@ typedef struct span_sums {
     double exposed, twice, all;
 } span_sums;
 
-static int by_time(const void *a, const void *b)
-{
-    double x = ((const edge *)a)->at, y = ((const edge *)b)->at;
-    return (x > y) - (x < y);
-}
-
 static span_sums sum_spans(const spans *p)
 {
     static edge edges[4 * MOST_SPANS];
@@ -45,7 +40,7 @@ static span_sums sum_spans(const spans *p)
         for (int end = 0; end < 2; end++) edges[count++] = (edge){p->compute[i][end], end ? -1 : 1, 0};
     for (int i = 0; i < p->flights; i++)
         for (int end = 0; end < 2; end++) edges[count++] = (edge){p->flight[i][end], 0, end ? -1 : 1};
-    qsort(edges, (size_t)count, sizeof edges[0], by_time);
+    qsort(edges, (size_t)count, sizeof edges[0], ascending_doubles);
     for (int i = 0; i < count; i++) {
         double length = i ? edges[i].at - edges[i - 1].at : 0;
         sums.exposed += compute == 0 && flight > 0 ? length : 0;

@@ -1,5 +1,6 @@
 #include "harness/report/significance.h"
 
+#include "common/base/least.h"
 #include "common/base/random.h"
 #include "harness/report/report.h"
 
@@ -21,16 +22,10 @@ static status no_memory(void)
     return fail(STATUS_SYSTEM, "no memory for the statistics of the runs");
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double median_of(double *values, int count)
 {
     if (count == 0) return NAN;
-    qsort(values, (size_t)count, sizeof *values, ascending);
+    qsort(values, (size_t)count, sizeof *values, ascending_doubles);
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
@@ -51,7 +46,7 @@ static double drawn_median(const double *values, int count, uint64_t start, uint
 
 static interval percentiles(double *draws)
 {
-    qsort(draws, BOOTSTRAP_DRAWS, sizeof *draws, ascending);
+    qsort(draws, BOOTSTRAP_DRAWS, sizeof *draws, ascending_doubles);
     return (interval){draws[BOOTSTRAP_DRAWS / 40], draws[BOOTSTRAP_DRAWS - 1 - BOOTSTRAP_DRAWS / 40]};
 }
 
@@ -139,7 +134,7 @@ static status double_ranks(const double *values, int count, int *ranks)
     ranked *sorted = malloc((size_t)count * sizeof *sorted);
     if (!sorted) return no_memory();
     for (int i = 0; i < count; i++) sorted[i] = (ranked){values[i], i};
-    qsort(sorted, (size_t)count, sizeof *sorted, ascending); /* `value` is the first member */
+    qsort(sorted, (size_t)count, sizeof *sorted, ascending_doubles);
     for (int i = 0, end; i < count; i = end) {
         for (end = i; end < count && sorted[end].value == sorted[i].value; end++) {
         }
@@ -355,7 +350,7 @@ status holm_adjust(double *p, int count)
     ranked *sorted = malloc((size_t)count * sizeof *sorted);
     if (count && !sorted) return no_memory();
     for (int i = 0; i < count; i++) sorted[i] = (ranked){p[i], i};
-    if (count) qsort(sorted, (size_t)count, sizeof *sorted, ascending);
+    if (count) qsort(sorted, (size_t)count, sizeof *sorted, ascending_doubles);
     double least = 0;
     for (int i = 0; i < count; i++) {
         double adjusted = fmin(1, (count - i) * sorted[i].value);

@@ -1,3 +1,4 @@
+#include "common/base/least.h"
 #include "harness/report/report.h"
 #include "harness/reproduce/reproduce.h"
 
@@ -33,12 +34,6 @@ static double efficiency(const json_t *cell, const char *key)
     return report_number_at(cell, key) / report_number_at(cell, "null");
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 static double quantile(const double *sorted, int count, double at)
 {
     double place = at * (count - 1);
@@ -60,7 +55,7 @@ void reproduction_error(const reproduction_report *r, const char *without, int n
         ratios[count++] = report_number_at(c, "ours") / report_number_at(c, "published");
     *low = *high = 1;
     if (count == 0) return;
-    qsort(ratios, (size_t)count, sizeof *ratios, ascending);
+    qsort(ratios, (size_t)count, sizeof *ratios, ascending_doubles);
     *low = quantile(ratios, count, 0.025);
     *high = quantile(ratios, count, 0.975);
 }

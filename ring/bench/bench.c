@@ -1,5 +1,6 @@
 #include "ring/bench/bench.h"
 
+#include "common/base/least.h"
 #include "ring/bench/bench_impl.h"
 
 #include <stddef.h>
@@ -169,17 +170,6 @@ static int default_iterations(int64_t bytes)
     return bytes <= 64 << 10 ? 200 : bytes <= 1 << 20 ? 80 : bytes <= 32 << 20 ? 20 : 8;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-void bench_sort(double *times, int count)
-{
-    qsort(times, (size_t)count, sizeof *times, by_value);
-}
-
 /* Returns the factor from algorithm bandwidth to bus bandwidth. */
 static double bus_factor(collective_kind kind, int ranks)
 {
@@ -190,7 +180,7 @@ static double bus_factor(collective_kind kind, int ranks)
 static void summarize(const bench_case *c, int ranks, double *times, int count, ring_bench_times *out)
 {
     double sum = 0, bytes = (double)(c->count * dtype_size(c->type));
-    bench_sort(times, count);
+    qsort(times, (size_t)count, sizeof *times, ascending_doubles);
     for (int i = 0; i < count; i++) sum += times[i];
     out->run = true;
     out->iterations = count;

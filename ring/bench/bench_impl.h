@@ -50,8 +50,6 @@ collective_call bench_call(const bench_rank *b, const bench_case *c, int rank, i
 void bench_fill(const bench_rank *b, const bench_case *c, int rank, int ranks);
 int64_t bench_count_wrong(const bench_rank *b, const bench_case *c, int rank, int ranks);
 
-void bench_sort(double *times, int count);
-
 /* Returns STATUS_STOPPED on all ranks of the group if one of them knows of a stop request. */
 status bench_agree_to_go_on(const bench_rank *b, collective_group *group);
 /* Runs `iterations` calls on a group. Appends the time of each call on the slowest rank, in us, to the *used
