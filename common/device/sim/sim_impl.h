@@ -117,6 +117,11 @@ static inline sim_queue *sim_queue_of(const sim_device *d)
     return &d->simulation->queue;
 }
 
+static inline sim_device *sim_device_of(const sim_stream *s)
+{
+    return (sim_device *)s->base.device;
+}
+
 static inline sim_actor *sim_actor_of(sim_device *d)
 {
     return simulation_actor(d->simulation, &d->host);

@@ -9,11 +9,6 @@
 #include <assert.h>
 #include <stdlib.h>
 
-static sim_device *device_of(const sim_stream *s)
-{
-    return (sim_device *)s->base.device;
-}
-
 static sim_command *command_at(const sim_stream *s, uint32_t index)
 {
     return &s->commands[(s->head + index) & (s->capacity - 1)];
@@ -23,7 +18,7 @@ static sim_command *command_at(const sim_stream *s, uint32_t index)
 
 static double rate_of(const sim_stream *s, const sim_command *c)
 {
-    const sim_device *d = device_of(s);
+    const sim_device *d = sim_device_of(s);
     bool slowed = s->base.role == DEVICE_STREAM_COMPUTE && d->communicating && !d->synchronous;
     return slowed ? sim_price_rate(d->load, c->parts) : 1;
 }
@@ -61,7 +56,7 @@ static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_
     if (end <= now) {
         s->slowed += end - s->since - s->remaining;
         s->at = end;
-        sim_record(device_of(s), s->base.role, c->what, s->begun, end);
+        sim_record(sim_device_of(s), s->base.role, c->what, s->begun, end);
         return true;
     }
     int64_t progress = rate == 1 ? now - s->since : (int64_t)llround((double)(now - s->since) * rate);
@@ -74,7 +69,7 @@ static bool run_kernel(sim_stream *s, const sim_command *c, sim_time start, sim_
 void sim_stream_pass(sim_stream *s, sim_time start, sim_time reached)
 {
     s->at = sim_later(start, reached);
-    if (s->at > start) sim_record(device_of(s), s->base.role, SIM_WAIT, start, s->at);
+    if (s->at > start) sim_record(sim_device_of(s), s->base.role, SIM_WAIT, start, s->at);
 }
 
 static bool run_wait(sim_stream *s, const sim_command *c, sim_time start)
@@ -102,7 +97,7 @@ static bool copies_beside(const sim_stream *s)
 
 static sim_load copy_load(const sim_stream *s)
 {
-    const sim_device *d = device_of(s);
+    const sim_device *d = sim_device_of(s);
     return sim_price_copy_engine(d->simulation->profile, d->copy_rate);
 }
 
@@ -117,8 +112,8 @@ static bool run_copy(sim_stream *s, const sim_command *c, sim_time start)
                        route->latency);
     }
     if (!s->copied) return false;
-    s->at = sim_queue_of(device_of(s))->now;
-    sim_record(device_of(s), s->base.role, "copy", s->begun, s->at);
+    s->at = sim_queue_of(sim_device_of(s))->now;
+    sim_record(sim_device_of(s), s->base.role, "copy", s->begun, s->at);
     return true;
 }
 
@@ -173,7 +168,7 @@ static sim_time next_moment(const sim_stream *s)
 void sim_stream_advance(void *context)
 {
     sim_stream *s = context;
-    sim_queue *q = sim_queue_of(device_of(s));
+    sim_queue *q = sim_queue_of(sim_device_of(s));
     if (s->advancing) return;
     s->advancing = true;
     while (s->count && !s->failed && !s->waits_on && run_head(s, q->now)) pop(s);

@@ -4,15 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static sim_device *device_of(const sim_stream *s)
-{
-    return (sim_device *)s->base.device;
-}
-
 status sim_stream_open(device_stream *base)
 {
     sim_stream *s = (sim_stream *)base;
-    sim_device *d = device_of(s);
+    sim_device *d = sim_device_of(s);
     int rank = d->base.config.rank;
     s->next = d->streams;
     d->streams = s;
@@ -28,12 +23,12 @@ status sim_stream_open(device_stream *base)
 
 void sim_stream_close(device_stream *base)
 {
-    sim_stream *s = (sim_stream *)base, **at = &device_of(s)->streams;
+    sim_stream *s = (sim_stream *)base, **at = &sim_device_of(s)->streams;
     while (*at != s) at = &(*at)->next;
     *at = s->next;
     if (s->waits_on) sim_fence_remove_stream(s->waits_on, s);
     sim_flow_deinit(&s->flow);
-    sim_event_deinit(sim_queue_of(device_of(s)), &s->event);
+    sim_event_deinit(sim_queue_of(sim_device_of(s)), &s->event);
     free(s->commands);
     free(s->marks);
 }
@@ -79,7 +74,7 @@ void sim_core_changed(sim_device *d)
 /* Runs an operation on the host, on a device with synchronous launches. */
 static status work(sim_stream *s, sim_time duration)
 {
-    sim_device *d = device_of(s);
+    sim_device *d = sim_device_of(s);
     sim_actor *a = sim_actor_of(d);
     if (d->hides_launches) duration = sim_later(0, duration - d->launch);
     if (a == &d->host && d->host_share > 0 && sim_fiber_runs(a)) {
@@ -99,7 +94,7 @@ status sim_launch(device_stream *base, device_kernel *base_kernel, void *const *
 {
     const sim_kernel *kernel = (const sim_kernel *)base_kernel;
     sim_stream *s = (sim_stream *)base;
-    sim_device *d = device_of(s);
+    sim_device *d = sim_device_of(s);
     if (s->failed) return sim_device_failed(d);
     sim_time at = submit(d), duration = sim_kernel_time(d, kernel, scalars);
     const char *what = op_name(kernel->base.op.kind);
@@ -146,7 +141,7 @@ status sim_add(device_stream *s, void *to, const void *a, const void *b, dtype t
 
 static status copy(sim_stream *s, sim_route *route, dtype type, int64_t count)
 {
-    sim_device *d = device_of(s);
+    sim_device *d = sim_device_of(s);
     if (s->failed) return sim_device_failed(d);
     int64_t bytes = count * dtype_size(type);
     sim_time at = submit(d);
@@ -200,7 +195,7 @@ status sim_copy_from(device_stream *s, const device *from, dtype type, int64_t c
 status sim_stream_signal(device_stream *base, device_fence *f, uint64_t value)
 {
     sim_stream *s = (sim_stream *)base;
-    sim_device *d = device_of(s);
+    sim_device *d = sim_device_of(s);
     if (s->failed) return sim_device_failed(d);
     sim_time now = sim_actor_of(d)->time;
     if (s->count)
@@ -228,7 +223,7 @@ static status block_for(sim_device *d, sim_fence *f, uint64_t value)
 status sim_stream_wait(device_stream *base, device_fence *fence, uint64_t value)
 {
     sim_stream *s = (sim_stream *)base;
-    sim_device *d = device_of(s);
+    sim_device *d = sim_device_of(s);
     sim_fence *f = (sim_fence *)fence;
     if (s->failed) return sim_device_failed(d);
     if (d->synchronous && s->base.role == DEVICE_STREAM_COPY && sim_fence_time(f, value) != SIM_NEVER) {
@@ -255,7 +250,7 @@ status sim_stream_wait(device_stream *base, device_fence *fence, uint64_t value)
 status sim_stream_synchronize(device_stream *base)
 {
     sim_stream *s = (sim_stream *)base;
-    sim_device *d = device_of(s);
+    sim_device *d = sim_device_of(s);
     sim_actor *a = sim_actor_of(d);
     for (;;) {
         sim_stream_advance(s);
@@ -290,7 +285,7 @@ static status make_room(sim_stream *s, int slot)
 status sim_mark(device_stream *base, int slot)
 {
     sim_stream *s = (sim_stream *)base;
-    sim_time now = sim_actor_of(device_of(s))->time;
+    sim_time now = sim_actor_of(sim_device_of(s))->time;
     TRY(make_room(s, slot));
     if (s->count)
         return sim_stream_push(s, (sim_command){.kind = COMMAND_MARK, .slot = slot, .enqueued = now});
