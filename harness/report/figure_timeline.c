@@ -5,11 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool communicates(const json_t *job)
-{
-    return strcmp(report_text_at(job, "engine"), "none") != 0;
-}
-
 /* Returns the earliest begin of the recorded step on any rank, or NaN if no rank has a timeline. */
 static double begin_of(const json_t *job)
 {
@@ -25,7 +20,7 @@ static bool shows(const json_t *result, const json_t *job)
     if (isnan(begin_of(job))) return false;
     json_array_foreach(json_object_get(result, "jobs"), i, other)
     {
-        if (communicates(other) && !isnan(begin_of(other))) return communicates(job);
+        if (report_communicates(other) && !isnan(begin_of(other))) return report_communicates(job);
     }
     return true;
 }

@@ -36,6 +36,8 @@ json_t *report_find(const json_t *array, const char *path, const char *text);
 /* Returns the mean time of the phase `key`, such as "forward_s", of a job's step. NaN if it was not measured.
  */
 double report_phase(const json_t *job, const char *key);
+/* Returns true if the ranks of the job exchange data. */
+bool report_communicates(const json_t *job);
 /* Returns the job with the name `name` in the result of a run, or NULL. */
 const json_t *report_job(const json_t *result, const char *name);
 /* Return the smallest and the largest number at `path` of an array's objects, or NaN if there is none. */

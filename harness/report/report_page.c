@@ -200,7 +200,7 @@ static int find_extremes(const json_t *result, const json_t **fast, const json_t
     *fast = *slow = NULL;
     json_array_foreach(json_object_get(result, "jobs"), i, job)
     {
-        if (strcmp(report_text_at(job, "engine"), "none") == 0 || isnan(rate_of(job))) continue;
+        if (!report_communicates(job) || isnan(rate_of(job))) continue;
         count++;
         if (!*fast || rate_of(job) > rate_of(*fast)) *fast = job;
         if (!*slow || rate_of(job) < rate_of(*slow)) *slow = job;

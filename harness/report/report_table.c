@@ -50,6 +50,11 @@ json_t *report_find(const json_t *array, const char *path, const char *text)
     return NULL;
 }
 
+bool report_communicates(const json_t *job)
+{
+    return strcmp(report_text_at(job, "engine"), "none") != 0;
+}
+
 const json_t *report_job(const json_t *result, const char *name)
 {
     return report_find(json_object_get(result, "jobs"), "name", name);

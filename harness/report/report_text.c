@@ -151,8 +151,7 @@ static void communication_table(const json_t *result, text_buffer *out)
     json_t *jobs = json_array(), *job;
     size_t i;
     json_array_foreach(json_object_get(result, "jobs"), i,
-                       job) if (report_number_at(job, "world_size") >= 2 &&
-                                strcmp(report_text_at(job, "engine"), "none") != 0)
+                       job) if (report_number_at(job, "world_size") >= 2 && report_communicates(job))
         json_array_append(jobs, job);
     if (json_array_size(jobs) > 0) {
         text_append(out, "\n");

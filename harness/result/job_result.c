@@ -178,11 +178,6 @@ static json_t *compare_with(const json_t *result, const char *baseline, int core
 
 /* ---- slowdown of computation by communication ------------------------------------------------- */
 
-static bool exchanges(const json_t *job)
-{
-    return strcmp(report_text_at(job, "engine"), "none") != 0;
-}
-
 /* Returns the seconds per step of the forward and the backward pass, as the mean over the ranks (dp: of rank
  * 0) and over the steps of turn `turn`. The steps of a job are divided into RUN_TURNS turns. */
 static double computed(const json_t *job, int turn)
@@ -207,7 +202,7 @@ static json_t *slowdown_of(const json_t *job, const json_t *isolated)
 {
     double differences[RUN_TURNS], mean = 0, squares = 0;
     json_t *modeled = (json_t *)report_at(job, "phases.slowdown_s.mean_s");
-    if (!exchanges(job)) return json_null();
+    if (!report_communicates(job)) return json_null();
     if (json_is_number(modeled)) return json_pack("{s:O, s:n, s:n}", "mean_s", modeled, "low_s", "high_s");
     if (!isolated || get_int(job, "world_size") != get_int(isolated, "world_size")) return json_null();
     for (int t = 0; t < RUN_TURNS; t++) {
@@ -226,7 +221,7 @@ static json_t *lost_time_of(const json_t *job, const json_t *none, const json_t 
 {
     bool staged = json_object_get(job, "pipeline") || json_object_get(job, "remote_stage"),
          alike = none && get_int(job, "batch_per_rank") == get_int(none, "batch_per_rank");
-    if (!exchanges(job) || !alike || staged) return json_null();
+    if (!report_communicates(job) || !alike || staged) return json_null();
     lost_time l = lost_time_between(job, none, isolated, json_is_true(json_object_get(job, "simulated")));
     return lost_time_to_json(&l);
 }
