@@ -22,14 +22,6 @@ error_record *error_switch(error_record *to)
     return before;
 }
 
-const char *status_name(status code)
-{
-#define STATUS_NAME(name, exit_code, text) [STATUS_##name] = #name,
-    static const char *const names[STATUS_COUNT] = {STATUS_LIST(STATUS_NAME)};
-#undef STATUS_NAME
-    return (unsigned)code < STATUS_COUNT ? names[code] : "UNKNOWN";
-}
-
 int status_exit_code(status code)
 {
 #define STATUS_EXIT(name, exit_code, text) [STATUS_##name] = exit_code,

@@ -32,8 +32,7 @@
 typedef enum status { STATUS_LIST(STATUS_ENUM) STATUS_COUNT } status;
 #undef STATUS_ENUM
 
-/* status_name() returns the name, such as "DATA". status_exit_code() returns the exit code of the process. */
-const char *status_name(status code);
+/* Returns the exit code of the process. */
 int status_exit_code(status code);
 
 /* Records the message unless this thread has recorded an earlier failure. Returns `code`. */

@@ -7,6 +7,7 @@
 #include "harness/train/trainer.h"
 #include "models/models.h"
 #include "tests/common/sim/ring_steps.h"
+#include "tests/support/status_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Checks that a steady step allocates nothing. The linker wraps malloc, calloc and realloc (--wrap) to count
  * calls. */
 #include "tests/ring/engine_job.h"
+#include "tests/support/status_name.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

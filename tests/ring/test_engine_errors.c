@@ -2,6 +2,7 @@
 #include "tests/ring/engine_job.h"
 
 #include "common/base/clock.h"
+#include "tests/support/status_name.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
 #include "common/nn/program.h"
 #include "models/models.h"
 #include "ring/policy.h"
+#include "tests/support/status_name.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

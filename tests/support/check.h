@@ -4,6 +4,7 @@
 #define TESTS_SUPPORT_CHECK_H
 
 #include "common/base/status.h"
+#include "tests/support/status_name.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

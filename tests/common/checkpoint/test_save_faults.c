@@ -3,6 +3,7 @@
 #include "tests/common/checkpoint/fixture.h"
 
 #include "tests/common/checkpoint/syscalls.h"
+#include "tests/support/status_name.h"
 
 #include <errno.h>
 #include <fcntl.h>

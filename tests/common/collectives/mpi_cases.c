@@ -4,6 +4,7 @@
  *   mpi_cases cases|order|differ [library|ring] */
 #include "common/base/random.h"
 #include "tests/common/collectives/collective_case.h"
+#include "tests/support/status_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>

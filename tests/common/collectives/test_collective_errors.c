@@ -1,6 +1,7 @@
 /* Tests errors between ranks, and the message that each rank reports. Ranks are threads. */
 #include "common/base/clock.h"
 #include "tests/common/collectives/ranks.h"
+#include "tests/support/status_name.h"
 
 #include <pthread.h>
 #include <setjmp.h>

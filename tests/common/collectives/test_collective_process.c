@@ -1,6 +1,7 @@
 /* Ranks as processes: the test starts its own program again, once per rank. */
 #include "common/base/clock.h"
 #include "tests/common/collectives/collective_case.h"
+#include "tests/support/status_name.h"
 
 #include <errno.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 #include "tests/common/net/net_test.h"
 
 #include "common/net/key.h"
+#include "tests/support/status_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>

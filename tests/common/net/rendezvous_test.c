@@ -1,4 +1,5 @@
 #include "tests/common/net/rendezvous_test.h"
+#include "tests/support/status_name.h"
 
 rendezvous_options meet_options(const char *url, int rank, int world)
 {

@@ -8,6 +8,7 @@
 #include "common/net/rendezvous.h"
 #include "common/net/shm.h"
 #include "common/net/status_table.h"
+#include "tests/support/status_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,6 +2,7 @@
 
 #include "common/net/rendezvous_impl.h"
 #include "common/net/zmq_socket.h"
+#include "tests/support/status_name.h"
 
 #include <stdio.h>
 #include <zmq.h>

@@ -6,6 +6,7 @@
 #include "common/net/message_wire.h"
 #include "common/net/zmq_socket.h"
 #include "tests/common/net/transport_fault.h"
+#include "tests/support/status_name.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 #include "common/sync/straggler.h"
+#include "tests/support/status_name.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,6 +2,7 @@
 #include "tests/common/collectives/ranks.h"
 
 #include "common/base/clock.h"
+#include "tests/support/status_name.h"
 
 #include <math.h>
 #include <setjmp.h>
