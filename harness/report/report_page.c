@@ -3,7 +3,6 @@
  * the page. */
 #include "harness/report/figures.h"
 #include "harness/report/page_style.h"
-#include "harness/report/sha256.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -340,30 +339,20 @@ static void append_section(const json_t *result, int section, text_buffer *out)
 
 void report_page(const json_t *results, text_buffer *out)
 {
-    text_buffer style = {0};
-    char style_hash[45], script_hash[45];
     size_t i;
     json_t *result;
-    page_figure_style(&style);
-    text_append(&style, "%s", page_style);
-    if (!style.data) {
-        out->out_of_memory = true;
-        return;
-    }
-    text_append(out,
-                "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-                "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-                "'sha256-%s'; script-src "
-                "'sha256-%s'; base-uri 'none'; form-action 'none'\">\n"
-                "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-                "<meta name=\"color-scheme\" content=\"light dark\">\n<title>psring report: ",
-                sha256_base64(style.data, style.length, style_hash),
-                sha256_base64(page_script, strlen(page_script), script_hash));
+    text_append(out, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
+                     "'sha256-" PAGE_STYLE_DIGEST "'; script-src 'sha256-" PAGE_SCRIPT_DIGEST
+                     "'; base-uri 'none'; form-action 'none'\">\n"
+                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                     "<meta name=\"color-scheme\" content=\"light dark\">\n<title>psring report: ");
     const json_t *first = json_array_get(results, 0);
     svg_element(out, "", report_is_sweep(first) ? "sweep" : report_text_at(first, "workload.model"),
                 "</title>\n");
-    text_append(out, "<style>%s</style>\n</head>\n<body>\n<main>\n", style.data);
-    text_free(&style);
+    text_append(out, "<style>");
+    page_figure_style(out);
+    text_append(out, "%s</style>\n</head>\n<body>\n<main>\n", page_style);
     json_array_foreach((json_t *)results, i, result) append_section(result, (int)i + 1, out);
     text_append(
         out,

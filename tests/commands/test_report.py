@@ -1,6 +1,8 @@
 """The report of a run as a page: in a browser without a network, light and dark, wide and narrow, with hostile and with large
 results; the same numbers as in text, CSV and JSON."""
+import base64
 import copy
+import hashlib
 import json
 import os
 import re
@@ -381,6 +383,16 @@ def the_page_of_results_shown_as_one_holds_a_configuration_file_of_each():
         with open(at(f"joined-{name}.json"), encoding="utf-8") as file:
             before = json.load(file)
         expect_equal([again.json()[k] for k in ("options", "jobs")], [before[k] for k in ("options", "jobs")], name)
+
+
+@test
+def the_policy_of_a_page_has_the_digests_of_its_style_and_script():
+    with open(page_of("real"), encoding="utf-8") as file:
+        page = file.read()
+    for part in ["style", "script"]:
+        content = re.search(f"<{part}>(.*?)</{part}>", page, re.DOTALL).group(1)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        expect_equal(re.search(f"{part}-src 'sha256-([^']*)'", page).group(1), digest, f"digest of the {part} (page_style.h)")
 
 
 @test
