@@ -180,7 +180,7 @@ typedef struct simulation {
     struct sim_group *groups; /* group.h */
     /* Time at which DataParallel's process has created the replicas of the current step. */
     sim_time wired;
-    double update_factor; /* time of a recorded update over that of the profile, or 0 */
+    double update_factor; /* recorded time of an update / modeled time; 0 if no time is recorded */
 } simulation;
 
 /* Returns STATUS_USAGE if the profile does not exist, STATUS_DATA if the profile is not valid, and

@@ -62,8 +62,11 @@ static status make_segments(importer *m, workload *w, torch_pairs *uses, torch_p
         segment->idle_ns += slice->idle_ns;
         segment->arithmetic += (float)slice->matrix_ns;
     }
-    const nn_segment *rest = &r->segments[r->segment_count - 1];
-    r->segment_count -= rest->kernel_ns == 0 && rest->idle_ns == 0;
+    segment = &r->segments[r->segment_count - 1];
+    if (segment->kernel_ns > 0 || segment->idle_ns > 0) return STATUS_OK;
+    free(segment->uses);
+    free(segment->ready);
+    r->segment_count--;
     return STATUS_OK;
 }
 
