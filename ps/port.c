@@ -216,7 +216,6 @@ bool ps_port_has_left(ps_port *p, int peer)
 bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, int64_t now_ns,
                 int64_t *deadline_ns)
 {
-    if (device_get_info(c->device)->simulated) return false;
     if (now_ns >= *since_ns + patience_ns) {
         int64_t moved_ns = status_table_others_ns(c->table, c->slot);
         if (moved_ns > *since_ns) *since_ns = moved_ns;

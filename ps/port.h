@@ -150,9 +150,9 @@ bool ps_port_is_connected(const ps_port *p, int peer);
 bool ps_port_has_left(ps_port *p, int peer);
 
 /* Returns true if `patience_ns` have passed since *since_ns, and no other rank has made progress during
- * that time. In virtual time ranks wait without a limit. If another rank has made progress after *since_ns,
- * sets *since_ns to the time of the progress. If the result is false, sets *deadline_ns to the time of the
- * next check, unless *deadline_ns is earlier. */
+ * that time. If another rank has made progress after *since_ns, sets *since_ns to the time of the
+ * progress. If the result is false, sets *deadline_ns to the time of the next check, unless *deadline_ns
+ * is earlier. */
 bool ps_is_late(const sync_context *c, int64_t *since_ns, int64_t patience_ns, int64_t now_ns,
                 int64_t *deadline_ns);
 

@@ -105,6 +105,13 @@ void sync_spend_pass(device *d, double bytes, int threads)
     sim_actor_spend(sim_device_actor(d), duration);
 }
 
+void sync_spend_update(device *d, double bytes, int threads)
+{
+    const simulation *s = sim_device_simulation(d);
+    bool recorded = s && s->update_factor > 0 && (threads == 0 || sim_device_is_host(d));
+    sync_spend_pass(d, recorded ? bytes * s->update_factor : bytes, threads);
+}
+
 int sync_summing_threads(device *d, bool beside_gpu, int threads)
 {
     return beside_gpu && sim_device_simulation(d) && !sim_device_is_host(d) ? 0 : threads;

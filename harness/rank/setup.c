@@ -34,7 +34,7 @@ status trainer_setup_job(const run_config *c, const dataset *set, const nn_model
                             .optimizer = &c->optimizer,
                             .batch = config.batch,
                             .sum_loss = c->run.loss_reduction == 1,
-                            .sync.stall_timeout_ns = c->shared.stall_timeout_ns,
+                            .sync.stall_timeout_ns = CLOCK_NEVER / 4, /* virtual ranks do not stall */
                             .accumulate = c->run.accumulate,
                             .sync.divide = c->shared.divide,
                             .slow = run_config_slow(c, job)};
@@ -55,6 +55,7 @@ status trainer_setup(const run_config *c, const dataset *set, const nn_model *mo
     out->device = c->run.device;
     out->precision = run_config_precision(c);
     out->sync.share_gpu = c->run.share_gpu;
+    out->sync.stall_timeout_ns = c->shared.stall_timeout_ns;
     out->benchmark = c->run.benchmark;
     out->cuda_graph = c->run.cuda_graph;
     out->threads = run_config_threads(c, job);

@@ -24,7 +24,6 @@
  * because replies are sent from the host. */
 #include "ps/server/server.h"
 
-#include "common/device/sim/device_sim.h"
 #include "common/trace/trace.h"
 
 /* 1. Receive: handles a gradient that a rank has pushed. Takes over the message. */
@@ -68,15 +67,12 @@ static status update(const server_work *work, const char *grads, piece_list piec
 }
 
 /* In virtual time, spends the time of an update, which reads the gradients, and reads and writes parameters
- * and optimizer state. A recorded update takes as much longer here as on the recorded kind of device. */
+ * and optimizer state. */
 static void spend_update(const server_work *work)
 {
     const ps_server *s = work->server;
     int states = optimizer_state_count(optimizer_get_options(s->optimizer));
-    const simulation *sim = sim_device_simulation(s->device);
-    bool recorded = sim && sim->update_factor > 0 && (s->threads == 0 || sim_device_is_host(s->device));
-    double bytes = (double)server_key_bytes(s, work->key) * (3 + 2 * states);
-    sync_spend_pass(s->device, recorded ? bytes * sim->update_factor : bytes, s->threads);
+    sync_spend_update(s->device, (double)server_key_bytes(s, work->key) * (3 + 2 * states), s->threads);
 }
 
 /* 4. Update. The first range is in piece `first` of the key. Under async, the pieces of a push may be at
