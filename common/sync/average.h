@@ -48,8 +48,8 @@ status sync_bring(const sync_staging *on, dtype type, void *to, const void *data
 /* In virtual time, spends the time of one pass over `bytes` bytes. If `threads` is 0, the device makes the
  * pass, otherwise `threads` host threads make the pass. On a real device this function does nothing. */
 void sync_spend_pass(device *d, double bytes, int threads);
-/* As sync_spend_pass(), for an update. If the job's update was recorded, the update takes longer or shorter
- * by the same factor as the recorded one, but not on the host beside GPUs. */
+/* In virtual time, spends the time of an update that passes over `bytes` bytes. If the job's update was
+ * recorded, this update takes longer than modeled by the same factor, except on the host beside GPUs. */
 void sync_spend_update(device *d, double bytes, int threads);
 
 /* Returns 0 if a virtual GPU sums, that is, if `d` is one and `beside_gpu` is true. Otherwise returns
