@@ -49,7 +49,7 @@ status sync_bring(const sync_staging *on, dtype type, void *to, const void *data
  * pass, otherwise `threads` host threads make the pass. On a real device this function does nothing. */
 void sync_spend_pass(device *d, double bytes, int threads);
 /* In virtual time, spends the time of an update that passes over `bytes` bytes. If the job's update was
- * recorded, this update takes longer than modeled by the same factor, except on the host beside GPUs. */
+ * recorded, this update takes longer than modeled by the same factor, except on the host of a GPU. */
 void sync_spend_update(device *d, double bytes, int threads);
 
 /* Returns 0 if a virtual GPU sums, that is, if `d` is one and `beside_gpu` is true. Otherwise returns
