@@ -1,149 +1,11 @@
 """`harness import` turns a trace of torch.profiler into a workload: gradients, parts of the step, units, and what is missing."""
-import gzip
 import json
 import os
-import random
-import resource
-import tempfile
-import time
 
 from program import harness
-from tap import Skip, cases, expect, expect_equal, long_test, main, test
-
-TRACES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "traces")
-MOST_KIB = 256 << 10
-FOLDER = tempfile.TemporaryDirectory(prefix="import-")  # removed when the program ends
-
-
-def truth():
-    path = os.path.join(TRACES, "truth.json")
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)["jobs"]
-
-
-JOBS = truth()
-
-
-def rows(wanted):
-    return [(name, name) for name, job in JOBS.items() if wanted(name, job)]
-
-
-def in_folder(text_or_trace, name="trace.json"):
-    """Writes a file into a new folder and returns the path."""
-    path = os.path.join(tempfile.mkdtemp(dir=FOLDER.name), name)
-    with (gzip.open if name.endswith(".gz") else open)(path, "wb") as file:
-        file.write(text_or_trace if isinstance(text_or_trace, bytes) else json.dumps(text_or_trace).encode())
-    return path
-
-
-def imported(*words):
-    result = harness("import", *words, "-o", "-", limit=60)
-    expect_equal((result.code, result.err), (0, ""), "exit code and stderr", result)
-    return result.json()
-
-
-def table(*words):
-    """Returns the report in one line."""
-    result = harness("import", *words, "-o", in_folder(b"", "job.json"), limit=60)
-    expect_equal(result.code, 0, "exit code", result)
-    return " ".join(result.out.split())
-
-
-def refused(path, *parts, code=65):
-    result = harness("import", path, limit=120)
-    expect_equal(result.code, code, "exit code", result)
-    expect_equal(len(result.err.splitlines()), 1, "lines on stderr", result)
-    expect(all(part in result.err for part in parts), f"expected {parts}", result)
-    expect(result.err.rstrip("\n").isprintable(), "control characters on stderr", repr(result.err))
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    expect(memory <= MOST_KIB, f"expected at most {MOST_KIB} KiB, the largest command used {memory}")
-
-
-def segments(workload, *passes):
-    return [s for name in passes or ("forward", "backward") for s in workload[name]]
-
-
-def ready_names(workload):
-    return [workload["parameters"][i]["name"] for s in segments(workload) for i in s["ready"]]
-
-
-def ready_sizes(workload):
-    """Elements of the gradients in the order in which they become ready."""
-    return [elements(workload["parameters"][i]["shape"]) for s in segments(workload) for i in s["ready"]]
-
-
-def parts(workload):
-    """Time and idle time of each part, in ns."""
-    return {name: (ns, workload["parts_idle_ns"][name]) for name, ns in workload["parts_ns"].items()}
-
-
-def elements(shape):
-    product = 1
-    for size in shape:
-        product *= size
-    return product
-
-
-def step_ns(workload):
-    return workload["step_ns"]
-
-
-def expect_sum(workload, step):
-    expect_equal((step_ns(workload), sum(workload["parts_ns"].values())), (step, step), "the step, and the sum of the parts, ns")
-    for part in ("forward", "backward"):
-        found = sum(s["kernel_ns"] + s["idle_ns"] for s in segments(workload, part))
-        expect_equal(found, workload["parts_ns"][part], f"sum of the segments of {part}, ns")
-    expect(all(0 <= idle <= ns for ns, idle in parts(workload).values()), parts(workload))
-
-
-# ---- a small trace of a GPU ----
-
-def event(name, ts, dur, cat="cpu_op", tid=1, **args):
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
-
-
-def kernel(name, launch, begin, end, number, stream=7):
-    return [event("cudaLaunchKernel", launch, 3, "cuda_runtime", 2, correlation=number),
-            event(name, begin, end - begin, "kernel", stream, correlation=number, stream=stream)]
-
-
-def gpu_step(number):
-    """A step of 1000 us: the GPU idles 700 us, computes 200 us, and waits 100 us for an all-reduce."""
-    t, seq, k = 10000 + 1000 * number, 50 + number, 10 * number
-    gradient = {"Input Dims": [[64, 32]], "Input type": ["float"]}
-    return [event(f"ProfilerStep#{number}", t, 999, "user_annotation"),
-            event("Optimizer.zero_grad#AdamW.zero_grad", t + 5, 5, "user_annotation"),
-            event("aten::linear", t + 100, 50, **{"Sequence number": seq, "Fwd thread id": 0}),
-            *kernel("sm80_xmma_gemm_f32", t + 110, t + 120, t + 220, k + 1),
-            event("autograd::engine::evaluate_function: AddmmBackward0", t + 400, 50, tid=2,
-                  **{"Sequence number": seq, "Fwd thread id": 1}),
-            *kernel("cutlass_80_gemm", t + 410, t + 420, t + 500, k + 2),
-            event("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", t + 460, 25, tid=2),
-            event("torch::autograd::AccumulateGrad", t + 461, 10, tid=2, **gradient),
-            event("c10d::allreduce_", t + 473, 8, tid=2, **{"Input Dims": [[[2048]], [], []], "Input type": ["TensorList"]}),
-            event("record_param_comms", t + 474, 6, tid=2, **{
-                "Collective name": "allreduce", "In msg nelems": 2048, "dtype": "Float", "Group size": 4}),
-            *kernel("ncclDevKernel_AllReduce", t + 475, t + 510, t + 610, k + 3, 9),
-            event("Optimizer.step#AdamW.step", t + 490, 50, "user_annotation"),
-            *kernel("multi_tensor_apply", t + 495, t + 640, t + 660, k + 4)]
-
-
-METADATA = {"parameters": [["layers.0.weight", [64, 32], "float32", True]], "buffers": [], "optimizer": "AdamW", "batch": 8,
-            "step_ms": None, "peak_bytes": None, "gradient_type": "float32"}
-
-
-def gpu_trace(rank=0, metadata=None, steps=3):
-    top = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200"}], "record_shapes": 1,
-           "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 4}}
-    if metadata is not None:
-        top["harness"] = {**METADATA, **metadata}
-    return {**top, "traceEvents": [e for n in range(steps) for e in gpu_step(n)]}
-
-
-def microseconds(workload):
-    return {name: (ns // 1000, idle // 1000) for name, (ns, idle) in parts(workload).items()}
+from tap import Skip, cases, expect, expect_equal, main, test
+from torch_traces import (JOBS, METADATA, TRACES, elements, event, expect_sum, gpu_step, gpu_trace, imported, in_folder, microseconds, parts,
+                          ready_names, ready_sizes, refused, rows, segments, table)
 
 
 @test
@@ -379,6 +241,17 @@ def the_last_micro_batch_has_the_gradients(name):
     expect(f"{JOBS[name]['micro_batches']} backward passes, of which all but the last count as forward" in table(path), "the word in the table")
 
 
+@cases(rows(lambda name, job: job.get("ddp", {}).get("rebuilt_bucket_sizes") and "no-" not in name))
+def buckets_are_those_that_ddp_rebuilds(name):
+    """Without bucket_cap_mb DDP's first bucket has a cap of 1 MiB. A cap that is given holds for the first bucket, too."""
+    path = in_folder(b"", "job.json")
+    expect_equal(harness("import", os.path.join(TRACES, name + ".json.gz"), "-o", path).code, 0, "exit code")
+    for cap, wanted in JOBS[name]["ddp"]["buckets_by_cap_mib"].items():
+        words = [] if cap == "default" else ["--bucket-cap-mb", cap, "--first-bucket-mb", cap]
+        found = harness("buckets", "--workload", path, *words, "--json", "-").json()["bytes"]
+        expect_equal(found, wanted["rebuilt_bucket_sizes"], f"buckets of a cap of {cap} MiB")
+
+
 # ---- traces of others ----
 
 def public(name):
@@ -408,130 +281,6 @@ def a_public_trace_is_imported_and_its_parts_add_up(name):
 @cases([(f"rank {rank}", f"128-ranks-rank{rank}.json.gz") for rank in (0, 1)])
 def a_sampled_trace_is_refused_with_its_reason(name):
     refused(public(name), "the trace is sampled")
-
-
-# ---- hostile files ----
-
-def with_event(**fields):
-    """A trace with one more event, or one with other fields."""
-    trace = gpu_trace()
-    extra = event("torch::autograd::AccumulateGrad", 12465, 2, tid=2, **{"Input Dims": [[2]], "Input type": ["float"]})
-    trace["traceEvents"].append({**extra, **fields})
-    return json.dumps(trace).encode()
-
-
-GOOD = json.dumps(gpu_trace(metadata={"step_ms": 0.9})).encode()
-HOSTILE = [
-    ("a truncated file", GOOD[:len(GOOD) // 2], "expected a whole trace"),
-    ("a truncated compressed file", gzip.compress(GOOD)[:-200], "expected a whole trace"),
-    ("an empty file", b"", "expected a whole trace"),
-    ("a file of zeros", bytes(4096), "expected '{'"),
-    ("a gradient of 2^31 x 2^31 elements", with_event(args={"Input Dims": [[2**31, 2**31]], "Input type": ["float"]}), "2^44 elements"),
-    ("a dimension of 2^63", GOOD.replace(b"[[64, 32]]", b"[[9223372036854775808]]"), "event"),
-    ("a million nested lists", b'{"traceEvents": [{"ph": "X", "args": ' + b"[" * 1000000, "expected a whole trace"),
-    ("a closed nest of lists", with_event(args=1).replace(b'"args": 1}', b'"args": ' + b"[" * 9999 + b"]" * 9999 + b"}"), "expected valid JSON"),
-    ("a time beyond all years", with_event(ts=1e300), '"ts" and "dur"'),
-    ("a negative duration", with_event(dur=-5), '"ts" and "dur"'),
-    ("control characters", b'{"traceEvents": [{"ph": "X", "name": "\x1b[31m\x07"}]}', "expected valid JSON"),
-    ("no events", b'{"traceEvents": []}', "ProfilerActivity.CPU"),
-    ("no list of events", b'{"schemaVersion": 1}', "traceEvents"),
-    ("a list of events of another kind", b'{"traceEvents": 7}', "expected a list"),
-    ("parameters of another form", GOOD.replace(b'"layers.0.weight"', b"7"), "parameter 0"),
-    ("an event of three megabytes", with_event(name="x" * 3000000), "at most 2097152 bytes"),
-]
-
-
-@cases(HOSTILE)
-def a_hostile_file_is_refused_in_one_line_and_little_memory(data, part):
-    refused(in_folder(data), part)
-
-
-@test
-def names_with_control_characters_do_not_reach_the_terminal():
-    trace = gpu_trace(metadata={"parameters": [["\x1b[31mlayers.0.weight\x9b", [64, 32], "float32", True]]})
-    trace["deviceProperties"][0]["name"] = "GPU\x1b]0;x\x07"
-    path = in_folder(trace)
-    expect(table(path).isprintable(), "expected no control characters")
-    expect(all(p["name"].isprintable() for p in imported(path)["parameters"]), "expected printable names")
-
-
-@test
-def a_long_name_keeps_its_end():
-    name = "layers.0." + "\u00e9" * 60 + ".weight"
-    trace = gpu_trace(metadata={"parameters": [[name, [64, 32], "float32", True]], "buffers": [[name, 3, "float32"]]})
-    trace["deviceProperties"][0]["name"] = "GPU " + "\u00e9" * 60
-    found = imported(in_folder(trace, "\u00e9" * 40 + ".json"))["parameters"][0]["name"]
-    expect(len(found) > 40 and name.endswith(found), found)
-
-
-@test
-def a_file_of_four_gigabytes_is_refused():
-    path = in_folder(b"")
-    with open(path, "r+b") as file:
-        file.truncate(4 << 30)
-    refused(path, "trace.json")
-
-
-def mutate(data, rng):
-    data = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 8))):
-        at = rng.randrange(len(data))
-        kind = rng.randrange(6)
-        if kind == 0:
-            data[at] = rng.randrange(256)
-        elif kind == 1:
-            del data[at:at + rng.randrange(1, 200)]
-        elif kind == 2:
-            data[at:at] = data[at:at + rng.randrange(1, 400)]
-        elif kind == 3:
-            data[at:at] = rng.choice((b"[", b"}", b'"', b"\\", b"-1", b"1e308", b"9223372036854775807", b"null", b"\x00", b"\xff"))
-        else:
-            start = next((i for i in range(at, len(data)) if 48 <= data[i] <= 57), at)
-            end = next((i for i in range(start, len(data)) if not 48 <= data[i] <= 57), len(data))
-            data[start:end] = rng.choice((b"0", b"-7", b"2147483648", b"1e18", b"99999999999999999999", b"0.5", b"[]", b'"a"'))
-        if not data:
-            return b"{"
-    return bytes(data)
-
-
-@cases(rows(lambda name, job: job.get("ddp", {}).get("rebuilt_bucket_sizes") and "no-" not in name))
-def buckets_are_those_that_ddp_rebuilds(name):
-    """Without bucket_cap_mb DDP's first bucket has a cap of 1 MiB. A cap that is given holds for the first bucket, too."""
-    path = in_folder(b"", "job.json")
-    expect_equal(harness("import", os.path.join(TRACES, name + ".json.gz"), "-o", path).code, 0, "exit code")
-    for cap, wanted in JOBS[name]["ddp"]["buckets_by_cap_mib"].items():
-        words = [] if cap == "default" else ["--bucket-cap-mb", cap, "--first-bucket-mb", cap]
-        found = harness("buckets", "--workload", path, *words, "--json", "-").json()["bytes"]
-        expect_equal(found, wanted["rebuilt_bucket_sizes"], f"buckets of a cap of {cap} MiB")
-
-
-def fuzz(seconds, seed):
-    """Imports mutants of a small trace. Each is imported or refused in one line."""
-    rng, begin, count, codes = random.Random(seed), time.monotonic(), 0, set()
-    folder = tempfile.mkdtemp(dir=FOLDER.name)
-    while time.monotonic() - begin < seconds or count < 50:
-        path = os.path.join(folder, "trace.json")
-        data = mutate(GOOD, rng)
-        with open(path, "wb") as file:
-            file.write(data)
-        result = harness("import", path, "-o", "-")
-        ok = result.code in (0, 65) and len(result.err.splitlines()) == (result.code != 0)
-        expect(ok, f"mutant {count} of seed {seed}", result)
-        if result.code == 0:
-            expect_sum(result.json(), step_ns(result.json()))
-        codes.add(result.code)
-        count += 1
-    expect_equal(codes, {0, 65}, "exit codes")
-
-
-@test
-def mutants_of_a_trace_are_imported_or_refused():
-    fuzz(5, 1)
-
-
-@long_test
-def mutants_of_a_trace_are_imported_or_refused_for_a_minute():
-    fuzz(60, 2)
 
 
 main()
