@@ -126,7 +126,10 @@ status virtual_fit(const virtual_workload *one_gpu, double step_ms, virtual_figu
         TRY(virtual_measure(&w, scratch));
         *efficiency = w.efficiency;
         if (fabs(scratch->step_ms / step_ms - 1) < 1e-4) return STATUS_OK;
-        *(scratch->step_ms > step_ms ? &least : &most) = w.efficiency;
+        if (scratch->step_ms > step_ms)
+            least = w.efficiency;
+        else
+            most = w.efficiency;
         /* Time is proportional to 1 / efficiency, except for launches. If launches take most of it, the
          * proportion converges too slowly, and the interval is halved. */
         w.efficiency = i < ROUNDS ? fmax(least, fmin(most, w.efficiency * (scratch->step_ms / step_ms)))

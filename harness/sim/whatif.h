@@ -11,6 +11,9 @@
 
 enum { WHATIF_SIZES = 32, WHATIF_SCHEMA_VERSION = 6 };
 
+/* A measured point of several GPUs has at most so many times the samples/s of as many GPUs alone. */
+#define WHATIF_MOST_EFFICIENCY 1.1
+
 typedef struct whatif_question {
     const char *profile;
     char *const *words; /* [word_count]: options of `harness run`, borrowed. */
